@@ -1,0 +1,1 @@
+"""Decides what every step computes: requests, lanes, pages, budget. Pure Python and numpy, no torch, no clock."""

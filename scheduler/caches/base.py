@@ -1,0 +1,38 @@
+"""What a cache policy sees of a request, and the window it answers with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Reach(NamedTuple):
+    """A request before a step, in absolute positions.
+
+    `first` and `last` bound the live lanes; `end` is as far as the step may look (look-ahead included); everything
+    before `frontier` is committed.
+    """
+
+    first: int
+    last: int
+    end: int
+    frontier: int
+
+
+class Window(NamedTuple):
+    """A step computes `[start, end)` and sees `[0, visible)`."""
+
+    start: int
+    end: int
+    visible: int
+
+
+class CachePolicy(Protocol):
+    """One object per request."""
+
+    def window(self, reach: Reach) -> Window:
+        """What the next step computes. Changes nothing: the step may have to wait for budget."""
+        ...
+
+    def computed(self, window: Window, reach: Reach, finished: int) -> None:
+        """`window` was computed; `finished` lanes ended with it."""
+        ...

@@ -1,0 +1,21 @@
+"""Fast-dLLM's dual cache: a full pass when a block starts, then the block alone, seeing stale keys on both sides.
+
+Source: arXiv 2505.22618, section 3.2.
+"""
+
+from __future__ import annotations
+
+from .base import Reach, Window
+from .prefix import Prefix
+
+
+class Dual:
+    def __init__(self) -> None:
+        self._prefix = Prefix()
+
+    def window(self, reach: Reach) -> Window:
+        start, end, visible = self._prefix.window(reach)
+        return Window(start, reach.last if start else end, visible)
+
+    def computed(self, window: Window, reach: Reach, finished: int) -> None:
+        self._prefix.computed(window, reach, finished)

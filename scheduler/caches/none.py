@@ -1,0 +1,13 @@
+"""No cache: every step computes everything, as LLaDA's own sampler does."""
+
+from __future__ import annotations
+
+from .base import Reach, Window
+
+
+class NoCache:
+    def window(self, reach: Reach) -> Window:
+        return Window(0, reach.end, reach.end)
+
+    def computed(self, window: Window, reach: Reach, finished: int) -> None:
+        pass

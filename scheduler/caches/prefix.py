@@ -1,0 +1,21 @@
+"""Fast-dLLM's prefix cache: a full pass when a block starts, then the block and all that lies behind it.
+
+Source: arXiv 2505.22618, section 3.2.
+"""
+
+from __future__ import annotations
+
+from .base import Reach, Window
+
+NOTHING = -1
+
+
+class Prefix:
+    def __init__(self) -> None:
+        self._block = NOTHING
+
+    def window(self, reach: Reach) -> Window:
+        return Window(reach.first if reach.first == self._block else 0, reach.end, reach.end)
+
+    def computed(self, window: Window, reach: Reach, finished: int) -> None:
+        self._block = reach.first

@@ -1,0 +1,175 @@
+"""Whatever clients do and in whatever order, the scheduler keeps its books and every request ends once."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.request import Outcome, Request, Sequence, State
+from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
+
+from ..fakes import MASK, random_executor, vocabulary
+
+LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
+
+DECODERS: list[tuple[str, dict[str, Any]]] = [
+    ("asynclane", {}),
+    ("asynclane", {"max_lanes": 8, "min_fill": 0.0, "block_length": 8, "lookahead": 0, "threshold": 0.5}),
+    ("asynclane", {"refresh_every": 1, "block_length": 4, "lookahead": 5, "threshold": 0.3}),
+    ("asynclane", {"cache": "prefix", "lookahead": "canvas", "factor": 1.0}),
+    ("asynclane", {"cache": "none", "block_length": 6}),
+    ("asynclane", {"cache": "dual", "lookahead": "canvas"}),
+    ("llada", {}),
+    ("llada", {"early_stop": False, "cache": "prefix"}),
+    ("fast-dllm", {"cache": "none", "block_length": 16}),
+    ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
+]
+
+
+class Schedules(RuleBasedStateMachine):
+    """Random arrivals, departures at any moment, steps that fail, and rows larger than what is left of a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = Scheduler(LIMITS, vocabulary())
+        self.executor = random_executor(seed=7)
+        self.asked: dict[int, Sequence] = {}
+        self.ended: dict[int, Outcome] = {}
+        self.streamed: dict[int, list[int]] = {}
+        self.plan: StepPlan | None = None
+
+    @rule(
+        prompt=st.integers(1, 60),
+        length=st.integers(1, 68),
+        decoder=st.sampled_from(DECODERS),
+    )
+    def arrive(self, prompt: int, length: int, decoder: tuple[str, dict[str, Any]]) -> None:
+        number = len(self.asked)
+        request = Request(number, np.full(prompt, 6, np.int32), length, resolve(*decoder, length))
+        if len(self.scheduler.waiting) == LIMITS.max_queue:
+            with pytest.raises(QueueFull):
+                self.scheduler.add(request)
+            return
+        self.asked[number] = self.scheduler.add(request)
+        self.streamed[number] = []
+
+    @precondition(lambda self: self.plan is None)
+    @rule()
+    def plan_step(self) -> None:
+        self.plan = self.scheduler.plan()
+        assert self.plan is None or 0 < self.plan.tokens <= LIMITS.step_tokens
+
+    @precondition(lambda self: self.plan is not None)
+    @rule()
+    def commit_step(self) -> None:
+        assert self.plan is not None
+        self._take(self.scheduler.commit(self.plan, self.executor.execute(self.plan)))
+        self.plan = None
+
+    @precondition(lambda self: self.plan is not None)
+    @rule()
+    def step_raises(self) -> None:
+        self._take(self.scheduler.fail())
+        self.plan = None
+
+    @rule(pick=st.randoms(use_true_random=False))
+    def leave(self, pick: random.Random) -> None:
+        alive = [s for s in self.asked.values() if s.state is not State.FINISHED]
+        if alive:
+            sequence = pick.choice(alive)
+            stepping = sequence.state is State.STEPPING
+            self.scheduler.end(sequence, Outcome.ABORTED)
+            if not stepping and sequence.state is State.FINISHED:
+                self.ended[sequence.id] = Outcome.ABORTED
+
+    def _take(self, updates: list[Update]) -> None:
+        for update in updates:
+            number = update.sequence.id
+            assert number not in self.ended, "told twice that a request ended"
+            assert MASK not in update.tokens
+            self.streamed[number] += update.tokens.tolist()
+            if update.outcome is not None:
+                self.ended[number] = update.outcome
+
+    @invariant()
+    def books_are_balanced(self) -> None:
+        self.scheduler.check_integrity()
+
+    @invariant()
+    def lanes_are_gapless_and_ordered(self) -> None:
+        for sequence in self.scheduler.running.values():
+            lanes = sequence.tree.live
+            for left, right in itertools.pairwise(lanes):
+                assert left.start < left.end <= right.start
+            assert not lanes or not (sequence.canvas[: lanes[0].start] == MASK).any()
+
+    @invariant()
+    def streamed_tokens_are_final(self) -> None:
+        for number, tokens in self.streamed.items():
+            assert self.asked[number].canvas[: len(tokens)].tolist() == tokens
+
+    def teardown(self) -> None:
+        for _ in range(4000):
+            if self.plan is None:
+                self.plan = self.scheduler.plan()
+            if self.plan is None:
+                break
+            self.commit_step()
+        assert self.scheduler.idle, "a request starved"
+        assert set(self.ended) == set(self.asked)
+        assert self.scheduler.pages.held == self.scheduler.slots.held == 0
+
+
+Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestSchedules = Schedules.TestCase
+
+
+def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
+    """Rows of which only one fits a step take turns, so all advance at the same pace."""
+    scheduler = Scheduler(LIMITS, vocabulary())
+    executor = random_executor(seed=1, end_share=0.0)
+    decoder = resolve("llada", {"early_stop": False}, 40)
+    sequences = [scheduler.add(Request(i, np.full(50, 6, np.int32), 40, decoder)) for i in range(3)]
+    for _ in range(30):
+        plan = scheduler.plan()
+        assert plan is not None
+        assert len(plan.rows) == 1
+        scheduler.commit(plan, executor.execute(plan))
+        steps = [s.steps for s in sequences]
+        assert max(steps) - min(steps) <= 1
+
+
+def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once() -> None:
+    for seed in range(2000):
+        rng = random.Random(seed)
+        scheduler, executor = Scheduler(LIMITS, vocabulary()), random_executor(seed)
+        ended: list[int] = []
+        sequences: list[Sequence] = []
+        for number in range(rng.randint(1, 6)):
+            name, knobs = rng.choice(DECODERS)
+            length = rng.randint(1, 24)
+            prompt = np.full(rng.randint(1, 30), 6, np.int32)
+            sequences.append(scheduler.add(Request(number, prompt, length, resolve(name, knobs, length))))
+        while (plan := scheduler.plan()) is not None:
+            if rng.random() < 0.05:
+                leaver = rng.choice(sequences)
+                alive = leaver.state is not State.FINISHED
+                scheduler.end(leaver, Outcome.ABORTED)
+                if alive and leaver.state is State.FINISHED:  # held nothing in this step: gone without an update
+                    ended.append(leaver.id)
+            failed = rng.random() < 0.02
+            updates = scheduler.fail() if failed else scheduler.commit(plan, executor.execute(plan))
+            ended += [u.sequence.id for u in updates if u.outcome is not None]
+            scheduler.check_integrity()
+        assert sorted(ended) == [s.id for s in sequences]
+        assert scheduler.pages.held == scheduler.slots.held == 0
