@@ -1,0 +1,185 @@
+"""Torch versions of every kernel, in the signatures that the device kernels share: packed tokens, no padding.
+
+T tokens, R rows, S spans, N projected positions, H query heads, G key heads, D head dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Below this many rows the CPU's matrix product takes another summation order, and a request alone would differ in
+# the last bit from the same request in a crowd.
+MIN_ROWS = 16
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x [T, in] times weight [out, in], transposed: [T, out]. A row's bits do not depend on the other rows."""
+    tokens = x.shape[0]
+    if tokens >= MIN_ROWS:
+        return F.linear(x, weight)
+    return F.linear(F.pad(x, (0, 0, 0, MIN_ROWS - tokens)), weight)[:tokens]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [T, dim] over its root mean square, in float32, times weight [dim] (Zhang and Sennrich, 2019)."""
+    wide = x.float()
+    square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1]
+    return (wide * torch.rsqrt(square + eps)).to(x.dtype).mul_(weight)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`residual + x` [T, dim], normed and as it is: (normed, sum)."""
+    total = residual + x
+    return rms_norm(total, weight, eps), total
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """gate_up [T, 2 * ff] -> silu(gate) * up [T, ff] (Shazeer, 2020)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
+    """Rotates queries and keys, writes keys and values to their places, returns the queries [T, H, D].
+
+    qkv [T, H + 2 * G, D]; cos, sin [T, D] float32, half-split rotation (Su et al., 2021) in float32;
+    keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`.
+    """
+    kv_heads = keys.shape[2]
+    heads = qkv.shape[1] - 2 * kv_heads
+    rotated = _rotate(qkv[:, : heads + kv_heads].float(), cos[:, None], sin[:, None]).to(qkv.dtype)
+    keys.flatten(0, 1)[places] = rotated[:, heads:]
+    values.flatten(0, 1)[places] = qkv[:, heads + kv_heads :]
+    return rotated[:, :heads]
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Halves (low, high) of the last dim, turned by the angle. Writes into halves of one tensor: no concatenation."""
+    half = x.shape[-1] // 2
+    low, high = x[..., :half], x[..., half:]
+    cos, sin = cos[..., :half], sin[..., :half]
+    out = torch.empty_like(x)
+    torch.mul(low, cos, out=out[..., :half]).addcmul_(high, sin, value=-1)
+    torch.mul(high, cos, out=out[..., half:]).addcmul_(low, sin)
+    return out
+
+
+def paged_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, row_starts: Tensor, visible: Tensor
+) -> Tensor:
+    """Attention without a causal mask, each row to the first `visible` keys of its request: [T, H * D].
+
+    queries [T, H, D]; keys, values [pages, page_size, G, D]; page_table [R, pages per request] int32;
+    row_starts [R + 1] int32, row r owns tokens `row_starts[r] .. row_starts[r + 1]`; visible [R] int32.
+    """
+    page_size = keys.shape[1]
+    grouped = queries.shape[1] != keys.shape[2]
+    out = torch.empty_like(queries)
+    bounds, lengths = row_starts.tolist(), visible.tolist()
+    for row, length in enumerate(lengths):
+        start, end = bounds[row], bounds[row + 1]
+        pages = page_table[row, : -(-length // page_size)]
+        k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
+        q = queries[start:end].transpose(0, 1)
+        out[start:end] = F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=grouped)[0].transpose(
+            0, 1
+        )
+    return out.flatten(1)
+
+
+def propose(logits: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
+    """The best token of each position and its probability: ([N] int64, [N] float64).
+
+    logits [N, V], overwritten at the ids `banned` [any] int64. The probability is 1 / (1 + the others' weight),
+    whose float32 sum keeps near-certain positions apart where a float32 softmax would round them all to 1.
+    """
+    logits[:, banned] = float("-inf")
+    best, tokens = logits.max(dim=-1)
+    return tokens, _probability(logits, best, best)
+
+
+def _probability(logits: Tensor, best: Tensor, chosen: Tensor) -> Tensor:
+    """Softmax probability [N] float64 of the entries `chosen` [N] of logits [N, V], whose maxima are `best` [N]."""
+    weights = (logits.float() - best.float()[:, None]).exp()
+    weights.masked_fill_(logits == best[:, None], 0.0)
+    ties = (logits == best[:, None]).sum(-1)
+    total = ties.double() + weights.sum(-1).double()
+    return (chosen.double() - best.double()).exp() / total
+
+
+def sample(
+    logits: Tensor, temperature: Tensor, top_p: Tensor, seeds: Tensor, positions: Tensor, steps: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A token drawn at each position, and its probability at temperature 1: ([N] int64, [N] float64).
+
+    logits [N, V] with banned ids at -inf; temperature, top_p [N] float32, temperature > 0; seeds, positions, steps
+    [N] int64. Gumbel noise (Gumbel, 1954) comes from a counter, so a draw depends on (seed, position, step) alone.
+    top_p keeps the smallest set of tokens that holds this probability (Holtzman et al., 2019).
+    """
+    scaled = logits.float() / temperature[:, None]
+    narrow = top_p < 1
+    if narrow.any():
+        scaled[narrow] = _nucleus(scaled[narrow], top_p[narrow])
+    tokens = (scaled + _gumbel(seeds, positions, steps, logits.shape[-1])).argmax(-1)
+    chosen = logits.gather(-1, tokens[:, None])[:, 0]
+    return tokens, _probability(logits, logits.amax(-1), chosen)
+
+
+def _nucleus(scaled: Tensor, top_p: Tensor) -> Tensor:
+    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+    mass = ordered.softmax(-1)
+    before = mass.cumsum(-1) - mass
+    dropped = torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= top_p[:, None])
+    dropped.scatter_(-1, order[:, :1], False)  # the best always stays
+    return scaled.masked_fill(dropped, float("-inf"))
+
+
+def _gumbel(seeds: Tensor, positions: Tensor, steps: Tensor, vocabulary: int) -> Tensor:
+    key = _mix(seeds & 0xFFFFFFFF)
+    for part in (seeds >> 32, positions, steps):
+        key = _mix(key ^ (part & 0xFFFFFFFF))
+    ids = torch.arange(vocabulary, device=seeds.device)
+    bits = _mix((key[:, None] + ids * 0x9E3779B9) & 0xFFFFFFFF)
+    uniform = ((bits >> 8).float() + 0.5) / (1 << 24)
+    return -(-uniform.log()).log()
+
+
+def _mix(x: Tensor) -> Tensor:
+    """MurmurHash3's 32-bit finalizer, on int64 holding 32 bits."""
+    x = x + 0x9E3779B9 & 0xFFFFFFFF
+    x = (x ^ x >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    x = (x ^ x >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def transfer(
+    confidence: Tensor,
+    open_: Tensor,
+    span_starts: Tensor,
+    sure: Tensor,
+    threshold: Tensor,
+    factor: Tensor,
+    last_free: Tensor,
+) -> Tensor:
+    """Which open positions commit: [N] bool. The rule is `scheduler.contract.Transfer`; ties go to the left.
+
+    confidence [N] float64; open_ [N] bool; span_starts [S + 1] int32, spans laid end to end; sure [S] int32;
+    threshold, factor [S] float32; last_free [S] bool.
+    """
+    starts, sizes = span_starts[:-1].long(), span_starts.diff().long()
+    column = torch.arange(int(sizes.max()), device=confidence.device)
+    inside = column < sizes[:, None]
+    flat = (starts[:, None] + column).clamp_(max=len(confidence) - 1)
+    eligible = inside & open_[flat]
+    scores = confidence[flat].masked_fill_(~eligible, -1.0)
+    ordered, order = scores.sort(dim=1, descending=True, stable=True)
+    rank = column + 1
+    count = eligible.sum(1, keepdim=True)
+    passes = ordered >= threshold[:, None] - factor[:, None] / (rank + 1)
+    passes |= rank <= sure[:, None]
+    passes |= (rank == count) & last_free[:, None]
+    chosen = passes.cumprod(1).bool() & (rank <= count)
+    commit = torch.zeros_like(eligible).scatter_(1, order, chosen)
+    return commit[inside]

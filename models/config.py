@@ -1,0 +1,95 @@
+"""Reads what a checkpoint says of itself, and refuses what the networks here cannot compute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class ModelError(ValueError):
+    """A checkpoint that cannot be served; the message says what is wrong with which file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape of a bidirectional transformer with rotary positions, RMS norms and SwiGLU."""
+
+    architecture: str
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ff_dim: int
+    vocab_size: int
+    max_model_len: int
+    norm_eps: float
+    rope_theta: float
+    tied_head: bool
+    mask_id: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """Raises `ModelError` for a missing or broken file, an unknown architecture or an unsupported variant."""
+    path = directory / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{directory} has no config.json: not a model directory") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    names = raw.get("architectures") if isinstance(raw, dict) else None
+    name = names[0] if isinstance(names, list) and names else None
+    if name not in READERS:
+        raise ModelError(f"{path}: architecture {name!r} is not supported; supported: {', '.join(READERS)}")
+    try:
+        return READERS[name](raw)
+    except KeyError as error:
+        raise ModelError(f"{path} lacks {error}") from None
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+# What LLaDA's configuration must say where the network here knows only one way.
+_LLADA_FIXED: Mapping[str, object] = {
+    "activation_type": "silu",
+    "alibi": False,
+    "attention_layer_norm": False,
+    "block_type": "llama",
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "layer_norm_type": "rms",
+    "rope": True,
+    "scale_logits": False,
+}
+
+
+def _llada(raw: Mapping[str, Any]) -> ModelConfig:
+    for key, value in _LLADA_FIXED.items():
+        if raw.get(key, value) != value:
+            raise ValueError(f"{key} = {raw[key]!r} is not supported, only {value!r}")
+    heads = int(raw["n_heads"])
+    return ModelConfig(
+        architecture="LLaDAModelLM",
+        dim=int(raw["d_model"]),
+        layers=int(raw["n_layers"]),
+        heads=heads,
+        kv_heads=int(raw.get("n_kv_heads") or heads),
+        ff_dim=int(raw.get("mlp_hidden_size") or raw["mlp_ratio"] * raw["d_model"]),
+        vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
+        max_model_len=int(raw["max_sequence_length"]),
+        norm_eps=float(raw.get("rms_norm_eps", 1e-5)),
+        rope_theta=float(raw.get("rope_theta", 10000.0)),
+        tied_head=bool(raw.get("weight_tying", False)),
+        mask_id=int(raw["mask_token_id"]),
+    )
+
+
+READERS = {"LLaDAModelLM": _llada}

@@ -1,0 +1,107 @@
+"""LLaDA's network over packed rows: a LLaMA-shaped transformer without a causal mask.
+
+Source: Nie et al., arXiv 2502.09992; tensor names as in its published checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..kernels import reference as ops
+from .config import ModelConfig
+from .kv_pages import KvPages
+from .pack import Batch
+
+PREFIX = "model.transformer."
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor of the checkpoint, by name."""
+    dim, kv_dim, ff = config.dim, config.kv_heads * config.head_dim, config.ff_dim
+    block = {
+        "attn_norm": (dim,),
+        "ff_norm": (dim,),
+        "q_proj": (dim, dim),
+        "k_proj": (kv_dim, dim),
+        "v_proj": (kv_dim, dim),
+        "attn_out": (dim, dim),
+        "ff_proj": (ff, dim),
+        "up_proj": (ff, dim),
+        "ff_out": (dim, ff),
+    }
+    names = {f"blocks.{i}.{name}": shape for i in range(config.layers) for name, shape in block.items()}
+    names |= {"wte": (config.vocab_size, dim), "ln_f": (dim,)}
+    if not config.tied_head:
+        names["ff_out"] = (config.vocab_size, dim)
+    return {f"{PREFIX}{name}.weight": shape for name, shape in names.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    attn_norm: Tensor
+    qkv: Tensor
+    attn_out: Tensor
+    ff_norm: Tensor
+    gate_up: Tensor
+    ff_out: Tensor
+
+
+class Llada:
+    """Weights ready to run: projections that read the same input are fused into one matrix."""
+
+    def __init__(self, config: ModelConfig, weights: dict[str, Tensor]) -> None:
+        """`weights` as `tensor_shapes` names them; they are taken out of the dict as they are used."""
+
+        def take(name: str) -> Tensor:
+            return weights.pop(f"{PREFIX}{name}.weight")
+
+        self.config = config
+        self._embedding = take("wte")
+        self._norm = take("ln_f")
+        self._head = self._embedding if config.tied_head else take("ff_out")
+        self._blocks = [
+            Block(
+                attn_norm=take(f"blocks.{i}.attn_norm"),
+                qkv=torch.cat([take(f"blocks.{i}.{part}_proj") for part in "qkv"]),
+                attn_out=take(f"blocks.{i}.attn_out"),
+                ff_norm=take(f"blocks.{i}.ff_norm"),
+                gate_up=torch.cat([take(f"blocks.{i}.{part}_proj") for part in ("ff", "up")]),
+                ff_out=take(f"blocks.{i}.ff_out"),
+            )
+            for i in range(config.layers)
+        ]
+        self._cos, self._sin = _rotations(config, self._embedding.device)
+
+    def hidden(self, tokens: Tensor, batch: Batch, pages: KvPages) -> Tensor:
+        """tokens [T] int64 -> last hidden states [T, dim], before the final norm. Writes keys and values."""
+        config = self.config
+        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        places = pages.places(batch)
+        table = pages.table[batch.row_slots]
+        residual = self._embedding[tokens]
+        x = ops.rms_norm(residual, self._blocks[0].attn_norm, config.norm_eps)
+        for index, block in enumerate(self._blocks):
+            qkv = ops.linear(x, block.qkv).view(len(tokens), -1, config.head_dim)
+            keys, values = pages.keys[index], pages.values[index]
+            queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places)
+            x = ops.paged_attention(queries, keys, values, table, batch.row_starts, batch.visible)
+            x, residual = ops.add_rms_norm(ops.linear(x, block.attn_out), residual, block.ff_norm, config.norm_eps)
+            x = ops.linear(ops.swiglu(ops.linear(x, block.gate_up)), block.ff_out)
+            if index + 1 < config.layers:
+                x, residual = ops.add_rms_norm(x, residual, self._blocks[index + 1].attn_norm, config.norm_eps)
+        return residual + x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [N, dim] -> logits [N, V]."""
+        return ops.linear(ops.rms_norm(hidden, self._norm, self.config.norm_eps), self._head)
+
+
+def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos, sin [max_model_len, head_dim] float32."""
+    half = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32) / config.head_dim
+    angles = torch.outer(torch.arange(config.max_model_len, device=device).float(), 1.0 / config.rope_theta**half)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()

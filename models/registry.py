@@ -1,0 +1,59 @@
+"""Finds a model by name or directory and builds the runner that serves it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .config import ModelConfig, ModelError
+from .kv_pages import KvPages
+from .llada import Llada, tensor_shapes
+from .runner import Runner
+from .weights import load_weights
+
+EMBEDDED = Path(__file__).parent / "embedded"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def find_model(name: str) -> Path:
+    """The directory of an embedded model's name, or of a path. Raises `ModelError`."""
+    embedded = sorted(path.name for path in EMBEDDED.iterdir() if (path / "config.json").exists())
+    if name in embedded:
+        return EMBEDDED / name
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    raise ModelError(f"no model {name!r}: not a directory, and the embedded models are {', '.join(embedded)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """How much the runner may hold: requests at once, pages of keys and values, positions in a page."""
+
+    slots: int
+    pages: int
+    page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Where the network runs and in which numbers. `threads` None takes every core."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+
+
+def load_runner(directory: Path, config: ModelConfig, memory: Memory, hardware: Hardware) -> Runner:
+    """Loads the weights and takes the memory. Raises `ModelError`."""
+    if hardware.device == "cuda":
+        raise ModelError("device 'cuda' needs kernels that are not there yet: use 'cpu'")
+    torch.set_num_threads(hardware.threads or os.cpu_count() or 1)
+    # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
+    dtype = DTYPES["float32" if hardware.dtype == "auto" else hardware.dtype]
+    network = Llada(config, load_weights(directory, tensor_shapes(config), dtype))
+    pages = KvPages(config, memory.pages, memory.page_size, memory.slots, dtype)
+    return Runner(network, pages, memory.slots, banned=[config.mask_id])

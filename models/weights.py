@@ -1,0 +1,65 @@
+"""Reads safetensors, one file or many, and checks names and shapes in both directions before anything is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .config import ModelError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHOWN = 3  # names in an error, before "and N more"
+
+
+def load_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The tensors named in `shapes`, on the CPU in `dtype`.
+
+    Raises `ModelError` if a file cannot be read, or if a tensor is missing, unexpected or of another shape.
+    """
+    found: dict[str, Tensor] = {}
+    for path in _files(directory):
+        try:
+            with safe_open(path, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 - not a mapping
+                    _check_shape(path, name, tuple(shard.get_slice(name).get_shape()), shapes)
+                    found[name] = shard.get_tensor(name).to(dtype)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path} cannot be read: {error}") from None
+    missing = [name for name in shapes if name not in found]
+    if missing:
+        raise ModelError(f"{directory} lacks {_some(missing)}")
+    return found
+
+
+def _files(directory: Path) -> list[Path]:
+    index = directory / INDEX
+    if not index.exists():
+        if not (directory / SINGLE).exists():
+            raise ModelError(f"{directory} has neither {SINGLE} nor {INDEX}")
+        return [directory / SINGLE]
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index} cannot be read: {error!r}") from None
+    missing = [name for name in names if not (directory / name).exists()]
+    if missing:
+        raise ModelError(f"{directory} lacks {_some(missing)}, named in {INDEX}")
+    return [directory / name for name in names]
+
+
+def _check_shape(path: Path, name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if name not in shapes:
+        raise ModelError(f"{path} has an unexpected tensor {name}")
+    if shape != shapes[name]:
+        raise ModelError(f"{path}: {name} is {list(shape)}, config.json says {list(shapes[name])}")
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

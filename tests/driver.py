@@ -1,0 +1,65 @@
+"""Runs requests on the embedded model without a server, step by step, as the engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from asynclane.models.config import read_config
+from asynclane.models.registry import EMBEDDED, Hardware, Memory, load_runner
+from asynclane.models.runner import Runner
+from asynclane.scheduler.contract import Sampling
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.request import Request, Sequence
+from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.server.text import Text
+
+MODEL = EMBEDDED / "tiny-llada"
+LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
+
+
+def embedded_runner(dtype: str = "float32") -> Runner:
+    memory = Memory(LIMITS.slots, LIMITS.pages, LIMITS.page_size)
+    return load_runner(MODEL, read_config(MODEL), memory, Hardware(dtype=dtype))
+
+
+def embedded_vocabulary() -> Vocabulary:
+    text = Text(MODEL)
+    return Vocabulary(text.pieces, text.mask_id, text.end_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request in the words of a test."""
+
+    prompt: Many[int]
+    max_tokens: int
+    decoder: str = "asynclane"
+    knobs: Mapping[str, object] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+def run(runner: Runner, vocabulary: Vocabulary, asks: Many[Ask], limits: Limits = LIMITS) -> list[Sequence]:
+    """All of `asks` at once, to their ends."""
+    scheduler = Scheduler(limits, vocabulary)
+    sequences = [
+        scheduler.add(
+            Request(
+                id=number,
+                prompt=np.array(ask.prompt, np.int32),
+                max_tokens=ask.max_tokens,
+                decoder=resolve(ask.decoder, ask.knobs, ask.max_tokens),
+                sampling=ask.sampling,
+            )
+        )
+        for number, ask in enumerate(asks)
+    ]
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(plan, runner.execute(plan))
+    scheduler.check_integrity()
+    return sequences

@@ -1,0 +1,183 @@
+"""The torch kernels against the plainest form of what they promise."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asynclane.kernels import reference as ops
+
+
+def transfer_plainly(
+    confidence: list[float], open_: list[bool], sure: int, threshold: float, factor: float, last_free: bool
+) -> list[bool]:
+    """`Transfer`, word for word, on one span."""
+    ranked = sorted((i for i, o in enumerate(open_) if o), key=lambda i: (-confidence[i], i))
+    commit = [False] * len(confidence)
+    for n, position in enumerate(ranked, start=1):
+        free = n <= sure or (last_free and n == len(ranked))
+        if not free and confidence[position] < threshold - factor / (n + 1):
+            break
+        commit[position] = True
+    return commit
+
+
+def test_transfer_follows_its_rule_on_random_spans() -> None:
+    rng = random.Random(5)
+    for _ in range(300):
+        spans = []
+        for _ in range(rng.randint(1, 5)):
+            size = rng.randint(1, 9)
+            spans.append(
+                (
+                    [rng.choice([rng.random(), 0.5, 1.0]) for _ in range(size)],
+                    [rng.random() < 0.7 for _ in range(size)],
+                    rng.randint(0, 3),
+                    rng.choice([0.5, 1.0, math.inf]),
+                    rng.choice([0.0, 1.0]),
+                    rng.random() < 0.5,
+                )
+            )
+        want = [commit for span in spans for commit in transfer_plainly(*span)]
+        got = ops.transfer(
+            torch.tensor([c for span in spans for c in span[0]], dtype=torch.float64),
+            torch.tensor([o for span in spans for o in span[1]]),
+            torch.tensor([0, *torch.tensor([len(span[0]) for span in spans]).cumsum(0)], dtype=torch.int32),
+            torch.tensor([span[2] for span in spans], dtype=torch.int32),
+            torch.tensor([span[3] for span in spans]),
+            torch.tensor([span[4] for span in spans]),
+            torch.tensor([span[5] for span in spans]),
+        )
+        assert got.tolist() == want, spans
+
+
+def test_a_proposal_is_never_a_banned_token_and_its_probability_is_the_softmax() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(50, 33) * 5
+    logits[:, 7] += 100
+    tokens, probability = ops.propose(logits.clone(), torch.tensor([7]))
+    allowed = logits.double().clone()
+    allowed[:, 7] = -math.inf
+    want = allowed.softmax(-1).max(-1)
+    assert torch.equal(tokens, want.indices)
+    torch.testing.assert_close(probability, want.values, atol=1e-6, rtol=0)
+
+
+def test_probabilities_close_to_one_stay_apart() -> None:
+    """A float32 softmax would round both to 1 and lose their order."""
+    logits = torch.tensor([[30.0, 0.0], [31.0, 0.0]])
+    _, probability = ops.propose(logits, torch.tensor([], dtype=torch.int64))
+    assert probability[0] < probability[1] < 1
+
+
+def draw(logits: Tensor, temperature: float, top_p: float, seed: int, position: int, step: int) -> Tensor:
+    count = len(logits)
+    return ops.sample(
+        logits,
+        torch.full((count,), temperature),
+        torch.full((count,), top_p),
+        torch.full((count,), seed),
+        torch.arange(position, position + count),
+        torch.full((count,), step),
+    )[0]
+
+
+def test_samples_follow_the_distribution() -> None:
+    logits = torch.tensor([1.0, 0.0, 2.0, -1.0]).expand(40_000, 4)
+    for temperature in (0.5, 1.0, 2.0):
+        share = draw(logits, temperature, 1.0, seed=3, position=0, step=1).bincount(minlength=4) / 40_000
+        want = (logits[0] / temperature).softmax(-1)
+        torch.testing.assert_close(share, want, atol=0.012, rtol=0)
+
+
+def test_top_p_draws_only_from_the_nucleus() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(5_000, 4)
+    assert set(draw(logits, 1.0, 0.79, seed=3, position=0, step=1).tolist()) == {0, 1}
+    assert set(draw(logits, 1.0, 0.81, seed=3, position=0, step=1).tolist()) == {0, 1, 2}
+    assert set(draw(logits, 1.0, 1e-6, seed=3, position=0, step=1).tolist()) == {0}
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"seed": 3 + (1 << 40)}, {"position": 500}, {"step": 2}])
+def test_noise_changes_with_seed_position_and_step(change: dict[str, int]) -> None:
+    logits = torch.zeros(400, 1000)
+    key = {"seed": 3, "position": 0, "step": 1}
+    same = draw(logits, 1.0, 1.0, **key)
+    assert torch.equal(same, draw(logits, 1.0, 1.0, **key))
+    assert (same == draw(logits, 1.0, 1.0, **(key | change))).float().mean() < 0.02
+
+
+def test_a_draw_does_not_depend_on_its_neighbours() -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(64, 500)
+    crowd = draw(logits, 0.8, 0.9, seed=9, position=10, step=4)
+    alone = draw(logits[20:21], 0.8, 0.9, seed=9, position=30, step=4)
+    assert crowd[20] == alone[0]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 4, 64), (6, 2, 8)])
+def test_paged_attention_equals_dense_attention_of_each_row(heads: int, kv_heads: int, dim: int) -> None:
+    """Odd lengths, shuffled pages, rows that start in the middle, keys beyond `visible` poisoned with NaN."""
+    torch.manual_seed(2)
+    page_size, table = 4, torch.tensor([[5, 1, 7, 3], [0, 6, 2, 4]], dtype=torch.int32)
+    keys = torch.full((8, page_size, kv_heads, dim), math.nan)
+    values = torch.full_like(keys, math.nan)
+    rows = [(3, 11, 13), (0, 1, 1)]  # start, end, visible
+    dense = []
+    for row, (_, _, visible) in enumerate(rows):
+        k, v = torch.randn(2, visible, kv_heads, dim)
+        for position in range(visible):
+            page = int(table[row, position // page_size])
+            keys[page, position % page_size], values[page, position % page_size] = k[position], v[position]
+        dense.append((k, v))
+    queries = torch.randn(sum(end - start for start, end, _ in rows), heads, dim)
+    got = ops.paged_attention(
+        queries,
+        keys,
+        values,
+        table,
+        torch.tensor([0, 8, 9], dtype=torch.int32),
+        torch.tensor([13, 1], dtype=torch.int32),
+    )
+    for (start, stop), (k, v) in zip([(0, 8), (8, 9)], dense, strict=True):
+        k, v = (x.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1) for x in (k, v))
+        weights = (queries[start:stop].transpose(0, 1) @ k.mT / dim**0.5).softmax(-1)
+        torch.testing.assert_close(got[start:stop], (weights @ v).transpose(0, 1).flatten(1))
+
+
+def test_rope_writes_keys_and_values_to_their_places_only() -> None:
+    torch.manual_seed(3)
+    heads, kv_heads, dim = 2, 1, 4
+    qkv = torch.randn(3, heads + 2 * kv_heads, dim)
+    angle = torch.rand(3, dim // 2).repeat(1, 2)
+    keys = torch.full((2, 4, kv_heads, dim), math.nan)
+    values = torch.full_like(keys, math.nan)
+    places = torch.tensor([6, 0, 3])
+    queries = ops.rope_write_kv(qkv, angle.cos(), angle.sin(), keys, values, places)
+    turn = torch.polar(torch.ones(3, dim // 2), angle[:, : dim // 2])[:, None]
+    pairs = torch.view_as_complex(torch.stack(qkv[:, :3].chunk(2, -1), -1).contiguous()) * turn
+    want = torch.cat((pairs.real, pairs.imag), -1)
+    torch.testing.assert_close(queries, want[:, :2])
+    torch.testing.assert_close(keys.flatten(0, 1)[places], want[:, 2:])
+    assert torch.equal(values.flatten(0, 1)[places], qkv[:, 3:])
+    assert keys.flatten(0, 1)[[1, 2, 4, 5, 7]].isnan().all()
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 33])
+def test_a_row_of_a_product_has_the_same_bits_alone_and_in_a_crowd(tokens: int) -> None:
+    torch.manual_seed(4)
+    x, weight = torch.randn(500, 256), torch.randn(768, 256)
+    assert torch.equal(ops.linear(x[7 : 7 + tokens], weight), ops.linear(x, weight)[7 : 7 + tokens])
+
+
+def test_norm_and_gate_match_their_formulas() -> None:
+    torch.manual_seed(5)
+    x, residual, weight = torch.randn(3, 8), torch.randn(3, 8), torch.randn(8)
+    normed, total = ops.add_rms_norm(x, residual, weight, 1e-5)
+    torch.testing.assert_close(total, x + residual)
+    torch.testing.assert_close(normed, F.rms_norm(x + residual, (8,), weight, 1e-5))
+    torch.testing.assert_close(ops.swiglu(x), F.silu(x[:, :4]) * x[:, 4:])

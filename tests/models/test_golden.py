@@ -1,0 +1,75 @@
+"""Token for token, the decoders give what their authors' own code gives on the embedded model, in as many calls.
+
+tests/golden/decoders.json names repository, revision and arguments of every entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from asynclane.models.runner import Runner
+from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
+from asynclane.scheduler.vocabulary import Vocabulary
+
+from ..driver import MODEL, Ask, run
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "decoders.json").read_text())
+PUBLISHED = {"early_stop": False}  # the authors' code goes on behind the end token
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llada_one_per_step": ("llada", {}),
+    "llada_two_per_step": ("llada", {"steps": 64}),
+    "fast_dllm_none_threshold": ("fast-dllm", {"cache": "none", "threshold": 0.9}),
+    "fast_dllm_none_factor": ("fast-dllm", {"cache": "none", "factor": 1.0}),
+    "fast_dllm_prefix_threshold": ("fast-dllm", {"cache": "prefix", "threshold": 0.9}),
+    "fast_dllm_prefix_factor": ("fast-dllm", {"cache": "prefix", "factor": 1.0}),
+    "fast_dllm_prefix_quota": ("fast-dllm", {"cache": "prefix", "steps": 128}),
+    "fast_dllm_dual_threshold": ("fast-dllm", {"cache": "dual", "threshold": 0.9}),
+    "fast_dllm_dual_factor": ("fast-dllm", {"cache": "dual", "factor": 1.0}),
+    "fast_dllm_dual_quota": ("fast-dllm", {"cache": "dual", "steps": 128}),
+}
+
+
+def test_the_outputs_belong_to_the_embedded_weights() -> None:
+    for name, digest in GOLDEN["sha256"].items():
+        assert hashlib.sha256((MODEL / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_every_entry_of_these_methods_is_tested() -> None:
+    """Entries of Fast-dLLM's revision of June 2025 apart: it spends a call more on a block its full pass filled."""
+    names = {name for prompt in GOLDEN["prompts"] for name in prompt["decoders"]}
+    ours = {name for name in names if name.startswith(("llada_", "fast_dllm_")) and "2025_06" not in name}
+    assert ours == set(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decoder_gives_the_published_tokens_in_the_published_calls(
+    case: str, runner: Runner, vocabulary: Vocabulary
+) -> None:
+    decoder, knobs = CASES[case]
+    length = GOLDEN["gen_length"]
+    asks = [Ask(p["prompt_ids"], length, decoder, PUBLISHED | knobs) for p in GOLDEN["prompts"]]
+    for prompt, sequence in zip(GOLDEN["prompts"], run(runner, vocabulary, asks), strict=True):
+        entry = prompt["decoders"][case]
+        assert sequence.canvas.tolist() == entry["ids"][-length:], prompt["id"]
+        assert sequence.steps == entry.get("model_calls", entry["nfe"]), prompt["id"]
+
+
+@pytest.mark.parametrize("entry", GOLDEN["logits"], ids=lambda entry: str(entry["prompt"]))
+def test_logits_equal_the_published_ones(entry: dict[str, Any], runner: Runner) -> None:
+    """Within 1e-4 in float32, the five largest of every position."""
+    ids = entry["ids"]
+    span = Span(0, len(ids), Transfer(sure=0, threshold=2.0))
+    row = Row(0, 0, len(ids), len(ids), (span,), GREEDY, 0)
+    pages = tuple(range(-(-len(ids) // 16)))
+    plan = StepPlan((Placement(0, np.array(ids, np.int32), pages),), (row,))
+    got = runner.logits(plan)
+    for position, (tokens, values) in enumerate(zip(entry["top5_ids"], entry["top5_logits"], strict=True)):
+        torch.testing.assert_close(got[position, tokens], torch.tensor(values), atol=1e-4, rtol=0)

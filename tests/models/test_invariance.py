@@ -1,0 +1,79 @@
+"""An answer does not depend on what else the server is doing: alone or in a crowd, the tokens are the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from asynclane.models.runner import Runner
+from asynclane.scheduler.contract import Sampling
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.server.text import Text
+
+from ..driver import MODEL, Ask, run
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "Tom has 12 books. He buys 7 more books. How many books does Tom have now?",
+    "Sort these numbers from small to large: 41, 7, 93, 20.",
+    "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list.",
+    "Tell me a short story about Mia and a fox at the park.",
+    "Reverse this list: 5, 3, 8.",
+    "Who are you?",
+    "Repeat this list: 1, 2, 3, 4, 5, 6.",
+]
+
+DECODERS = [
+    ("asynclane", {}),
+    ("asynclane", {"threshold": 0.7, "refresh_every": 1, "max_lanes": 8}),
+    ("fast-dllm", {"cache": "dual"}),
+    ("fast-dllm", {"cache": "prefix", "factor": 1.0}),
+    ("fast-dllm", {"cache": "none", "threshold": 0.8}),
+    ("llada", {"steps": 16}),
+]
+
+
+def crowd(sampled: bool) -> list[Ask]:
+    """Sixteen requests that differ in prompt, length, decoder, temperature and seed."""
+    text, rng = Text(MODEL), random.Random(11)
+    asks = []
+    for number in range(16):
+        question = QUESTIONS[number % len(QUESTIONS)]
+        name, knobs = DECODERS[number % len(DECODERS)]
+        hot = Sampling(rng.choice([0.5, 1.0, 1.3]), rng.choice([1.0, 0.9]), seed=rng.getrandbits(63))
+        prompt = text.encode_chat([{"role": "user", "content": question}])
+        asks.append(Ask(prompt, 64 + 32 * (number % 3 == 1), name, knobs, hot if sampled else Sampling()))
+    return asks
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["argmax", "seeded"])
+def test_sixteen_mixed_requests_answer_as_each_does_alone(
+    sampled: bool, runner: Runner, vocabulary: Vocabulary
+) -> None:
+    asks = crowd(sampled)
+    if not sampled:
+        asks[::4] = [Ask(a.prompt, a.max_tokens, a.decoder, a.knobs, Sampling(1.0, 0.9, 5)) for a in asks[::4]]
+    together = run(runner, vocabulary, asks)
+    for ask, sequence in zip(asks, together, strict=True):
+        (alone,) = run(runner, vocabulary, [ask])
+        assert alone.canvas.tolist() == sequence.canvas.tolist()
+        assert alone.steps == sequence.steps
+        assert alone.computed_tokens == sequence.computed_tokens
+
+
+def test_waiting_for_budget_or_pages_changes_no_answer(runner: Runner, vocabulary: Vocabulary) -> None:
+    """So little room that requests queue for pages and take turns in steps."""
+    asks = crowd(sampled=True)
+    tight = Limits(slots=3, pages=64, page_size=16, step_tokens=1024, max_model_len=1024, max_queue=256)
+    roomy = run(runner, vocabulary, asks)
+    squeezed = run(runner, vocabulary, asks, tight)
+    assert [s.canvas.tolist() for s in squeezed] == [s.canvas.tolist() for s in roomy]
+
+
+def test_another_seed_gives_another_answer(runner: Runner, vocabulary: Vocabulary) -> None:
+    prompt = Text(MODEL).encode_chat([{"role": "user", "content": QUESTIONS[4]}])
+    seeds = [Ask(prompt, 96, sampling=Sampling(1.0, 1.0, seed)) for seed in range(4)]
+    answers = {tuple(s.canvas.tolist()) for s in run(runner, vocabulary, seeds)}
+    assert len(answers) == 4
