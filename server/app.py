@@ -1,0 +1,129 @@
+"""Assembles the HTTP application around an engine that is given to it, so that tests can give it any."""
+
+from __future__ import annotations
+
+import hmac
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import BodyTooLarge, Unauthorized, error_response, install_error_handlers
+from .metrics import Metrics
+from .ops import ModelCard, ops_routes
+from .routes import Backend, completion_routes
+from .settings import Settings, installed_version
+from .streams import AnswerSource
+from .text import TextLike
+
+__all__ = ["Lifespan", "ModelCard", "create_app"]
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})  # probes and scrapers carry no key
+REQUEST_ID_CHARS = 128
+
+
+def create_app(
+    engine: AnswerSource,
+    text: TextLike,
+    settings: Settings,
+    metrics: Metrics,
+    card: ModelCard,
+    lifespan: Lifespan | None = None,
+) -> FastAPI:
+    """`lifespan` starts the engine before the first request and stops it after the last."""
+    app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan)
+    app.include_router(completion_routes(Backend(engine, text, settings, card)))
+    app.include_router(ops_routes(engine, metrics, card))
+    install_error_handlers(app, metrics.http_response)
+    # The last one added is the outermost: every response has a request id, and only holders of a
+    # key have their bodies read.
+    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
+    if settings.api_key is not None:
+        app.add_middleware(RequireKey, key=settings.api_key)
+    app.add_middleware(RequestId, count=metrics.http_response)
+    return app
+
+
+class RequestId:
+    """Gives every response the request's `x-request-id`, or a new one, and tells `count` its status."""
+
+    def __init__(self, app: ASGIApp, count: Callable[[int], None]) -> None:
+        self._app = app
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        usable = 0 < len(given) <= REQUEST_ID_CHARS and given.isascii() and given.isprintable()
+        request_id = given if usable else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+                self._count(message["status"])
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class RequireKey:
+    """Refuses requests without `Authorization: Bearer KEY`, in a time that tells nothing of the key."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._expected = key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._holds_key(scope):
+            await self._app(scope, receive, send)
+        else:
+            await error_response(Unauthorized())(scope, receive, send)
+
+    def _holds_key(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        scheme, _, key = given.partition(b" ")
+        return bool(scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._expected))
+
+
+class BodyLimit:
+    """Reads the body before the application does, and refuses it at the first byte too many."""
+
+    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        body = bytearray()
+        more = True
+        too_large = announced.isdigit() and int(announced) > self._limit_bytes
+        while more and not too_large:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            too_large = len(body) > self._limit_bytes
+        if too_large:
+            response = error_response(BodyTooLarge(self._limit_bytes))
+            # What is still on its way will not be read.
+            response.headers["connection"] = "close"
+            await response(scope, receive, send)
+            return
+        whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
+
+        async def replay() -> Message:
+            return next(whole, None) or await receive()
+
+        await self._app(scope, replay, send)

@@ -1,0 +1,90 @@
+"""The composition root: the one place that sees models, scheduler and HTTP at once, and wires them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from ..models.config import ModelConfig, ModelError, read_config
+from ..models.registry import Hardware, Memory, find_model, load_runner
+from ..scheduler.decoders import METHODS, RULES
+from ..scheduler.pages import Limits
+from ..scheduler.scheduler import Scheduler
+from ..scheduler.vocabulary import Vocabulary
+from .app import ModelCard, create_app
+from .engine import Engine
+from .metrics import Metrics
+from .settings import Settings
+from .text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A loaded model with an engine that is not yet started."""
+
+    engine: Engine
+    text: Text
+    metrics: Metrics
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    app: FastAPI
+
+
+def build_parts(settings: Settings) -> Parts:
+    """Reads the checkpoint, checks it against the settings, then takes memory. Raises `ValueError` and `OSError`
+    with one line that says what is wrong."""
+    if settings.decoder not in METHODS:
+        raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(METHODS)}")
+    directory = find_model(settings.model)
+    config = read_config(directory)
+    text = Text(directory)
+    if text.mask_id != config.mask_id or text.vocab_size > config.vocab_size:
+        raise ModelError(f"{directory}: tokenizer and config.json do not belong together")
+    limits = _limits(settings, config)
+    memory = Memory(limits.slots, limits.pages, limits.page_size)
+    hardware = Hardware(settings.device, settings.dtype, settings.threads)
+    runner = load_runner(directory, config, memory, hardware)
+    vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
+    metrics = Metrics(pages_total=limits.pages)
+    engine = Engine(Scheduler(limits, vocabulary), runner, text, metrics, settings.decoder)
+    return Parts(engine, text, metrics, limits)
+
+
+def build_service(settings: Settings) -> Service:
+    parts = build_parts(settings)
+    card = ModelCard(
+        id=settings.model_name,
+        max_model_len=parts.limits.max_model_len,
+        decoders={name: {**dict.fromkeys(RULES), **method.defaults} for name, method in METHODS.items()},
+        default_decoder=settings.decoder,
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await parts.engine.start()
+        try:
+            yield
+        finally:
+            await parts.engine.stop()
+
+    return Service(create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan))
+
+
+def _limits(settings: Settings, config: ModelConfig) -> Limits:
+    max_model_len = settings.max_model_len or config.max_model_len
+    if max_model_len > config.max_model_len:
+        raise ValueError(f"--max-model-len {max_model_len} exceeds the model's {config.max_model_len}")
+    return Limits(
+        slots=settings.max_num_seqs,
+        pages=-(-settings.kv_cache_tokens // settings.page_size),
+        page_size=settings.page_size,
+        step_tokens=settings.max_step_tokens,
+        max_model_len=max_model_len,
+        max_queue=settings.max_queue,
+    )

@@ -1,0 +1,153 @@
+"""The command `asynclane`: subcommands import only what they need, so that each starts at once."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from .settings import Settings, SettingsError, add_flags, api_key_from, installed_version, read_settings
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage of twenty flags would bury it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(MISUSED, f"{self.prog}: {message} (see --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 failed while running, 2 misuse or a start in vain, 130 interrupted."""
+    arguments = build_parser().parse_args(argv)
+    environ = os.environ
+    try:
+        match arguments.command:
+            case "serve":
+                return _serve(read_settings(arguments, environ))
+            case "generate":
+                return _generate(read_settings(arguments, environ), arguments)
+            case "chat":
+                return _chat(arguments, environ)
+            case _:
+                print(installed_version())
+                return 0
+    except SettingsError as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="asynclane", description="An inference server for diffusion language models.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve a model over HTTP, as OpenAI's API")
+    add_flags(serve)
+
+    generate = commands.add_parser("generate", help="answer one prompt here, without a server")
+    generate.add_argument("prompt")
+    generate.add_argument("--max-tokens", type=int, default=None)
+    generate.add_argument("--temperature", type=float, default=0.0)
+    generate.add_argument("--seed", type=int, default=0)
+    generate.add_argument("--raw", action="store_true", help="the prompt is text to continue, not a chat message")
+    add_flags(generate)
+
+    chat = commands.add_parser("chat", help="talk to a running server")
+    chat.add_argument("--url", default=DEFAULT_URL, help="default: %(default)s")
+    chat.add_argument("--api-key", default=None, help="default: ASYNCLANE_API_KEY")
+    chat.add_argument("--model", default=None, help="default: the one it serves")
+    chat.add_argument("--system", default=None, help="instructions that precede the conversation")
+    chat.add_argument("--max-tokens", type=int, default=None)
+    chat.add_argument("--temperature", type=float, default=None)
+    chat.add_argument("--decoder", default=None)
+
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _serve(settings: Settings) -> int:
+    # The port first: a model takes long to load, and a port that is taken should be said before.
+    try:
+        listener = bind(settings.host, settings.port)
+    except OSError as error:
+        return _complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}")
+    with listener:
+        import uvicorn
+
+        from .build import build_service
+
+        logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+        try:
+            service = build_service(settings)
+        except (ValueError, FileNotFoundError) as error:
+            return _complain(str(error))
+        config = uvicorn.Config(
+            service.app,
+            lifespan="on",
+            log_level=settings.log_level,
+            timeout_graceful_shutdown=settings.drain_s,
+        )
+        server = uvicorn.Server(config)
+        # uvicorn drains on SIGTERM, then raises the signal again: the drained process is done, not killed.
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        server.run(sockets=[listener])
+        return 0 if server.started else FAILED
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket, not yet listening. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
+    from .errors import ApiError
+    from .offline import generate_main
+
+    try:
+        return generate_main(
+            settings,
+            prompt=arguments.prompt,
+            raw=arguments.raw,
+            max_tokens=arguments.max_tokens,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+        )
+    except (ApiError, ValueError, FileNotFoundError) as error:
+        return _complain(str(error))
+
+
+def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from ..clients import Client, ClientError
+    from ..clients.cli import Chat
+
+    wishes = {name: getattr(arguments, name) for name in ("max_tokens", "temperature", "decoder")}
+    try:
+        with Client(arguments.url, api_key=arguments.api_key or api_key_from(environ)) as client:
+            model = arguments.model or client.models()[0]
+            options = {name: value for name, value in wishes.items() if value is not None}
+            return Chat(client, model, system=arguments.system, options=options).run()
+    except ClientError as error:
+        return _complain(str(error))
+
+
+def _complain(message: str) -> int:
+    print(f"asynclane: {' '.join(message.split())}", file=sys.stderr)
+    return MISUSED

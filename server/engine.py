@@ -1,0 +1,226 @@
+"""The engine: one asyncio loop that plans a step, executes it in one worker thread, and hands out what it brought."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+import numpy as np
+
+from ..scheduler.contract import Executor, Sampling, StepPlan
+from ..scheduler.decoders import resolve
+from ..scheduler.knobs import KnobError
+from ..scheduler.request import Outcome, Request, Sequence
+from ..scheduler.scheduler import QueueFull, Scheduler, Update
+from ..scheduler.tree import Role
+from . import errors
+from .detokenizer import AnswerText
+from .metrics import Metrics, RequestReport, StepReport
+from .streams import AnswerOptions, Delta, Finish, Usage
+from .text import Text
+
+FINISH = {Outcome.STOP: Finish.STOP, Outcome.LENGTH: Finish.LENGTH}
+RETRY_AFTER_S = 1
+
+
+class Engine:
+    """Lives on one event loop: `start`, then `submit` from that loop, then `stop`."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, text: Text, metrics: Metrics, decoder: str) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._text = text
+        self._metrics = metrics
+        self._decoder = decoder
+        self._ids = itertools.count()
+        self._answers: dict[int, EngineAnswer] = {}
+        self._work = asyncio.Event()
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+        self._loop: asyncio.Task[None] | None = None
+        self._draining = False
+
+    @property
+    def ready(self) -> bool:
+        return self._loop is not None and not self._loop.done() and not self._draining
+
+    async def start(self) -> None:
+        self._loop = asyncio.create_task(self._run(), name="engine")
+
+    async def stop(self) -> None:
+        """Refuses new requests, lets those that are running and queued finish, then ends the loop."""
+        self._draining = True
+        self._work.set()
+        if self._loop is not None:
+            await self._loop
+        self._worker.shutdown()
+
+    def submit(self, prompt: list[int], options: AnswerOptions) -> EngineAnswer:
+        if not self.ready:
+            raise errors.Draining("the server is shutting down")
+        limit = self._scheduler.limits.max_model_len
+        if len(prompt) + options.max_tokens > limit:
+            raise errors.ContextLengthExceeded(limit, len(prompt), options.max_tokens)
+        try:
+            decoder = resolve(options.decoder or self._decoder, options.knobs, options.max_tokens)
+            request = Request(
+                id=next(self._ids),
+                prompt=np.array(prompt, np.int32),
+                max_tokens=options.max_tokens,
+                decoder=decoder,
+                sampling=Sampling(options.temperature, options.top_p, options.seed),
+            )
+            sequence = self._scheduler.add(request)
+        except KnobError as error:
+            raise errors.InvalidValue(error.param, str(error)) from None
+        except QueueFull as error:
+            raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
+        answer = EngineAnswer(self, sequence, AnswerText(self._text, options.stop))
+        self._answers[sequence.id] = answer
+        self._metrics.observe_queue(len(self._scheduler.waiting), len(self._scheduler.running))
+        self._work.set()
+        return answer
+
+    def abort(self, sequence: Sequence) -> None:
+        """The client left: what the request holds is free now, or when the step in flight ends."""
+        answer = self._answers.pop(sequence.id, None)
+        if answer is not None:
+            self._metrics.request_aborted(sequence.state.value, answer.cost())
+            self._scheduler.end(sequence, Outcome.ABORTED)
+            self._metrics.observe_queue(len(self._scheduler.waiting), len(self._scheduler.running))
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            started = time.perf_counter()
+            plan = self._scheduler.plan()
+            if plan is None:
+                if self._draining:
+                    return
+                self._work.clear()
+                await self._work.wait()
+                continue
+            planned = time.perf_counter()
+            try:
+                result = await loop.run_in_executor(self._worker, self._executor.execute, plan)
+                executed = time.perf_counter()
+                updates = self._scheduler.commit(plan, result)
+            except Exception:
+                # Whatever went wrong, it concerns the requests of this step and no other.
+                logging.getLogger(__name__).exception("a step failed")
+                self._metrics.step_failed()
+                self._deliver(self._scheduler.fail())
+                continue
+            self._deliver(updates)
+            host_s = planned - started + time.perf_counter() - executed
+            self._observe(plan, sum(len(update.tokens) for update in updates), result.device_s, host_s)
+
+    def _deliver(self, updates: list[Update]) -> None:
+        for update in updates:
+            answer = self._answers.get(update.sequence.id)
+            if answer is None:
+                continue
+            outcome = answer.take(update)
+            if outcome is not None:
+                self._scheduler.end(update.sequence, outcome)
+                del self._answers[update.sequence.id]
+                self._metrics.request_ended(outcome.value, answer.cost())
+
+    def _observe(self, plan: StepPlan, committed: int, device_s: float, host_s: float) -> None:
+        scheduler = self._scheduler
+        lanes = [lane.role for sequence in scheduler.running.values() for lane in sequence.tree.live]
+        refining = lanes.count(Role.REFINE)
+        self._metrics.observe_step(
+            StepReport(
+                row_tokens=plan.tokens,
+                budget_tokens=scheduler.limits.step_tokens,
+                committed=committed,
+                host_s=host_s,
+                device_s=device_s,
+                queued=len(scheduler.waiting),
+                running=len(scheduler.running),
+                refine_lanes=refining,
+                generate_lanes=len(lanes) - refining,
+                pages_used=scheduler.pages.held,
+            )
+        )
+
+
+class EngineAnswer:
+    """A running request as its reader sees it. Filled by the engine's loop, read by one task."""
+
+    def __init__(self, engine: Engine, sequence: Sequence, text: AnswerText) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._text = text
+        self._deltas: asyncio.Queue[Delta | errors.ApiError] = asyncio.Queue()
+        self._over = False
+        self._arrived = time.perf_counter()
+        self._first_text_s: float | None = None
+        self.token_ids: list[int] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._engine.abort(self._sequence)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._over:
+            raise StopAsyncIteration
+        delta = await self._deltas.get()
+        if isinstance(delta, errors.ApiError):
+            self._over = True
+            raise delta
+        self._over = delta.finish is not None
+        return delta
+
+    def take(self, update: Update) -> Outcome | None:
+        """Turn a step's tokens into text; says how the answer has ended, if it has."""
+        if update.outcome is Outcome.FAILED:
+            self._deltas.put_nowait(errors.EngineFailure("the step that computed this request failed"))
+            return update.outcome
+        ids = update.tokens.tolist()
+        text, used, stopped = self._text.feed(ids)
+        self.token_ids += ids[:used]
+        if update.outcome is not None and not stopped:
+            text += self._text.flush()
+            stopped = self._text.stopped
+        outcome = Outcome.STOP if stopped else update.outcome
+        if self._first_text_s is None and text:
+            self._first_text_s = time.perf_counter() - self._arrived
+        if outcome is not None:
+            self._deltas.put_nowait(Delta(text, FINISH[outcome], self._usage()))
+        elif text:
+            self._deltas.put_nowait(Delta(text))
+        return outcome
+
+    def cost(self) -> RequestReport:
+        sequence, tree = self._sequence, self._sequence.tree
+        return RequestReport(
+            seconds=time.perf_counter() - self._arrived,
+            first_text_s=self._first_text_s,
+            tokens=len(self.token_ids),
+            forwards=sequence.steps,
+            forks=tree.forks,
+            cancelled_lanes=tree.cancelled,
+            refreshes=sequence.refreshes,
+        )
+
+    def _usage(self) -> Usage:
+        sequence, tree = self._sequence, self._sequence.tree
+        return Usage(
+            prompt_tokens=sequence.prompt_length,
+            completion_tokens=len(self.token_ids),
+            forwards=sequence.steps,
+            computed_tokens=sequence.computed_tokens,
+            lanes=tree.born,
+            forks=tree.forks,
+            refreshes=sequence.refreshes,
+        )

@@ -1,0 +1,97 @@
+"""Answers prompts without a server, through the same engine: for `asynclane generate`, benchmarks and tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, TextIO
+
+from .build import Parts, build_parts
+from .settings import Settings
+from .streams import AnswerOptions, Finish, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineAnswer:
+    text: str
+    token_ids: tuple[int, ...]
+    finish: Finish
+    usage: Usage
+
+
+class Offline:
+    """A model in this process; a context manager. All prompts of a call run together, in the order given."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._parts: Parts = build_parts(settings)
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        self._runner.run(self._parts.engine.start())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.closing(self._runner):
+            self._runner.run(self._parts.engine.stop())
+
+    @property
+    def max_model_len(self) -> int:
+        return self._parts.limits.max_model_len
+
+    def encode(self, text: str) -> list[int]:
+        return self._parts.text.encode(text)
+
+    def encode_chat(self, message: str) -> list[int]:
+        """The prompt of a chat that starts with the user's `message`."""
+        return self._parts.text.encode_chat([{"role": "user", "content": message}])
+
+    def chat(self, prompts: Sequence[str], options: AnswerOptions) -> list[OfflineAnswer]:
+        """An answer to each user message, through the model's chat template."""
+        return self.answer([self.encode_chat(prompt) for prompt in prompts], options)
+
+    def answer(self, prompts: Sequence[list[int]], options: AnswerOptions) -> list[OfflineAnswer]:
+        """An answer to each row of token ids."""
+        return self._runner.run(self._gather(prompts, options))
+
+    async def _gather(self, prompts: Sequence[list[int]], options: AnswerOptions) -> list[OfflineAnswer]:
+        # As many as may run at once: more would only fill the queue, which refuses when it is full.
+        places = asyncio.Semaphore(self._parts.limits.slots)
+
+        async def one(prompt: list[int]) -> OfflineAnswer:
+            async with places, self._parts.engine.submit(prompt, options) as answer:
+                text, finish, usage = "", Finish.STOP, Usage()
+                async for delta in answer:
+                    text += delta.text
+                    finish, usage = delta.finish or finish, delta.usage or usage
+                return OfflineAnswer(text, tuple(answer.token_ids), finish, usage)
+
+        return list(await asyncio.gather(*(one(prompt) for prompt in prompts)))
+
+
+def generate_main(
+    settings: Settings,
+    *,
+    prompt: str,
+    raw: bool,
+    max_tokens: int | None,
+    temperature: float,
+    seed: int | None,
+    out: TextIO = sys.stdout,
+) -> int:
+    """Answers one prompt and says what it cost. `raw` leaves the chat template out."""
+    with Offline(settings) as offline:
+        ids = offline.encode(prompt) if raw else offline.encode_chat(prompt)
+        room = min(settings.default_max_tokens, max(1, offline.max_model_len - len(ids)))
+        (answer,) = offline.answer([ids], AnswerOptions(max_tokens or room, temperature, seed=seed or 0))
+    usage = answer.usage
+    tokens, calls = usage.completion_tokens, usage.forwards
+    print(answer.text, file=out)
+    print(
+        f"\n{tokens} tokens in {calls} calls: {tokens / calls:.1f} tokens per call, "
+        f"{usage.lanes} lanes, {usage.forks} forks, {usage.computed_tokens} positions computed",
+        file=out,
+    )
+    return 0

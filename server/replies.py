@@ -1,0 +1,131 @@
+"""Writes answers in OpenAI's shapes: whole, or as the chunks of a stream, for both endpoints."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .streams import Finish, Usage
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One choice, complete."""
+
+    text: str
+    finish: Finish
+
+
+class Reply(Protocol):
+    """One endpoint's shapes. A choice in a stream opens, has deltas, and closes with its finish reason."""
+
+    @property
+    def envelope(self) -> Envelope: ...
+
+    def opening(self, index: int) -> Json | None: ...
+    def delta(self, index: int, text: str) -> Json: ...
+    def closing(self, index: int, finish: Finish) -> Json: ...
+    def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What all chunks of a response have in common. With `usage_follows`, chunks say that theirs is null."""
+
+    id: str
+    created: int
+    model: str
+    usage_follows: bool
+
+    def wrap(self, kind: str, choices: list[Json]) -> Json:
+        chunk = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+        return {**chunk, "usage": None} if self.usage_follows else chunk
+
+
+def new_envelope(prefix: str, model: str, usage_follows: bool) -> Envelope:
+    return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, usage_follows)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    envelope: Envelope
+
+    def opening(self, index: int) -> Json | None:
+        return self._chunk(index, {"role": "assistant", "content": ""}, None)
+
+    def delta(self, index: int, text: str) -> Json:
+        return self._chunk(index, {"content": text}, None)
+
+    def closing(self, index: int, finish: Finish) -> Json:
+        return self._chunk(index, {}, finish)
+
+    def _chunk(self, index: int, delta: Json, finish: Finish | None) -> Json:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return self.envelope.wrap("chat.completion.chunk", [choice])
+
+    def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
+        shaped = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "logprobs": None,
+                "finish_reason": choice.finish,
+            }
+            for index, choice in enumerate(choices)
+        ]
+        return {**self.envelope.wrap("chat.completion", shaped), "usage": usage}
+
+
+@dataclass(frozen=True, slots=True)
+class TextReply:
+    envelope: Envelope
+
+    def opening(self, index: int) -> Json | None:
+        return None
+
+    def delta(self, index: int, text: str) -> Json:
+        return self.envelope.wrap("text_completion", [self._choice(index, text, None)])
+
+    def closing(self, index: int, finish: Finish) -> Json:
+        return self.envelope.wrap("text_completion", [self._choice(index, "", finish)])
+
+    def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
+        shaped = [self._choice(index, choice.text, choice.finish) for index, choice in enumerate(choices)]
+        return {**self.envelope.wrap("text_completion", shaped), "usage": usage}
+
+    @staticmethod
+    def _choice(index: int, text: str, finish: Finish | None) -> Json:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+
+
+def usage_chunk(reply: Reply, usage: Json) -> Json:
+    """The chunk behind all choices, for those who asked."""
+    return {**reply.delta(0, ""), "choices": [], "usage": usage}
+
+
+def usage_json(prompt_tokens: int, usages: Sequence[Usage]) -> Json:
+    """A prompt counts once, however many choices it has; answers and what they cost add up."""
+    completion_tokens = sum(usage.completion_tokens for usage in usages)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens_details": {
+            "forwards": sum(usage.forwards for usage in usages),
+            "computed_tokens": sum(usage.computed_tokens for usage in usages),
+            "lanes": sum(usage.lanes for usage in usages),
+            "forks": sum(usage.forks for usage in usages),
+            "refreshes": sum(usage.refreshes for usage in usages),
+        },
+    }

@@ -1,0 +1,134 @@
+"""Defines every setting once: field, flag, environment variable, range and help are one line of a table.
+
+A flag beats the environment, which beats the default. The environment is read here only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
+from typing import Any
+
+ENVIRONMENT_PREFIX = "ASYNCLANE_"
+
+
+class SettingsError(ValueError):
+    """A setting with a bad value; the message is one line that says where it came from."""
+
+
+def _word(default: str | None, text: str, *choices: str) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, "choices": choices, "type": str})
+
+
+def _number(default: int | float | None, text: str, low: float, high: float = 2**31) -> Any:
+    kind = float if isinstance(default, float) else int
+    return dataclasses.field(default=default, metadata={"help": text, "low": low, "high": high, "type": kind})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Raises `SettingsError` for a value out of range, whoever builds it."""
+
+    model: str = _word("tiny-llada", "directory of a checkpoint, or the name of the embedded model")
+    served_model_name: str | None = _word(None, "what clients call the model; default: the last part of --model")
+    host: str = _word("127.0.0.1", "address to listen on")
+    port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
+    api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
+    dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
+    device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
+    threads: int | None = _number(None, "CPU threads of the model; default: torch's choice", 1, 4096)
+    max_model_len: int | None = _number(None, "context in tokens; default: the checkpoint's", 2)
+    max_num_seqs: int = _number(64, "requests that run at once", 1, 65536)
+    max_queue: int = _number(256, "requests that may wait; more are refused with 429", 1)
+    max_step_tokens: int = _number(4096, "positions that one model call may compute", 1)
+    kv_cache_tokens: int = _number(16384, "positions whose keys and values fit in memory, over all requests", 1)
+    page_size: int = _number(16, "positions in a page of keys and values", 1, 1024)
+    decoder: str = _word("asynclane", "decoding method of requests that name none")
+    default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
+    max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
+    drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
+    log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(field, getattr(self, field.name), field.name)
+
+    def __repr__(self) -> str:
+        """Without the key, which must not reach a log."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["api_key"] = values["api_key"] and "***"
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    @property
+    def model_name(self) -> str:
+        return self.served_model_name or PurePath(self.model).name or self.model
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag for each field. What is not given stays None, and `read_settings` fills it in."""
+    for field in dataclasses.fields(Settings):
+        text = field.metadata["help"]
+        if field.default is not None:
+            text += f" (default: {field.default})"
+        parser.add_argument(
+            _flag(field.name),
+            metavar="|".join(field.metadata.get("choices", ())) or field.metadata["type"].__name__.upper(),
+            help=text.replace("%", "%%"),
+        )
+
+
+def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Raises `SettingsError`."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Settings):
+        variable = ENVIRONMENT_PREFIX + field.name.upper()
+        given = getattr(flags, field.name, None)
+        source = _flag(field.name)
+        if given is None and variable in environ:
+            given, source = environ[variable], variable
+        if given is not None:
+            values[field.name] = _check(field, _convert(field, given, source), source)
+    return Settings(**values)
+
+
+def api_key_from(environ: Mapping[str, str]) -> str | None:
+    """For the clients among the commands."""
+    return environ.get(ENVIRONMENT_PREFIX + "API_KEY") or None
+
+
+def installed_version() -> str:
+    try:
+        return version("asynclane")
+    except PackageNotFoundError:  # run from a source tree
+        return "0+unknown"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _convert(field: dataclasses.Field[Any], text: str, source: str) -> Any:
+    try:
+        return field.metadata["type"](text)
+    except ValueError:
+        # Kubernetes sets NAME_PORT=tcp://... for a service of that name.
+        hint = "; set enableServiceLinks: false" if text.startswith("tcp://") else ""
+        raise SettingsError(f"{source} must be a number, not {text!r}{hint}") from None
+
+
+def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
+    wanted: Mapping[str, Any] = field.metadata
+    if value is None and field.default is None:
+        return value
+    if wanted["type"] is str:
+        if wanted["choices"] and value not in wanted["choices"]:
+            raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
+        if not value:
+            raise SettingsError(f"{source} must not be empty")
+    elif not wanted["low"] <= value <= wanted["high"]:
+        raise SettingsError(f"{source} must be from {wanted['low']} to {wanted['high']}, not {value}")
+    return value

@@ -1,0 +1,107 @@
+"""Sends events while the client listens, and ends the work when it leaves, by structure, not by polling."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+class ClientGone(Exception):
+    """The client has closed its connection before the response was complete."""
+
+
+def event(payload: Mapping[str, Any], name: str | None = None) -> bytes:
+    """One server-sent event. JSON holds no line breaks, so its data is one line."""
+    data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {data}\n\n".encode()
+
+
+async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, or `ClientGone` as soon as the client leaves; then `work` is cancelled, and has
+    ended when this returns. The request's body must have been read."""
+    worker = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait((worker, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            return worker.result()
+        raise ClientGone
+    finally:
+        await _cancel(worker, watcher)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def merge(sources: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Items of all sources as they come, each with its source's index. An error of one ends all."""
+    waiting = {_next(source): index for index, source in enumerate(sources)}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            # `done` is a set; the order of items that are ready together is the order of their sources.
+            for task in sorted(done, key=waiting.__getitem__):
+                index = waiting.pop(task)
+                try:
+                    item = task.result()
+                except StopAsyncIteration:
+                    continue
+                yield index, item
+                waiting[_next(sources[index])] = index
+    finally:
+        await _cancel(*waiting)
+
+
+def _next(source: AsyncIterator[T]) -> asyncio.Future[T]:
+    return asyncio.ensure_future(_step(source))
+
+
+async def _step(source: AsyncIterator[T]) -> T:
+    return await anext(source)
+
+
+class EventStream(Response):
+    """A response that closes `events`, then what `owner` holds, when it ends or the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], owner: AsyncExitStack) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._owner = owner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._owner:
+            try:
+                await until_gone(receive, self._pump(send))
+            except ClientGone:
+                return
+
+    async def _pump(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        async with aclosing(self._events) as events:
+            await send(start)
+            async for data in events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

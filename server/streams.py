@@ -1,0 +1,76 @@
+"""What an answer is asked to be, and the stream in which it arrives: the seam between HTTP and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, Self
+
+
+class Finish(StrEnum):
+    """Why an answer ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """One answer's wishes, already checked for type; the engine checks ranges that depend on the model.
+
+    `decoder` None is the server's default; `knobs` override the decoder's defaults by name.
+    """
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    decoder: str | None = None
+    knobs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Answer tokens (end token not counted) and what they cost: model calls, positions computed, lanes, forks and
+    refreshes of this request."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    forwards: int = 0
+    computed_tokens: int = 0
+    lanes: int = 0
+    forks: int = 0
+    refreshes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text that has become final. The last delta carries `finish` and `usage`; its text may be empty."""
+
+    text: str
+    finish: Finish | None = None
+    usage: Usage | None = None
+
+
+class Answer(Protocol):
+    """An answer in the making: an async context manager and iterator of deltas. Leaving it early aborts the request;
+    an error of the engine is raised from the iterator."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> Delta: ...
+
+
+class AnswerSource(Protocol):
+    """What the HTTP layer needs of an engine."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:
+        """Queue a request. Raises `errors.InvalidValue`, `errors.ContextLengthExceeded`, `errors.Overloaded`,
+        `errors.Draining` at once."""
+        ...

@@ -1,0 +1,144 @@
+"""Reads a checkpoint's tokenizer, chat template and special tokens, so that no id is written in code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import InvalidValue
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+ChatMessage = Mapping[str, str]
+
+MARKER = "asynclane"  # stands for an assistant's answer when the template is asked what follows one
+
+
+class TextLike(Protocol):
+    """What the HTTP layer needs of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]: ...
+
+
+class Text:
+    """The tokenizer in `model_dir`. Raises ValueError or FileNotFoundError: what the checkpoint lacks."""
+
+    def __init__(self, model_dir: Path) -> None:
+        # Here, since transformers takes a second to import. Not AutoTokenizer: it would import torch and look
+        # for model classes, where tokenizer.json says everything.
+        from transformers import PreTrainedTokenizerFast
+
+        if not (model_dir / "tokenizer.json").is_file():
+            raise FileNotFoundError(f"{model_dir} has no tokenizer.json")
+        self._dir = model_dir
+        self._config = self._read("config.json")
+        self._tokenizer = PreTrainedTokenizerFast.from_pretrained(model_dir, local_files_only=True)
+        # The Rust tokenizer is used directly: transformers' wrapper sets truncation on every call, which two
+        # threads must not do at once.
+        self.backend: Tokenizer = self._tokenizer.backend_tokenizer
+        self.backend.no_truncation()
+        self.backend.no_padding()
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below it have text; the network may have a few more, which `pieces` shows as empty."""
+        return len(self._tokenizer)
+
+    @cached_property
+    def max_model_len(self) -> int:
+        for key in ("max_sequence_length", "max_position_embeddings"):
+            if isinstance(self._config.get(key), int):
+                return int(self._config[key])
+        raise ValueError(f"{self._dir / 'config.json'} has no max_sequence_length or max_position_embeddings")
+
+    @cached_property
+    def mask_id(self) -> int:
+        for found in (self._config.get("mask_token_id"), self._tokenizer.mask_token_id):
+            if isinstance(found, int):
+                return found
+        raise ValueError(f"{self._dir} names no mask token, neither in config.json nor in tokenizer_config.json")
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(token for token, entry in added.items() if entry.special)
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end an answer: every end of text that the checkpoint names, and its end of turn."""
+        found: set[int] = set()
+        for source in (self._config, self._read("generation_config.json")):
+            named = source.get("eos_token_id")
+            found.update(token for token in (named if isinstance(named, list) else [named]) if token is not None)
+        found.update(token for token in (self._tokenizer.eos_token_id, self._end_of_turn()) if token is not None)
+        if not found:
+            raise ValueError(f"{self._dir} names no token that ends an answer")
+        return frozenset(found)
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The text of every id of the network, empty for special tokens and for ids without a token."""
+        sizes = [self._config.get(key) or 0 for key in ("vocab_size", "embedding_size")]
+        ids = [[token] for token in range(max(self.vocab_size, *sizes))]
+        return self.backend.decode_batch(ids, skip_special_tokens=True)
+
+    def encode(self, text: str) -> list[int]:
+        return self.backend.encode(text).ids
+
+    def encode_chat(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> list[int]:
+        """The prompt of a chat. Raises `InvalidValue` where the checkpoint's template does not take it."""
+        if messages and messages[-1]["role"] == "assistant" and add_generation_prompt:
+            raise InvalidValue(
+                f"messages.{len(messages) - 1}",
+                "the last message is an assistant's: continuing it is not supported yet",
+                code="unsupported_parameter",
+            )
+        return self.backend.encode(self._render(messages, add_generation_prompt), add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.backend.decode(ids, skip_special_tokens=True)
+
+    def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
+        from jinja2 import TemplateError
+
+        if self._tokenizer.chat_template is None:
+            raise InvalidValue("messages", "this model has no chat template: use /v1/completions")
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except TemplateError as error:
+            raise InvalidValue("messages", f"the model's chat template refuses them: {error}") from None
+        return str(rendered)
+
+    def _end_of_turn(self) -> int | None:
+        """The first special token that the chat template puts behind an assistant's answer."""
+        try:
+            chat = [{"role": "user", "content": "."}, {"role": "assistant", "content": MARKER}]
+            rendered = self._render(chat, add_generation_prompt=False)
+        except InvalidValue:
+            return None
+        behind = rendered.rpartition(MARKER)[2]
+        ids = self.backend.encode(behind, add_special_tokens=False).ids
+        return next((token for token in ids if token in self.special_ids), None)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._dir / name
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from None
+        return content if isinstance(content, dict) else {}

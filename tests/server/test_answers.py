@@ -1,0 +1,218 @@
+"""Answers have OpenAI's shapes, and a stream says what the whole answer says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from asynclane.server.streams import Delta, Finish, Usage
+from asynclane.server.text import Text
+
+from .conftest import chunks_of, error_of
+from .fakes import SCRIPT, USAGE, FakeEngine
+
+DETAILS = {"forwards": 2, "computed_tokens": 64, "lanes": 2, "forks": 1, "refreshes": 1}
+
+
+async def test_a_chat_has_the_shape_that_openai_documents(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        response = await client.chat()
+    body = response.json()
+    assert body.pop("id").startswith("chatcmpl-")
+    assert isinstance(body.pop("created"), int)
+    prompt_tokens = len(engine.prompts[0])
+    assert body == {
+        "object": "chat.completion",
+        "model": "tiny-llada",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hello wörld", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": 3,
+            "total_tokens": prompt_tokens + 3,
+            "completion_tokens_details": DETAILS,
+        },
+    }
+
+
+async def test_a_completion_has_the_shape_that_openai_documents(api: Any) -> None:
+    async with api() as client:
+        body = (await client.complete()).json()
+    assert body["object"] == "text_completion"
+    assert body["id"].startswith("cmpl-")
+    assert body["choices"] == [{"index": 0, "text": "Hello wörld", "logprobs": None, "finish_reason": "stop"}]
+
+
+async def test_a_chat_stream_opens_with_the_role_and_closes_with_the_reason(api: Any) -> None:
+    async with api() as client:
+        response = await client.chat(stream=True)
+    chunks = chunks_of(response)
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Hel"},
+        {"content": "lo"},
+        {"content": " wörld"},
+        {},
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["stop"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert not any("usage" in chunk for chunk in chunks), "usage is for those who ask"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+
+
+@pytest.mark.parametrize("finish", list(Finish))
+async def test_a_stream_says_what_the_whole_answer_says(api: Any, finish: Finish) -> None:
+    engine = FakeEngine([Delta("a"), Delta(""), Delta("\n\ndata: b\r"), Delta("c"), Delta("", finish, USAGE)])
+    async with api(engine) as client:
+        whole = (await client.complete()).json()["choices"][0]
+        chunks = chunks_of(await client.complete(stream=True))
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["text"] == "a\n\ndata: b\rc"
+    assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"] == finish
+    assert all(chunk["choices"][0]["text"] for chunk in chunks[:-1]), "a delta without text is no chunk"
+
+
+async def test_usage_comes_in_a_last_chunk_without_choices_if_asked_for(api: Any) -> None:
+    async with api() as client:
+        *chunks, last = chunks_of(await client.chat(stream=True, stream_options={"include_usage": True}))
+        whole = (await client.chat()).json()
+    assert last["choices"] == []
+    assert last["usage"] == whole["usage"]
+    assert all(chunk["usage"] is None for chunk in chunks)
+
+
+async def test_n_answers_share_a_prompt_which_counts_once(api: Any) -> None:
+    engine = FakeEngine([Delta("a", Finish.STOP, USAGE)], [Delta("b", Finish.LENGTH, USAGE)])
+    async with api(engine) as client:
+        body = (await client.chat(n=4, seed=2**63 - 2, temperature=1)).json()
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert [choice["message"]["content"] for choice in body["choices"]] == ["a", "b", "a", "b"]
+    assert [choice["finish_reason"] for choice in body["choices"]] == ["stop", "length"] * 2
+    assert body["usage"]["prompt_tokens"] == len(engine.prompts[0])
+    assert body["usage"]["completion_tokens"] == 12
+    assert [options.seed for options in engine.options] == [2**63 - 2, 2**63 - 1, 0, 1]
+
+
+async def test_choices_of_a_stream_come_interleaved_and_each_is_complete(api: Any) -> None:
+    engine = FakeEngine(SCRIPT, [Delta("x"), Delta("y"), Delta("z", Finish.LENGTH, USAGE)])
+    async with api(engine) as client:
+        chunks = chunks_of(await client.chat(stream=True, n=2))
+    choices = [chunk["choices"][0] for chunk in chunks]
+    texts = ["", ""]
+    for choice in choices:
+        texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == ["Hello wörld", "xyz"]
+    assert {c["index"]: c["finish_reason"] for c in choices if c["finish_reason"]} == {0: "stop", 1: "length"}
+    order = [choice["index"] for choice in choices if choice["delta"].get("content")]
+    assert order != sorted(order), "no choice waits for another"
+
+
+async def test_several_prompts_times_n_are_indexed_prompt_by_prompt(api: Any, text: Text) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        body = (await client.complete(prompt=["One", "Two"], n=2, seed=7, temperature=0.5)).json()
+    one, two = text.encode("One"), text.encode("Two")
+    assert engine.prompts == [one, one, two, two]
+    assert [options.seed for options in engine.options] == [7, 8, 7, 8]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert body["usage"]["prompt_tokens"] == len(one) + len(two)
+
+
+@pytest.mark.parametrize(("prompt", "prompts"), [([6, 7], [[6, 7]]), ([[6], [7, 8]], [[6], [7, 8]])])
+async def test_token_ids_are_taken_as_they_are(api: Any, prompt: Any, prompts: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        await client.complete(prompt=prompt)
+    assert engine.prompts == prompts
+
+
+async def test_every_option_reaches_the_engine(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        await client.chat(
+            max_completion_tokens=9,
+            temperature=0.5,
+            top_p=0.25,
+            seed=-1,
+            stop=["a", "b"],
+            decoder="fast-dllm",
+            threshold=1,
+            cache="dual",
+            lookahead="canvas",
+            early_stop=False,
+            user="me",
+            metadata={"a": "b"},
+            store=True,
+        )
+    (options,) = engine.options
+    assert (options.max_tokens, options.temperature, options.top_p) == (9, 0.5, 0.25)
+    assert (options.seed, options.stop, options.decoder) == (2**63 - 1, ("a", "b"), "fast-dllm")
+    assert options.knobs == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
+
+
+async def test_without_options_answers_are_greedy_and_as_long_as_context_and_setting_allow(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine, default_max_tokens=100) as client:
+        await client.complete(prompt=[6] * 10)
+        await client.complete(prompt=[6] * 200)
+    assert [options.max_tokens for options in engine.options] == [100, 56]
+    assert (engine.options[0].temperature, engine.options[0].top_p, engine.options[0].seed) == (0.0, 1.0, 0)
+    assert engine.options[0].stop == ()
+    assert engine.options[0].decoder is None
+    assert engine.options[0].knobs == {}
+
+
+async def test_without_a_seed_random_answers_differ_from_call_to_call(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        for _ in range(8):
+            await client.chat(temperature=1)
+    seeds = {options.seed for options in engine.options}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_developer_is_another_name_for_system(api: Any, text: Text, role: str) -> None:
+    engine = FakeEngine()
+    parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    async with api(engine) as client:
+        await client.chat(messages=[{"role": role, "content": parts}, {"role": "user", "content": "Hi"}])
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert engine.prompts == [text.encode_chat(expected)]
+
+
+async def test_a_tool_message_may_name_its_call(api: Any) -> None:
+    tool = {"role": "tool", "content": "42", "tool_call_id": "call_1"}
+    async with api() as client:
+        response = await client.chat(messages=[{"role": "user", "content": "Hi"}, tool])
+    assert response.status_code == 200
+
+
+async def test_an_answer_without_a_reason_is_our_fault_and_no_truncated_success(api: Any) -> None:
+    engine = FakeEngine([Delta("half")])
+    async with api(engine) as client:
+        whole = await client.chat()
+        streamed = await client.chat(stream=True)
+    assert whole.status_code == 500
+    assert error_of(whole)["type"] == "server_error"
+    assert "[DONE]" not in streamed.text
+    last = streamed.text.rstrip().rpartition("\n\n")[2]
+    assert last.startswith("event: error\ndata: ")
+    assert json.loads(last.partition("data: ")[2])["error"]["type"] == "server_error"
+
+
+async def test_usage_may_be_missing_from_an_engine_without_harm(api: Any) -> None:
+    engine = FakeEngine([Delta("a", Finish.STOP, Usage())])
+    async with api(engine) as client:
+        assert (await client.chat()).json()["usage"]["completion_tokens"] == 0

@@ -1,0 +1,245 @@
+"""The engine keeps going whatever happens to one request: steps that fail, clients that leave, queues that fill."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from asynclane.models.registry import EMBEDDED
+from asynclane.scheduler.contract import StepPlan, StepResult
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.server import errors
+from asynclane.server.engine import Engine
+from asynclane.server.metrics import Metrics
+from asynclane.server.streams import Answer, AnswerOptions, Delta, Finish
+from asynclane.server.text import Text
+
+from ..fakes import ScriptedExecutor
+
+LIMITS = Limits(slots=2, pages=32, page_size=16, step_tokens=512, max_model_len=256, max_queue=2)
+ANSWER = "One fish. Two fish. Red fish. Blue fish. And so on, and so on."
+
+
+class GatedExecutor:
+    """A device that waits for permission before each step, and raises on demand."""
+
+    def __init__(self, inner: ScriptedExecutor) -> None:
+        self.inner = inner
+        self.permits = threading.Semaphore(0)
+        self.fail_next = False
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        assert self.permits.acquire(timeout=10)
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("the device is on fire")
+        return self.inner.execute(plan)
+
+    def open(self) -> None:
+        self.permits.release(100_000)
+
+
+class Bench:
+    """An engine over a scripted device that answers `ANSWER`, a few tokens a step."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+        self.ids = [*text.encode(ANSWER), *[min(text.end_ids)] * 300]
+        self.prompt = text.encode("Say something.")
+        self.executor = GatedExecutor(ScriptedExecutor(self._propose, length=256))
+        self.executor.inner.mask = text.mask_id
+        self.scheduler = Scheduler(LIMITS, Vocabulary(text.pieces, text.mask_id, text.end_ids))
+        self.engine = Engine(self.scheduler, self.executor, text, Metrics(LIMITS.pages), "asynclane")
+
+    def _propose(self, slot: int, position: int) -> tuple[int, float]:
+        place = position - len(self.prompt)
+        return self.ids[place], (place * 7919 % 101) / 100
+
+    def ask(self, **options: object) -> Answer:
+        wishes = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
+        return self.engine.submit(self.prompt, wishes)
+
+    @property
+    def empty(self) -> bool:
+        self.scheduler.check_integrity()
+        return self.scheduler.idle and self.scheduler.pages.held == 0 and self.scheduler.slots.held == 0
+
+
+@pytest.fixture(scope="module")
+def text() -> Text:
+    return Text(EMBEDDED / "tiny-llada")
+
+
+@pytest.fixture
+def bench(text: Text) -> Bench:
+    return Bench(text)
+
+
+@asynccontextmanager
+async def running(bench: Bench) -> AsyncIterator[Engine]:
+    await bench.engine.start()
+    try:
+        yield bench.engine
+    finally:
+        bench.executor.open()
+        await asyncio.wait_for(bench.engine.stop(), 10)
+
+
+async def read(answer: Answer) -> list[Delta]:
+    async with answer:
+        return [delta async for delta in answer]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen")
+
+
+async def test_an_answer_streams_its_text_and_ends_with_a_reason_and_its_cost(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        deltas = await read(bench.ask())
+    assert "".join(delta.text for delta in deltas) == ANSWER
+    assert len([delta for delta in deltas if delta.text]) > 1
+    assert [delta.finish for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+    last = deltas[-1]
+    assert last.finish is Finish.STOP
+    assert last.usage is not None
+    assert last.usage.completion_tokens == len(bench.text.encode(ANSWER))
+    assert last.usage.forwards == len(bench.executor.inner.plans)
+    assert last.usage.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
+    assert bench.empty
+
+
+async def test_a_full_canvas_ends_with_length(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        deltas = await read(bench.ask(max_tokens=5))
+    assert deltas[-1].finish is Finish.LENGTH
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.completion_tokens == 5
+
+
+@pytest.mark.parametrize("stop", ["Red", "fish. R", " fish. Two", "One"])
+async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_behind(bench: Bench, stop: str) -> None:
+    bench.executor.open()
+    async with running(bench):
+        deltas = await read(bench.ask(stop=(stop,)))
+    assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(stop)]
+    assert deltas[-1].finish is Finish.STOP
+    assert bench.empty
+
+
+async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
+    async with running(bench):
+        first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
+        await until(lambda: bench.scheduler.slots.held == 2)
+        third = asyncio.create_task(read(bench.ask()))
+        bench.executor.fail_next = True
+        bench.executor.open()
+        for lost in (first, second):
+            with pytest.raises(errors.EngineFailure):
+                await lost
+        assert "".join(delta.text for delta in await third) == ANSWER
+        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: Bench, steps: int) -> None:
+    async with running(bench):
+        for _ in range(steps):
+            bench.executor.permits.release()
+        async with bench.ask():
+            await until(lambda: len(bench.executor.inner.plans) == steps and bench.scheduler.slots.held == 1)
+        assert bench.scheduler.pages.held  # the device may still write there
+        bench.executor.permits.release(1)
+        await until(lambda: bench.empty)
+        assert len(bench.executor.inner.plans) == steps + 1
+
+
+async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
+    async with running(bench):
+        readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: bench.scheduler.slots.held == 2)
+        async with bench.ask():
+            assert len(bench.scheduler.waiting) == 1
+        assert not bench.scheduler.waiting
+        bench.executor.open()
+        await asyncio.gather(*readers)
+    assert bench.empty
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> None:
+    async with running(bench):
+        readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: bench.scheduler.slots.held == 2)
+        readers += [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: len(bench.scheduler.waiting) == 2)
+        with pytest.raises(errors.Overloaded) as refused:
+            bench.ask()
+        assert refused.value.retry_after_s >= 1
+        bench.executor.open()
+        await asyncio.gather(*readers)
+
+
+async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
+    async with running(bench) as engine:
+        reader = asyncio.create_task(read(bench.ask()))
+        await until(lambda: bench.scheduler.slots.held == 1)
+        stopping = asyncio.create_task(engine.stop())
+        await asyncio.sleep(0)
+        assert not engine.ready
+        with pytest.raises(errors.Draining):
+            bench.ask()
+        bench.executor.open()
+        assert "".join(delta.text for delta in await reader) == ANSWER
+        await stopping
+
+
+@pytest.mark.parametrize(
+    ("knobs", "param"),
+    [
+        ({"threshold": 1.5}, "threshold"),
+        ({"block_length": 0}, "block_length"),
+        ({"block_length": 2.5}, "block_length"),
+        ({"max_lanes": True}, "max_lanes"),
+        ({"cache": "magic"}, "cache"),
+        ({"cache": "dual"}, "cache"),
+        ({"threshold": 0.9, "factor": 1.0}, "factor"),
+        ({"steps": 7, "block_length": 8}, "steps"),
+        ({"early_stop": False}, "early_stop"),
+        ({"no_such_knob": 1}, "no_such_knob"),
+    ],
+)
+async def test_a_knob_out_of_range_is_refused_by_name(bench: Bench, knobs: dict[str, object], param: str) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.InvalidValue) as refused:
+            bench.ask(knobs=knobs)
+    assert refused.value.param == param
+    assert bench.empty
+
+
+async def test_an_unknown_decoder_is_refused_with_the_known_ones(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.InvalidValue, match="asynclane") as refused:
+            bench.ask(decoder="beam-search")
+    assert refused.value.param == "decoder"
+
+
+async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.ContextLengthExceeded, match="256"):
+            bench.ask(max_tokens=256)

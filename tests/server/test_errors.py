@@ -1,0 +1,176 @@
+"""Whatever goes wrong is told in OpenAI's words, by the status that its SDKs know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from asynclane.server import errors
+from asynclane.server.streams import Delta
+
+from .conftest import CHAT, error_of
+from .fakes import SCRIPT, FakeEngine
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "kind", "code"),
+    [
+        (
+            errors.InvalidValue("threshold", "threshold must be ..."),
+            400,
+            "invalid_request_error",
+            "invalid_value",
+        ),
+        (errors.ContextLengthExceeded(9, 5, 5), 400, "invalid_request_error", "context_length_exceeded"),
+        (errors.Overloaded("the queue is full", retry_after_s=7), 429, "rate_limit_error", "overloaded"),
+        (errors.EngineFailure("the step failed"), 500, "server_error", "engine_failure"),
+        (errors.Draining(), 503, "server_error", "draining"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_engine_refuses_has_its_status(
+    api: Any, raised: Exception, status: int, kind: str, code: str, stream: bool
+) -> None:
+    async with api(FakeEngine(raised)) as client:
+        response = await client.chat(stream=stream)
+    assert response.status_code == status
+    error = error_of(response)
+    assert (error["type"], error["code"]) == (kind, code)
+    assert response.headers.get("retry-after") == ("7" if status == 429 else None)
+
+
+async def test_if_one_of_n_is_refused_the_others_are_given_up(api: Any) -> None:
+    engine = FakeEngine([None], [None], errors.Overloaded("full"))
+    async with api(engine) as client:
+        response = await client.chat(n=3)
+    assert response.status_code == 429
+    assert len(engine.answers) == 2
+    assert all(answer.left.is_set() for answer in engine.answers)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_if_one_of_n_fails_the_others_are_given_up(api: Any, stream: bool) -> None:
+    engine = FakeEngine([Delta("a"), errors.EngineFailure("the step failed")], [None])
+    async with api(engine) as client:
+        response = await client.chat(n=2, stream=stream)
+    assert response.status_code == (200 if stream else 500)
+    assert "the step failed" in response.text
+    assert all(answer.left.is_set() for answer in engine.answers)
+
+
+async def test_an_error_in_a_stream_is_an_event_and_then_the_stream_ends(api: Any) -> None:
+    engine = FakeEngine([Delta("a"), errors.EngineFailure("the step failed")])
+    async with api(engine) as client:
+        response = await client.chat(stream=True)
+    *_, text, last, rest = response.text.split("\n\n")
+    assert '"content":"a"' in text
+    name, _, data = last.partition("\n")
+    assert (name, rest) == ("event: error", "")
+    error = {"message": "the step failed", "type": "server_error", "param": None, "code": "engine_failure"}
+    assert json.loads(data.removeprefix("data: ")) == {"error": error}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_unexpected_error_keeps_its_details_to_the_log(api: Any, caplog: Any, stream: bool) -> None:
+    async with api(FakeEngine([RuntimeError("secret path /etc/x")])) as client:
+        response = await client.chat(stream=stream)
+    assert "secret" not in response.text
+    assert "internal error" in response.text
+    assert response.status_code == (200 if stream else 500)
+    assert response.headers["x-request-id"]
+    if stream:
+        assert "secret path" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("name", ["gpt-4o", "", "tiny-llada ", "x" * 1000])
+async def test_an_unknown_model_is_not_found(api: Any, path: str, name: str) -> None:
+    body = {"model": name, "prompt": "x"} if path == "/v1/completions" else {**CHAT, "model": name}
+    async with api() as client:
+        response = await client.raw(path, json.dumps(body))
+    assert response.status_code == 404
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "tiny-llada" in error["message"]
+
+
+async def test_paths_and_methods_that_do_not_exist_are_told_in_the_same_shape(api: Any) -> None:
+    async with api() as client:
+        missing = await client.http.post("/v1/embeddings", json={})
+        wrong = await client.http.get("/v1/chat/completions")
+    assert (missing.status_code, wrong.status_code) == (404, 405)
+    assert "/v1/embeddings" in error_of(missing)["message"]
+    assert "GET" in error_of(wrong)["message"]
+    assert wrong.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_large_body_is_refused_without_reading_on(api: Any, chunked: bool) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(100):
+            sent += 1000
+            yield b"x" * 1000
+
+    async with api(max_body_bytes=5000) as client:
+        content = endless() if chunked else b"x" * 5001
+        response = await client.http.post("/v1/chat/completions", content=content)
+    assert response.status_code == 413
+    assert "5000" in error_of(response)["message"]
+    assert sent <= 6000
+
+
+async def test_a_body_of_just_the_limit_is_read(api: Any) -> None:
+    body = json.dumps(CHAT)
+    async with api(max_body_bytes=len(body)) as client:
+        assert (await client.raw("/v1/chat/completions", body)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header", [None, "secret", "Bearer", "Bearer wrong", "Bearer secre", "Basic secret", "Bearer sécret"]
+)
+async def test_without_the_key_nothing_is_answered(api: Any, header: str | None) -> None:
+    engine = FakeEngine()
+    headers = {"authorization": header.encode()} if header else {}
+    async with api(engine, api_key="secret") as client:
+        for method, path in [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/docs")]:
+            response = await client.http.request(method, path, headers=headers, content=b"not even JSON")
+            assert response.status_code == 401
+            assert error_of(response)["code"] == "invalid_api_key"
+            assert response.headers["www-authenticate"] == "Bearer"
+    assert engine.prompts == []
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+async def test_with_the_key_everything_is(api: Any, scheme: str) -> None:
+    async with api(api_key="s\u00e9cret") as client:
+        header = f"{scheme} s\u00e9cret".encode()
+        response = await client.http.get("/v1/models", headers={"authorization": header})
+    assert response.status_code == 200
+
+
+async def test_probes_and_scrapers_need_no_key(api: Any) -> None:
+    async with api(api_key="secret") as client:
+        for path in ("/health", "/ready", "/metrics"):
+            assert (await client.http.get(path)).status_code == 200
+
+
+async def test_the_docs_promise_no_422(api: Any) -> None:
+    async with api() as client:
+        schema = (await client.http.get("/openapi.json")).json()
+        assert (await client.http.get("/docs")).status_code == 200
+    operations = [operation for path in schema["paths"].values() for operation in path.values()]
+    assert operations
+    assert not any("422" in operation["responses"] for operation in operations)
+
+
+async def test_a_good_engine_still_answers_after_all_of_this(api: Any) -> None:
+    engine = FakeEngine(errors.Overloaded("full"), [RuntimeError("x")], SCRIPT)
+    async with api(engine) as client:
+        assert [(await client.chat()).status_code for _ in range(3)] == [429, 500, 200]

@@ -1,0 +1,297 @@
+"""A parameter is honoured or refused with a 400 that names it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from asynclane.scheduler import knobs
+from asynclane.server.schemas import DecoderKnobs
+from asynclane.server.unsupported import UNSUPPORTED
+
+from .conftest import CHAT, COMPLETION, error_of
+from .fakes import FakeEngine
+
+USER = {"role": "user", "content": "Hi"}
+
+BAD_IN_BOTH: list[tuple[dict[str, Any], str]] = [
+    ({"no_such_thing": 1}, "no_such_thing"),
+    ({"no_such_thing": None}, "no_such_thing"),
+    ({"model": None}, "model"),
+    ({"model": 5}, "model"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": "1"}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"temperature": [1]}, "temperature"),
+    ({"temperature": 10**400}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"seed": 2**63}, "seed"),
+    ({"seed": -(2**63) - 1}, "seed"),
+    ({"seed": 1.5}, "seed"),
+    ({"seed": True}, "seed"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": "5"}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"n": 0}, "n"),
+    ({"n": 17}, "n"),
+    ({"n": True}, "n"),
+    ({"stop": ""}, "stop.0"),
+    ({"stop": ["a", ""]}, "stop.1"),
+    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    ({"stop": ["x" * 1001]}, "stop.0"),
+    ({"stop": 5}, "stop"),
+    ({"stop": [5]}, "stop.0"),
+    ({"stream": "true"}, "stream"),
+    ({"stream": 1}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": False, "stream_options": {}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options.include_usage"),
+    ({"stream": True, "stream_options": {"include_everything": True}}, "stream_options.include_everything"),
+    ({"stream": True, "stream_options": {"include_lanes": True}}, "stream_options.include_lanes"),
+    ({"stream": True, "stream_options": []}, "stream_options"),
+    ({"decoder": 5}, "decoder"),
+    ({"threshold": [0.9]}, "threshold"),
+    ({"cache": {"kind": "dual"}}, "cache"),
+    ({"user": 5}, "user"),
+    ({"metadata": "x"}, "metadata"),
+    ({"store": "yes"}, "store"),
+    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"frequency_penalty": False}, "frequency_penalty"),
+    ({"presence_penalty": 1}, "presence_penalty"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": 0}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"best_of": 2}, "best_of"),
+    ({"echo": True}, "echo"),
+    ({"suffix": "end"}, "suffix"),
+    ({"top_k": 5}, "top_k"),
+    ({"min_p": 0.1}, "min_p"),
+    ({"stop_token_ids": [1]}, "stop_token_ids"),
+    ({"service_tier": "priority"}, "service_tier"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"modalities": ["audio"]}, "modalities"),
+]
+
+BAD_CHATS: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"messages": "Hi"}, "messages"),
+    ({"messages": {}}, "messages"),
+    ({"messages": ["Hi"]}, "messages.0"),
+    ({"messages": [{"role": "user"}]}, "messages.0.content"),
+    ({"messages": [{"content": "Hi"}]}, "messages.0.role"),
+    ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages.0.role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+    ({"messages": [USER, {"role": "user", "content": None}]}, "messages.1.content"),
+    ({"messages": [{"role": "user", "content": ["Hi"]}]}, "messages.0.content.0"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages.0.content.0.type",
+    ),
+    ({"messages": [{**USER, "colour": "red"}]}, "messages.0.colour"),
+    ({"messages": [{**USER, "name": "Ann"}]}, "messages.0.name"),
+    ({"messages": [{**USER, "tool_call_id": "1"}]}, "messages.0.tool_call_id"),
+    ({"messages": [USER, {"role": "assistant", "content": "Yes,"}]}, "messages.1"),
+    ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages.0.content"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"prompt": "Hi"}, "prompt"),
+]
+
+BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": [[]]}, "prompt"),
+    ({"prompt": ["a", ""]}, "prompt"),
+    ({"prompt": ["a", 5]}, "prompt"),
+    ({"prompt": [True]}, "prompt"),
+    ({"prompt": [1.0]}, "prompt"),
+    ({"prompt": {"text": "a"}}, "prompt"),
+    ({"prompt": [-1]}, "prompt"),
+    ({"prompt": [6, 1405]}, "prompt"),
+    ({"prompt": [[6], [10**30]]}, "prompt"),
+    ({"prompt": "\udfff"}, "prompt"),
+    ({"prompt": ["a"] * 100, "n": 16}, "prompt"),
+    ({"max_completion_tokens": 5}, "max_completion_tokens"),
+    ({"messages": []}, "messages"),
+    ({"n": 2, "best_of": 3}, "best_of"),
+]
+
+
+def ids(case: object) -> str:
+    return ascii(case)[:60] if isinstance(case, dict) else ""
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_IN_BOTH + BAD_CHATS, ids=ids)
+async def test_a_bad_chat_is_a_400_that_names_the_parameter(api: Any, fields: Any, param: str) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        response = await client.raw("/v1/chat/completions", json.dumps({**CHAT, **fields}))
+    assert response.status_code == 400, response.text
+    error = error_of(response)
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+    assert param in error["message"] or "last message" in error["message"]
+    assert engine.prompts == [], "a refused request must not reach the engine"
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_IN_BOTH + BAD_COMPLETIONS, ids=ids)
+async def test_a_bad_completion_is_a_400_that_names_the_parameter(api: Any, fields: Any, param: str) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        response = await client.raw("/v1/completions", json.dumps({**COMPLETION, **fields}))
+    assert response.status_code == 400, response.text
+    assert error_of(response)["param"] == param
+    assert engine.prompts == []
+
+
+@pytest.mark.parametrize("missing", ["model", "messages"])
+async def test_what_is_required_is_said_to_be(api: Any, missing: str) -> None:
+    body = {name: value for name, value in CHAT.items() if name != missing}
+    async with api() as client:
+        response = await client.raw("/v1/chat/completions", json.dumps(body))
+    assert response.status_code == 400
+    assert error_of(response)["param"] == missing
+    assert "required" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400"])
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ('"temperature": %s', "temperature"),
+        ('"threshold": %s', "threshold"),
+        ('"metadata": {"a": [%s]}', "metadata.a.0"),
+        ('"logit_bias": {"5": %s}', "logit_bias.5"),
+    ],
+)
+async def test_numbers_are_finite_everywhere(api: Any, number: str, field: str, param: str) -> None:
+    body = json.dumps(CHAT)[:-1] + ", " + field % number + "}"
+    async with api() as client:
+        response = await client.raw("/v1/chat/completions", body)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"5",
+        b"\xff\xfe",
+        b'{"model": }',
+        b"[" * 100_000,
+        b'{"seed": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda body: repr(body[:12]),
+)
+async def test_a_body_that_is_no_json_object_is_a_400(api: Any, body: bytes) -> None:
+    async with api() as client:
+        response = await client.raw("/v1/chat/completions", body)
+    assert response.status_code == 400, response.text
+    assert error_of(response)["type"] == "invalid_request_error"
+
+
+async def test_a_body_sent_as_a_form_is_told_of_the_content_type(api: Any) -> None:
+    async with api() as client:
+        response = await client.raw("/v1/chat/completions", json.dumps(CHAT), "application/x-www-form-urlencoded")
+    assert response.status_code == 400
+    assert "application/json" in error_of(response)["message"]
+
+
+async def test_a_name_that_unicode_cannot_carry_is_refused_too(api: Any) -> None:
+    async with api() as client:
+        response = await client.raw("/v1/chat/completions", json.dumps({**CHAT, "\ud800": 1}))
+    assert response.status_code == 400
+    assert "Unicode" in error_of(response)["message"]
+
+
+async def test_a_long_value_is_quoted_in_short(api: Any) -> None:
+    async with api() as client:
+        response = await client.chat(temperature="x" * 10_000)
+    assert len(error_of(response)["message"]) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in UNSUPPORTED.items() for value in (None, *values)]
+)
+async def test_a_value_that_asks_nothing_is_welcome(api: Any, name: str, value: object) -> None:
+    async with api() as client:
+        response = await client.chat(**{name: value})
+    assert response.status_code == 200, response.text
+
+
+async def test_best_of_n_is_all_of_n(api: Any) -> None:
+    async with api() as client:
+        response = await client.complete(n=3, best_of=3)
+    assert len(response.json()["choices"]) == 3
+
+
+async def test_null_means_not_given(api: Any) -> None:
+    names = (
+        "temperature",
+        "top_p",
+        "seed",
+        "stop",
+        "n",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "user",
+        "steps",
+    )
+    async with api() as client:
+        response = await client.chat(**dict.fromkeys(names))
+    assert response.status_code == 200, response.text
+
+
+async def test_an_earlier_answer_can_be_sent_back_as_sdks_dump_it(api: Any) -> None:
+    said = {"role": "assistant", "content": "Yes.", "refusal": None, "tool_calls": None, "annotations": []}
+    async with api() as client:
+        response = await client.chat(messages=[USER, said, USER])
+    assert response.status_code == 200, response.text
+
+
+def test_the_knobs_of_the_api_are_those_of_the_scheduler() -> None:
+    assert set(DecoderKnobs.model_fields) == set(knobs.KNOBS)
+
+
+@pytest.mark.parametrize(("prompt", "extra"), [([6] * 256, {}), ([6] * 200, {"max_tokens": 57})])
+async def test_what_does_not_fit_the_context_is_told_both_numbers(api: Any, prompt: Any, extra: Any) -> None:
+    async with api() as client:
+        response = await client.complete(prompt=prompt, **extra)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+    assert "256" in error["message"]
+    assert str(len(prompt)) in error["message"]
+
+
+async def test_a_long_conversation_does_not_fit_either(api: Any) -> None:
+    async with api() as client:
+        response = await client.chat(messages=[{"role": "user", "content": "word " * 30_000}])
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+
+
+async def test_the_last_token_of_the_context_can_be_used(api: Any) -> None:
+    async with api() as client:
+        response = await client.complete(prompt=[6] * 200, max_tokens=56)
+    assert response.status_code == 200

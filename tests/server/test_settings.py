@@ -1,0 +1,79 @@
+"""A flag beats the environment, which beats the default; a bad value is one line that says where it came from."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import pytest
+
+from asynclane.server.settings import Settings, SettingsError, add_flags, read_settings
+
+
+def read(*flags: str, **environ: str) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return read_settings(parser.parse_args(flags), environ)
+
+
+def test_the_defaults_are_safe_and_serve_the_embedded_model() -> None:
+    settings = read()
+    assert settings == Settings()
+    assert (settings.model, settings.host, settings.port) == ("tiny-llada", "127.0.0.1", 8000)
+    assert settings.api_key is None
+
+
+def test_a_flag_beats_the_environment_which_beats_the_default() -> None:
+    assert read(ASYNCLANE_PORT="9000").port == 9000
+    assert read("--port", "9001", ASYNCLANE_PORT="9000").port == 9001
+    assert read("--port", "9001", ASYNCLANE_PORT="nonsense").port == 9001
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
+def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object]) -> None:
+    choices = field.metadata.get("choices")
+    value = choices[-1] if choices else "77"
+    expected = field.metadata["type"](value)
+    assert getattr(read("--" + field.name.replace("_", "-"), value), field.name) == expected
+    assert getattr(read(**{f"ASYNCLANE_{field.name.upper()}": value}), field.name) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "message"),
+    [
+        (["--port", "x"], {}, "--port must be a number, not 'x'"),
+        (["--port", "65536"], {}, "--port must be from 0 to 65535, not 65536"),
+        (["--dtype", "int8"], {}, "--dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
+        (["--max-model-len", "0"], {}, "--max-model-len must be from 2"),
+        (["--api-key", ""], {}, "--api-key must not be empty"),
+        ([], {"ASYNCLANE_API_KEY": ""}, "ASYNCLANE_API_KEY must not be empty"),
+        ([], {"ASYNCLANE_MAX_NUM_SEQS": "1.5"}, "ASYNCLANE_MAX_NUM_SEQS must be a number, not '1.5'"),
+        ([], {"ASYNCLANE_PORT": "tcp://10.0.0.1:8000"}, "enableServiceLinks: false"),
+    ],
+)
+def test_a_bad_value_is_told_with_its_source(flags: list[str], environ: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(*flags, **environ)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_built_by_hand_are_checked_too() -> None:
+    with pytest.raises(SettingsError, match="max_queue must be from 1"):
+        Settings(max_queue=0)
+
+
+def test_the_key_is_not_shown() -> None:
+    assert "hunter2" not in repr(Settings(api_key="hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ([], "tiny-llada"),
+        (["--model", "/models/llada-8b/"], "llada-8b"),
+        (["--served-model-name", "gpt"], "gpt"),
+    ],
+)
+def test_the_model_is_called_as_it_is_served(flags: list[str], name: str) -> None:
+    assert read(*flags).model_name == name

@@ -1,0 +1,120 @@
+"""Everything special about a checkpoint is read from it, or its lack is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asynclane.server.errors import InvalidValue
+from asynclane.server.text import Text
+
+from .conftest import TINY
+
+Edit = Callable[..., Path]
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Edit:
+    """A copy of the embedded model's text files, with fields of one changed; None removes a field."""
+
+    def edit(name: str, **fields: Any) -> Path:
+        for file in TINY.glob("*.json"):
+            if "index" not in file.name and not (tmp_path / file.name).exists():
+                shutil.copy(file, tmp_path)
+        content = json.loads((tmp_path / name).read_text())
+        merged = {key: value for key, value in {**content, **fields}.items() if value is not None}
+        (tmp_path / name).write_text(json.dumps(merged))
+        return tmp_path
+
+    return edit
+
+
+def test_the_embedded_model_is_read(text: Text) -> None:
+    assert (text.mask_id, text.max_model_len, text.vocab_size) == (5, 1024, 1405)
+    assert text.end_ids == {1, 4}, "end of text, and the end of turn that only the chat template knows"
+    assert text.special_ids == {0, 1, 2, 3, 4, 5}
+
+
+def test_pieces_cover_the_network_and_special_tokens_have_none(text: Text) -> None:
+    assert len(text.pieces) == 1408, "the network has three ids more than the tokenizer"
+    assert [text.pieces[token] for token in sorted(text.special_ids)] == [""] * 6
+    assert text.pieces[1405:] == [""] * 3
+    assert text.pieces[text.encode(".")[0]] == "."
+
+
+def test_a_chat_is_rendered_by_the_checkpoints_own_template(text: Text) -> None:
+    ids = text.encode_chat([{"role": "user", "content": "Hi"}])
+    head = "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+    assert ids == text.encode(head + "<|start_header_id|>assistant<|end_header_id|>\n\n")
+    assert text.encode_chat([{"role": "user", "content": "Hi"}], add_generation_prompt=False) == text.encode(head)
+
+
+def test_a_final_assistant_message_is_refused_for_now(text: Text) -> None:
+    with pytest.raises(InvalidValue, match="not supported yet") as caught:
+        text.encode_chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes,"}])
+    assert caught.value.param == "messages.1"
+
+
+def test_what_the_template_refuses_is_a_bad_request(edited: Edit) -> None:
+    template = "{{ raise_exception('only one system message') }}"
+    text = Text(edited("tokenizer_config.json", chat_template=template))
+    with pytest.raises(InvalidValue, match="only one system message") as caught:
+        text.encode_chat([{"role": "user", "content": "Hi"}])
+    assert caught.value.param == "messages"
+    assert text.end_ids == {1}
+
+
+def test_without_a_template_a_chat_is_refused_and_points_to_completions(edited: Edit) -> None:
+    text = Text(edited("tokenizer_config.json", chat_template=None))
+    with pytest.raises(InvalidValue, match="/v1/completions"):
+        text.encode_chat([{"role": "user", "content": "Hi"}])
+    assert text.end_ids == {1}
+
+
+def test_the_mask_may_be_named_by_the_tokenizer_alone(edited: Edit) -> None:
+    assert Text(edited("config.json", mask_token_id=None)).mask_id == 5
+
+
+def test_without_any_mask_the_checkpoint_is_refused(edited: Edit) -> None:
+    edited("config.json", mask_token_id=None)
+    edited("special_tokens_map.json", mask_token=None)
+    path = edited("tokenizer_config.json", mask_token=None)
+    with pytest.raises(ValueError, match="no mask token"):
+        _ = Text(path).mask_id
+
+
+def test_end_tokens_may_be_several(edited: Edit) -> None:
+    assert Text(edited("generation_config.json", eos_token_id=[1, 3])).end_ids == {1, 3, 4}
+
+
+def test_the_context_may_have_either_name(edited: Edit) -> None:
+    path = edited("config.json", max_sequence_length=None, max_position_embeddings=77)
+    assert Text(path).max_model_len == 77
+    path = edited("config.json", max_position_embeddings=None)
+    with pytest.raises(ValueError, match="max_position_embeddings"):
+        _ = Text(path).max_model_len
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        Text(tmp_path)
+
+
+def test_the_server_needs_no_torch() -> None:
+    script = f"""
+import sys
+from pathlib import Path
+import asynclane.server.app, asynclane.server.cli
+from asynclane.server.text import Text
+Text(Path({str(TINY)!r})).encode_chat([{{"role": "user", "content": "Hi"}}])
+assert "torch" not in sys.modules, "torch has been imported"
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

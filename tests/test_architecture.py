@@ -1,0 +1,99 @@
+"""The arrows between packages: `server -> scheduler <- models -> kernels`, and clients alone."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("server", "scheduler", "kernels", "models", "clients", "bench")
+
+ALLOWED: dict[str, set[str]] = {
+    "scheduler": set(),
+    "kernels": set(),
+    "clients": set(),
+    "models": {"scheduler", "kernels"},
+    "server": {"scheduler"},
+    "bench": {"server", "scheduler"},
+}
+# The composition root wires models; the command line hands `chat` over to the client.
+EXCEPTIONS: dict[str, set[str]] = {"server/build.py": {"models"}, "server/cli.py": {"clients"}}
+
+THIRD_PARTY: dict[str, set[str]] = {
+    "scheduler": {"numpy"},
+    "kernels": {"torch"},
+    "models": {"numpy", "torch", "safetensors"},
+    "clients": {"httpx", "pydantic"},
+}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(levels up, module) of every import in a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or ""
+
+
+def package_imports(path: Path) -> set[str]:
+    """The project's other packages that a file imports."""
+    depth = len(path.relative_to(ROOT).parts) - 1
+    found = set()
+    for level, module in imports(path):
+        if level == depth + 1 or (level == 0 and module.startswith("asynclane.")):
+            found.add(module.removeprefix("asynclane.").split(".")[0])
+    return found - {path.relative_to(ROOT).parts[0]}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_only_what_its_arrows_allow(package: str) -> None:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        extra = package_imports(path) - ALLOWED[package] - EXCEPTIONS.get(name, set())
+        assert not extra, f"{name} imports {extra}"
+
+
+@pytest.mark.parametrize("package", THIRD_PARTY)
+def test_a_package_uses_only_its_libraries(package: str) -> None:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        used = {module.split(".")[0] for level, module in imports(path) if not level}
+        extra = used - set(sys.stdlib_module_names) - THIRD_PARTY[package] - {"asynclane"}
+        assert not extra, f"{path.relative_to(ROOT)} imports {extra}"
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("asynclane.scheduler.scheduler", ["torch", "fastapi", "transformers"]),
+        ("asynclane.server.app", ["torch"]),
+        ("asynclane.server.engine", ["torch"]),
+        ("asynclane.server.cli", ["torch", "fastapi", "transformers"]),
+        ("asynclane.clients", ["torch", "fastapi", "numpy"]),
+    ],
+)
+def test_importing_it_loads_no(module: str, absent: list[str]) -> None:
+    code = f"import {module}, sys; print([m for m in {absent} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_contract_stays_small_and_imports_nothing_of_the_project() -> None:
+    path = ROOT / "scheduler" / "contract.py"
+    assert len(path.read_text().splitlines()) <= 150
+    assert not [module for level, module in imports(path) if level]
+
+
+def test_files_stay_under_300_lines() -> None:
+    long = {
+        path.relative_to(ROOT).as_posix(): lines
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 300
+    }
+    assert not long
