@@ -1,0 +1,1 @@
+"""Benchmarks and quality evaluation; each program ends with one JSON line."""

@@ -1,0 +1,69 @@
+"""Draws what a decoder's speed costs in accuracy, in a picture that can be read within a README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .tally import Tally
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Colours that colour-blind readers can tell apart (Okabe and Ito); shapes, so that none has to.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+SHAPES = ("o", "s", "D", "^", "v", "P", "X")
+WIDE = 8  # figures further apart than this factor are drawn on a logarithmic axis
+
+PANELS: tuple[tuple[str, Callable[[Tally], float]], ...] = (
+    ("model calls per problem", lambda tally: tally.calls_per_problem),
+    ("computed tokens per answer token", lambda tally: tally.computed_per_token),
+)
+
+
+def draw(tallies: Sequence[Tally], title: str, path: Path) -> None:
+    """Accuracy with its interval over each panel's figure, as a PNG at `path`.
+
+    Needs matplotlib, extra `bench`: it is imported here, so that measuring does without. No pyplot: that
+    keeps figures in globals and looks for a display.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.8), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    all_axes = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (label, measure) in zip(all_axes, PANELS, strict=True):
+        _panel(axes, tallies, label, measure)
+    all_axes[0].set_ylabel("accuracy, 95 % interval")
+    figure.suptitle(f"{title} (higher and further left is better)", fontsize=11)
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
+    figure.savefig(path, format="png")
+
+
+def _panel(axes: Axes, tallies: Sequence[Tally], label: str, measure: Callable[[Tally], float]) -> None:
+    for number, tally in enumerate(tallies):
+        low, high = tally.interval
+        axes.errorbar(
+            measure(tally),
+            tally.accuracy,
+            yerr=[[max(0.0, tally.accuracy - low)], [max(0.0, high - tally.accuracy)]],
+            fmt=SHAPES[number % len(SHAPES)],
+            color=COLOURS[number % len(COLOURS)],
+            markersize=8,
+            capsize=4,
+            label=tally.decoder,
+        )
+    values = [measure(tally) for tally in tallies]
+    low, high = min(values), max(values)
+    if 0 < WIDE * low < high:
+        axes.set_xscale("log", subs=[])
+        axes.set_xticks([step * 10**power for power in range(-2, 7) for step in (1, 2, 5)])
+        axes.set_xlim(low / 1.4, high * 1.4)
+    else:
+        axes.set_xlim(0, 1.1 * max(high, 1.0))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel(label)
+    axes.grid(alpha=0.3)

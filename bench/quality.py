@@ -1,0 +1,193 @@
+"""Measures what a decoder's speed costs in right answers, to choose defaults by figures, not by hope.
+
+Usage: python -m asynclane.bench.quality [DECODER ...] [--problems 120] [--plot out.png]
+A DECODER is a name, with knobs if wanted: asynclane, fast-dllm:cache=dual, asynclane:threshold=0.9
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+from ..scheduler.decoders import resolve
+from ..server.settings import Settings
+from ..server.streams import AnswerOptions
+from .plot import draw
+from .problems import TASKS, Problem, problems
+from .report import json_line, table
+from .tally import Reply, Tally, tally
+
+DEFAULT_DECODERS = ("llada", "fast-dllm:cache=dual", "asynclane")
+DTYPE = "float32"  # decoders are compared, not number formats
+WORDS: Mapping[str, object] = {"true": True, "false": False}
+
+COLUMNS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
+    ("decoder", lambda t: t.decoder),
+    ("accuracy", lambda t: f"{t.accuracy:.3f}"),
+    ("95 % interval", lambda t: f"{t.interval.low:.3f}-{t.interval.high:.3f}"),
+    *((task, lambda t, task=task: f"{t.tasks[task].share:.2f}" if task in t.tasks else "-") for task in TASKS),
+    ("calls", lambda t: f"{t.calls_per_problem:.1f}"),
+    ("tokens/call", lambda t: f"{t.tokens_per_call:.2f}"),
+    ("computed/token", lambda t: f"{t.computed_per_token:.1f}"),
+    ("wall s", lambda t: f"{t.wall_s:.1f}"),
+)
+
+
+class Engine(Protocol):
+    """What is needed of the offline engine: one answer for each prompt, in order."""
+
+    def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A decoder as it was asked for: `label` is the argument itself."""
+
+    label: str
+    name: str
+    knobs: Mapping[str, object]
+
+
+def parse_decoder(text: str, max_tokens: int) -> Choice:
+    """`name` or `name:knob=value,knob=value`. Raises `ValueError` that says what is wrong with it."""
+    name, _, rest = text.partition(":")
+    knobs: dict[str, object] = {}
+    for part in rest.split(",") if rest else []:
+        knob, equals, value = part.partition("=")
+        if not (knob and equals and value):
+            raise ValueError(f"decoder {text!r}: {part!r} is not knob=value")
+        if knob in knobs:
+            raise ValueError(f"decoder {text!r}: {knob!r} is given twice")
+        knobs[knob] = _value(value)
+    try:
+        resolve(name, knobs, max_tokens)
+    except ValueError as error:
+        raise ValueError(f"decoder {text!r}: {error}") from error
+    return Choice(text, name, knobs)
+
+
+def measure(engine: Engine, choice: Choice, asked: Sequence[Problem], max_tokens: int) -> Tally:
+    """All problems at once, so that the engine packs them as it would serve them. Grading is not timed."""
+    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs)
+    started = time.perf_counter()
+    replies = engine.chat([problem.prompt for problem in asked], options)
+    return tally(choice.label, asked, replies, time.perf_counter() - started)
+
+
+def figures(choice: Choice, t: Tally) -> dict[str, object]:
+    """A decoder's part of the JSON line."""
+    return {
+        "decoder": choice.label,
+        "name": choice.name,
+        "knobs": dict(choice.knobs),
+        "right": t.total.right,
+        "accuracy": round(t.accuracy, 4),
+        "interval_95": [round(bound, 4) for bound in t.interval],
+        "tasks": {task: {"right": score.right, "count": score.count} for task, score in t.tasks.items()},
+        "calls_per_problem": round(t.calls_per_problem, 3),
+        "tokens_per_call": round(t.tokens_per_call, 3),
+        "computed_tokens_per_answer_token": round(t.computed_per_token, 3),
+        "answers_cut_at_max_tokens": t.cut,
+        "wall_s": round(t.wall_s, 2),
+    }
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    open_engine: Callable[[Settings], AbstractContextManager[Engine]] | None = None,
+) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        asked = problems(options.seed, options.problems)
+        choices = [parse_decoder(text, options.max_tokens) for text in options.decoders or DEFAULT_DECODERS]
+        settings = Settings(model=options.model, dtype=DTYPE, max_num_seqs=options.batch)
+    except ValueError as error:
+        parser.error(str(error))
+    if options.plot and find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install 'asynclane[bench]'")
+    for path in filter(None, (options.plot, options.json)):  # not found out after minutes of measuring
+        if not path.parent.is_dir():
+            parser.error(f"no folder {path.parent} to write {path.name} to")
+    tallies: list[Tally] = []
+    with (open_engine or _offline)(settings) as engine:
+        for number, choice in enumerate(choices, 1):
+            _say(f"[{number}/{len(choices)}] {choice.label}: {len(asked)} problems ...")
+            tallies.append(measure(engine, choice, asked, options.max_tokens))
+            _say(f"[{number}/{len(choices)}] {tallies[-1].total.right} right in {tallies[-1].wall_s:.1f} s")
+    print(table([name for name, _ in COLUMNS], [[show(t) for _, show in COLUMNS] for t in tallies]))
+    if options.plot:
+        draw(tallies, f"{settings.model_name}: {len(asked)} problems, seed {options.seed}", options.plot)
+    line = json_line(
+        {
+            "benchmark": "quality",
+            "model": settings.model_name,
+            "dtype": DTYPE,
+            "problems": len(asked),
+            "seed": options.seed,
+            "max_tokens": options.max_tokens,
+            "batch": options.batch,
+            "decoders": [figures(*pair) for pair in zip(choices, tallies, strict=True)],
+        }
+    )
+    if options.json:
+        options.json.write_text(line + "\n", encoding="utf-8")
+    print(line)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.quality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("decoders", nargs="*", metavar="DECODER", help=f"default: {' '.join(DEFAULT_DECODERS)}")
+    parser.add_argument("--problems", type=_positive, default=120, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=777, help="of the problems, 0 to 999 (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=_positive, default=256, help="default: %(default)s")
+    parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
+    parser.add_argument("--batch", type=_positive, default=16, help="requests at once (default: %(default)s)")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def _value(text: str) -> object:
+    """The words of `WORDS`, a whole number, a number, or else the text itself."""
+    if text in WORDS:
+        return WORDS[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _offline(settings: Settings) -> AbstractContextManager[Engine]:
+    from ..server.offline import Offline  # here, because it brings torch: --help and bad arguments need none
+
+    return Offline(settings)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

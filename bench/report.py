@@ -1,0 +1,67 @@
+"""Makes the figures of all benchmarks read alike: intervals, an aligned table, one last line of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+Z_95 = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
+PACKAGES = ("asynclane", "torch")
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def wilson(successes: int, count: int, z: float = Z_95) -> Interval:
+    """Where a share lies of which `successes` of `count` were seen: Wilson's score interval (JASA 22, 1927).
+
+    Unlike the textbook interval it holds near 0 and 1, where good decoders are. Raises `ValueError` for no
+    trials or more successes than trials.
+    """
+    if not 0 <= successes <= count or count < 1:
+        raise ValueError(f"an interval needs 0 <= successes <= count and count >= 1, not {successes} of {count}")
+    share = successes / count
+    scale = 1 + z * z / count
+    centre = (share + z * z / (2 * count)) / scale
+    reach = z / scale * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return Interval(max(0.0, centre - reach), min(1.0, centre + reach))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns two spaces apart: the first holds words, flush left, the others numbers, flush right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
+    )
+
+
+def json_line(figures: Mapping[str, object]) -> str:
+    """`figures` with what is needed to repeat them: date, machine and versions (null: not installed).
+
+    Raises `ValueError` for a figure that JSON cannot hold, such as NaN.
+    """
+    return json.dumps(
+        {
+            **figures,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": f"{platform.system()} {platform.machine()}",
+            "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        },
+        allow_nan=False,
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,184 @@
+"""The quality benchmark, from its arguments to its last line, over an engine that answers from a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from asynclane.bench.problems import Problem, problems
+from asynclane.bench.quality import DEFAULT_DECODERS, main, parse_decoder
+from asynclane.bench.tally import tally
+from asynclane.server.settings import Settings
+from asynclane.server.streams import AnswerOptions, Finish, Usage
+
+COUNT = 24
+
+
+@dataclass(frozen=True, slots=True)
+class FakeAnswer:
+    text: str
+    token_ids: tuple[int, ...]
+    finish: Finish
+    usage: Usage
+
+
+@dataclass(slots=True)
+class FakeOffline:
+    """Knows all answers of seed 777; as `llada` it gets every fourth wrong, cut short. Ten calls each."""
+
+    settings: Settings
+    asked: list[AnswerOptions] = field(default_factory=list)
+    open: bool = False
+
+    def __enter__(self) -> Self:
+        self.open = True
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.open = False
+
+    def chat(self, prompts: Sequence[str], options: AnswerOptions) -> list[FakeAnswer]:
+        assert self.open
+        self.asked.append(options)
+        known = {problem.prompt: problem.answer for problem in problems(777, COUNT)}
+        return [
+            self.answer(known[prompt], wrong=options.decoder == "llada" and number % 4 == 0)
+            for number, prompt in enumerate(prompts)
+        ]
+
+    def answer(self, text: str, wrong: bool) -> FakeAnswer:
+        usage = Usage(prompt_tokens=50, completion_tokens=39, forwards=10, computed_tokens=400)
+        return FakeAnswer("?" if wrong else text, tuple(range(39)), Finish.LENGTH if wrong else Finish.STOP, usage)
+
+
+@pytest.fixture
+def opened() -> list[FakeOffline]:
+    return []
+
+
+def run(opened: list[FakeOffline], *arguments: str) -> int:
+    def open_engine(settings: Settings) -> FakeOffline:
+        opened.append(FakeOffline(settings))
+        return opened[-1]
+
+    return main([*arguments, "--problems", str(COUNT)], open_engine)
+
+
+def test_from_arguments_to_the_last_line(
+    opened: list[FakeOffline], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    assert run(opened, "llada", "asynclane:threshold=0.9", "--batch", "4", "--json", str(file)) == 0
+    out, err = capsys.readouterr()
+    head, rule, first, second, last = out.splitlines()
+    assert head.split("  ")[0] == "decoder"
+    assert set(rule) == {"-", " "}
+    assert len(head) == len(rule) == len(first) == len(second)
+    assert first.split()[:2] == ["llada", "0.750"]
+    assert second.split()[:2] == ["asynclane:threshold=0.9", "1.000"]
+    assert err.splitlines()[-1].startswith("[2/2] 24 right in ")
+    assert file.read_text() == last + "\n"
+    read = json.loads(last)
+    assert (read["problems"], read["seed"], read["dtype"], read["model"]) == (
+        COUNT,
+        777,
+        "float32",
+        "tiny-llada",
+    )
+    llada, lanes = read["decoders"]
+    assert lanes["knobs"] == {"threshold": 0.9}
+    assert llada["interval_95"] == [0.551, 0.88]
+    assert (llada["right"], llada["answers_cut_at_max_tokens"]) == (18, 6)
+    assert sum(task["count"] for task in llada["tasks"].values()) == COUNT
+    assert llada["calls_per_problem"] == 10
+    assert llada["tokens_per_call"] == 4  # 39 tokens and the end, in ten calls
+    assert llada["computed_tokens_per_answer_token"] == 10
+
+
+def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None:
+    run(opened, "--batch", "8", "--max-tokens", "64", "--model", "elsewhere")
+    (engine,) = opened
+    assert not engine.open
+    assert engine.settings == Settings(model="elsewhere", dtype="float32", max_num_seqs=8)
+    assert [options.decoder for options in engine.asked] == ["llada", "fast-dllm", "asynclane"]
+    assert engine.asked[1] == AnswerOptions(max_tokens=64, decoder="fast-dllm", knobs={"cache": "dual"})
+
+
+def test_plot_is_a_png(opened: list[FakeOffline], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run(opened, "--plot", str(tmp_path / "out.png"))
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "knobs"),
+    [
+        ("asynclane", "asynclane", {}),
+        ("asynclane:threshold=0.9,refresh_every=0", "asynclane", {"threshold": 0.9, "refresh_every": 0}),
+        ("fast-dllm:cache=dual,early_stop=false", "fast-dllm", {"cache": "dual", "early_stop": False}),
+        ("asynclane:cache=none,lookahead=canvas", "asynclane", {"cache": "none", "lookahead": "canvas"}),
+    ],
+)
+def test_decoder_arguments(text: str, name: str, knobs: dict[str, object]) -> None:
+    choice = parse_decoder(text, max_tokens=256)
+    assert (choice.label, choice.name, choice.knobs) == (text, name, knobs)
+    assert {knob: type(value) for knob, value in choice.knobs.items()} == {k: type(v) for k, v in knobs.items()}
+
+
+@pytest.mark.parametrize("text", DEFAULT_DECODERS)
+def test_default_decoders_exist(text: str) -> None:
+    parse_decoder(text, max_tokens=256)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nonesuch", "unknown decoder 'nonesuch'"),
+        ("", "unknown decoder ''"),
+        ("asynclane:threshold", "'threshold' is not knob=value"),
+        ("asynclane:threshold=", "'threshold=' is not knob=value"),
+        ("asynclane:threshold=0.9,", "'' is not knob=value"),
+        ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
+        ("asynclane:treshold=0.9", "has no knob 'treshold'"),
+        ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),
+        ("asynclane:threshold=nan", "threshold must be a number"),
+        ("fast-dllm:early_stop=no", "early_stop must be one of True, False, not 'no'"),
+    ],
+)
+def test_bad_decoder_arguments(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match="decoder") as caught:
+        parse_decoder(text, max_tokens=256)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["asynclane:threshold=9"], "threshold must be"),
+        (["--seed", "1000"], "the others are kept for later checks"),
+        (["--max-tokens", "0"], "must be at least 1, not 0"),
+        (["--batch", "100000"], "max_num_seqs must be"),
+        (["--json", "/no/such/folder/out.json"], "no folder /no/such/folder"),
+    ],
+)
+def test_bad_arguments_are_told_before_a_model_is_loaded(
+    arguments: list[str], reason: str, opened: list[FakeOffline], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(opened, *arguments)
+    assert stopped.value.code == 2
+    assert reason in capsys.readouterr().err
+    assert opened == []
+
+
+@pytest.mark.parametrize(("asked", "replies"), [(2, 1), (0, 0)])
+def test_one_reply_for_each_problem(asked: int, replies: int) -> None:
+    answer = FakeOffline(Settings()).answer("x", wrong=False)
+    some: list[Problem] = problems(1, asked)
+    with pytest.raises(ValueError, match=f"{replies} replies to {asked} problems"):
+        tally("llada", some, [answer] * replies, wall_s=0.0)
