@@ -1,0 +1,74 @@
+# Thin: every target is one tool. `make help` lists them; ARGS= passes more to the tool.
+PYTHON ?= python3
+TORCH ?= 2.13.0# the torch that `make constraints` tests
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+PACKAGES := bench clients kernels models scheduler server
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help serve test lint format bench constraints clean FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
+	exec $(BIN)/asynclane serve $(ARGS)
+
+test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
+	$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/with-dev ## check style, types and the Dockerfile
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
+
+format: $(VENV)/with-dev ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+# -P keeps this folder off sys.path, where `kernels` would hide Hugging Face's package of that name.
+bench: $(VENV)/with-bench ## measure answer quality and host time
+	$(BIN)/python -P -m asynclane.bench.quality $(ARGS)
+	$(BIN)/python -P -m asynclane.bench.host $(ARGS)
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+constraints: ## pin what a fresh environment resolves to now
+	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
+	build/constraints/bin/pip install --quiet --upgrade setuptools 'torch==$(TORCH)' '.[dev,bench]'
+	sed -n '/^#/p' constraints.txt > build/constraints.txt
+	build/constraints/bin/pip freeze --all --exclude asynclane --exclude pip | sed 's/+[a-z0-9.]*$$//' \
+	  | grep -Ev '^(nvidia-|cuda-|triton)' >> build/constraints.txt
+	mv build/constraints.txt constraints.txt && rm -rf build/constraints
+
+# --- The environment: one stamp for each set of extras ------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null \
+	  || { echo "asynclane needs Python 3.11 or 3.12, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1): give PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# An editable install links file by file, so it is made again when a file comes or goes.
+$(VENV)/files: $(BIN)/python FORCE
+	@find $(PACKAGES) -name __pycache__ -prune -o -type f -print | LC_ALL=C sort > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(VENV)/with-serve: EXTRAS =
+$(VENV)/with-test: EXTRAS = [test]
+$(VENV)/with-dev: EXTRAS = [dev]
+$(VENV)/with-bench: EXTRAS = [bench]
+
+$(VENV)/with-serve $(VENV)/with-test $(VENV)/with-dev $(VENV)/with-bench: pyproject.toml constraints.txt $(VENV)/files
+	$(PIP) install --quiet --constraint constraints.txt setuptools
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation \
+	  --config-settings editable_mode=strict --editable '.$(EXTRAS)'
+	@touch $@
