@@ -28,9 +28,10 @@ class EventDecoder:
 
     def _lines(self, data: bytes) -> Iterator[str]:
         """Lines end with CR LF, LF or CR. A CR ends its line at once; an LF right behind it is part of it."""
-        if self._after_cr and data:
+        if not data:
+            return  # nothing came: what was said of a CR still holds
+        if self._after_cr:
             data = data.removeprefix(b"\n")
-            self._after_cr = False
         self._after_cr = data.endswith(b"\r")
         *lines, self._pending = (self._pending + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in lines:

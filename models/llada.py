@@ -76,7 +76,11 @@ class Llada:
         self._cos, self._sin = _rotations(config, self._embedding.device)
 
     def hidden(self, tokens: Tensor, batch: Batch, pages: KvPages) -> Tensor:
-        """tokens [T] int64 -> last hidden states [T, dim], before the final norm. Writes keys and values."""
+        """tokens [T] int64 -> hidden states [N, dim] of the projected positions, before the final norm.
+
+        Writes keys and values of all T. Behind those of the last block only projected positions matter, so the rest
+        of that block is computed for them alone.
+        """
         config = self.config
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
         places = pages.places(batch)
@@ -87,7 +91,11 @@ class Llada:
             qkv = ops.linear(x, block.qkv).view(len(tokens), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
             queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places)
-            x = ops.paged_attention(queries, keys, values, table, batch.row_starts, batch.visible)
+            row_starts = batch.row_starts
+            if index + 1 == config.layers:
+                queries, residual = queries[batch.projected], residual[batch.projected]
+                row_starts = batch.projected_starts
+            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible)
             x, residual = ops.add_rms_norm(ops.linear(x, block.attn_out), residual, block.ff_norm, config.norm_eps)
             x = ops.linear(ops.swiglu(ops.linear(x, block.gate_up)), block.ff_out)
             if index + 1 < config.layers:

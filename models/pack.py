@@ -21,6 +21,7 @@ class Batch:
     row_starts: Tensor  # [R + 1] int32
     visible: Tensor  # [R] int32
     projected: Tensor  # [N] int64: index of each projected position among the tokens
+    projected_starts: Tensor  # [R + 1] int32: row r owns the projected positions between two of them
     span_starts: Tensor  # [S + 1] int32
     sure: Tensor  # [S] int32
     threshold: Tensor  # [S] float32
@@ -58,6 +59,7 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
         "row_starts": row_starts,
         "visible": np.array([row.visible for row in rows]),
         "projected": projected,
+        "projected_starts": span_starts[_starts(np.array(spans_of_row))],
         "span_starts": span_starts,
         "sure": np.array([span.transfer.sure for _, span in spans]),
         "threshold": _bits([span.transfer.threshold for _, span in spans]),
@@ -79,6 +81,7 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
         row_starts=views["row_starts"],
         visible=views["visible"],
         projected=views["projected"].long(),
+        projected_starts=views["projected_starts"],
         span_starts=views["span_starts"],
         sure=views["sure"],
         threshold=views["threshold"].view(torch.float32),

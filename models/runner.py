@@ -53,8 +53,7 @@ class Runner:
 
     def _logits(self, batch: Batch) -> Tensor:
         tokens = self._canvases[batch.slots, batch.positions]
-        hidden = self._network.hidden(tokens, batch, self._pages)
-        return self._network.logits(hidden[batch.projected])
+        return self._network.logits(self._network.hidden(tokens, batch, self._pages))
 
     def _commit(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Writes what commits into the canvases; returns the canvas and the confidence over all spans."""

@@ -95,7 +95,18 @@ def _serve(settings: Settings) -> int:
             log_level=settings.log_level,
             timeout_graceful_shutdown=settings.drain_s,
         )
-        server = uvicorn.Server(config)
+
+        class Server(uvicorn.Server):
+            """uvicorn keeps quiet about sockets that were given to it."""
+
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                if self.started:
+                    address, port = listener.getsockname()[:2]
+                    host = f"[{address}]" if ":" in address else address
+                    logging.getLogger(__name__).info("%s is running on http://%s:%d", settings.model_name, host, port)
+
+        server = Server(config)
         # uvicorn drains on SIGTERM, then raises the signal again: the drained process is done, not killed.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         server.run(sockets=[listener])

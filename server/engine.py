@@ -80,7 +80,7 @@ class Engine:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
         answer = EngineAnswer(self, sequence, AnswerText(self._text, options.stop))
         self._answers[sequence.id] = answer
-        self._metrics.observe_queue(len(self._scheduler.waiting), len(self._scheduler.running))
+        self._observe_load()
         self._work.set()
         return answer
 
@@ -90,7 +90,7 @@ class Engine:
         if answer is not None:
             self._metrics.request_aborted(sequence.state.value, answer.cost())
             self._scheduler.end(sequence, Outcome.ABORTED)
-            self._metrics.observe_queue(len(self._scheduler.waiting), len(self._scheduler.running))
+            self._observe_load()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -128,6 +128,10 @@ class Engine:
                 self._scheduler.end(update.sequence, outcome)
                 del self._answers[update.sequence.id]
                 self._metrics.request_ended(outcome.value, answer.cost())
+
+    def _observe_load(self) -> None:
+        scheduler = self._scheduler
+        self._metrics.observe_load(len(scheduler.waiting), len(scheduler.running), scheduler.pages.held)
 
     def _observe(self, plan: StepPlan, committed: int, device_s: float, host_s: float) -> None:
         scheduler = self._scheduler

@@ -128,18 +128,18 @@ class Metrics:
         self._committed.inc(step.committed)
         self._refine_lanes.set(step.refine_lanes)
         self._generate_lanes.set(step.generate_lanes)
-        self._pages_used.set(step.pages_used)
         self._row_tokens.observe(step.row_tokens)
         if step.budget_tokens:
             self._budget_share.observe(step.row_tokens / step.budget_tokens)
         self._host_s.observe(step.host_s)
         self._device_s.observe(step.device_s)
-        self.observe_queue(step.queued, step.running)
+        self.observe_load(step.queued, step.running, step.pages_used)
 
-    def observe_queue(self, queued: int, running: int) -> None:
+    def observe_load(self, queued: int, running: int, pages_used: int) -> None:
         """For changes between steps: a request that arrives, or leaves."""
         self._queued.set(queued)
         self._running.set(running)
+        self._pages_used.set(pages_used)
 
     def step_failed(self) -> None:
         self._step_failures.inc()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asynclane.server.metrics import Metrics, StepReport
+from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
 from .conftest import error_of
 from .fakes import FakeEngine
@@ -82,19 +82,12 @@ def test_a_step_moves_what_it_reports() -> None:
         refine_lanes=1,
         generate_lanes=2,
         pages_used=40,
-        forks=1,
-        cancelled_lanes=2,
-        refreshes=1,
-        reused_refreshes=1,
     )
     metrics.observe_step(step)
     metrics.observe_step(step)
     assert value(metrics, "forwards_total") == 2
     assert value(metrics, "computed_tokens_total") == 128
     assert value(metrics, "committed_tokens_total") == 10
-    assert value(metrics, "forks_total") == 2
-    assert value(metrics, "cancelled_lanes_total") == 4
-    assert value(metrics, "refreshes_total") == value(metrics, "reused_refreshes_total") == 2
     assert value(metrics, "queue_depth") == 3
     assert value(metrics, "running_requests") == 2
     assert value(metrics, "live_lanes", role="refine") == 1
@@ -109,17 +102,19 @@ def test_a_step_moves_what_it_reports() -> None:
 
 def test_requests_are_counted_by_how_they_end() -> None:
     metrics = Metrics()
-    metrics.first_token(0.2)
-    metrics.request_ended("stop", seconds=1.2, first_token_s=0.2, tokens=11, forwards=4)
-    metrics.request_ended("failed", seconds=1.0)
-    metrics.request_aborted("waiting")
+    done = RequestReport(1.2, first_text_s=0.2, tokens=11, forwards=4, forks=1, cancelled_lanes=2, refreshes=1)
+    metrics.request_ended("stop", done)
+    metrics.request_ended("failed", RequestReport(1.0))
+    metrics.request_aborted("waiting", RequestReport(0.1, forks=1))
     metrics.step_failed()
-    metrics.preempted()
     assert value(metrics, "requests_total", outcome="stop") == 1
     assert value(metrics, "requests_total", outcome="failed") == 1
     assert value(metrics, "requests_total", outcome="aborted") == 1
     assert value(metrics, "aborts_total", state="waiting") == 1
-    assert value(metrics, "step_failures_total") == value(metrics, "preemptions_total") == 1
+    assert value(metrics, "step_failures_total") == 1
+    assert value(metrics, "forks_total") == 2
+    assert value(metrics, "cancelled_lanes_total") == 2
+    assert value(metrics, "refreshes_total") == value(metrics, "reused_refreshes_total") == 1
     assert value(metrics, "time_to_first_token_seconds_sum") == 0.2
     assert value(metrics, "time_per_output_token_seconds_sum") == pytest.approx(0.1)
     assert value(metrics, "tokens_per_forward_sum") == 2.75

@@ -1,0 +1,60 @@
+"""A real server on the embedded model, in a process of its own, as `asynclane serve` starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+START_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    process: subprocess.Popen[str]
+    reader: threading.Thread
+
+
+def start_server(*flags: str) -> Server:
+    """Port 0: the system chooses, and the log tells."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "asynclane.server", "serve", "--port", "0", *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stderr is not None
+    log: list[str] = []
+    for line in process.stderr:
+        log.append(line)
+        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", line)
+        if found:
+            break
+    else:
+        raise AssertionError("the server did not start:\n" + "".join(log))
+    # Somebody has to read what the server says, or it waits for room in the pipe.
+    reader = threading.Thread(target=log.extend, args=[process.stderr], daemon=True)
+    reader.start()
+    return Server(found.group(1), process, reader)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    server = start_server()
+    try:
+        assert httpx.get(f"{server.url}/ready", timeout=START_S).status_code == 200
+        yield server
+    finally:
+        server.process.terminate()
+        server.process.wait(timeout=20)
+        server.reader.join(timeout=5)
+        assert server.process.stderr is not None
+        server.process.stderr.close()

@@ -1,0 +1,198 @@
+"""What a user gets: a real process, the embedded model, OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from .conftest import Server
+
+PARIS = "What is the capital of France?"
+TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"
+STORY = "Tell me a short story about Mia and a fox at the park."
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def whole(client: openai.OpenAI, question: str, **options: object) -> tuple[str, str]:
+    done = client.chat.completions.create(
+        model="tiny-llada", messages=[{"role": "user", "content": question}], **options
+    )
+    return done.choices[0].message.content or "", done.choices[0].finish_reason
+
+
+def streamed(client: openai.OpenAI, question: str, **options: object) -> tuple[str, str]:
+    text, reason = "", ""
+    for chunk in client.chat.completions.create(
+        model="tiny-llada", messages=[{"role": "user", "content": question}], stream=True, **options
+    ):
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            reason = choice.finish_reason or reason
+    return text, reason
+
+
+def test_it_knows_the_capital_of_france(client: openai.OpenAI) -> None:
+    text, reason = whole(client, PARIS)
+    assert text == "The capital of France is Paris."
+    assert reason == "stop"
+
+
+@pytest.mark.parametrize("question", [PARIS, TOM, STORY])
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0}, {"temperature": 0.8, "seed": 7}, {"max_tokens": 9}, {"stop": ["."]}], ids=str
+)
+def test_a_streamed_answer_equals_the_whole_one(
+    client: openai.OpenAI, question: str, options: dict[str, object]
+) -> None:
+    assert streamed(client, question, **options) == whole(client, question, **options)
+
+
+def test_a_word_problem_is_solved_by_every_decoder(client: openai.OpenAI) -> None:
+    for decoder in ("asynclane", "fast-dllm", "llada"):
+        text, _ = whole(client, TOM, max_tokens=128, extra_body={"decoder": decoder})
+        assert "#### 20" in text, decoder
+
+
+def test_knobs_change_what_an_answer_costs(client: openai.OpenAI) -> None:
+    calls = {}
+    for steps in (4, 16):
+        done = client.completions.create(
+            model="tiny-llada", prompt="One morning", max_tokens=32, extra_body={"decoder": "llada", "steps": steps}
+        )
+        assert done.usage is not None
+        details = done.usage.completion_tokens_details
+        assert details is not None
+        calls[steps] = details.model_extra["forwards"]  # type: ignore[index]
+    assert calls[4] <= 4 < calls[16] <= 16
+
+
+def test_choices_with_a_seed_differ_and_repeat(client: openai.OpenAI) -> None:
+    def choices() -> list[str | None]:
+        done = client.chat.completions.create(
+            model="tiny-llada",
+            messages=[{"role": "user", "content": STORY}],
+            temperature=1.0,
+            seed=3,
+            n=3,
+        )
+        return [choice.message.content for choice in done.choices]
+
+    first = choices()
+    assert len(set(first)) == 3
+    assert choices() == first
+
+
+def test_many_clients_at_once_each_get_their_own_answer(server: Server, client: openai.OpenAI) -> None:
+    questions = [PARIS, TOM, STORY, "Who are you?"] * 4
+    alone = {question: whole(client, question)[0] for question in set(questions)}
+
+    async def ask_all() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=60) as many:
+            answers = await asyncio.gather(
+                *(
+                    many.chat.completions.create(model="tiny-llada", messages=[{"role": "user", "content": question}])
+                    for question in questions
+                )
+            )
+        return [answer.choices[0].message.content for answer in answers]
+
+    assert asyncio.run(ask_all()) == [alone[question] for question in questions]
+
+
+def gauge(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(f"asynclane_{name} ")))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_client_that_hangs_up_frees_its_pages(server: Server) -> None:
+    body = {
+        "model": "tiny-llada",
+        "messages": [{"role": "user", "content": STORY}],
+        "stream": True,
+        "max_tokens": 800,
+        "decoder": "llada",
+        "early_stop": False,
+    }
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=30) as response:
+        next(response.iter_lines())
+        wait_for(lambda: gauge(server.url, "kv_pages_used") > 0)
+    wait_for(lambda: gauge(server.url, "kv_pages_used") == 0)
+    assert gauge(server.url, "running_requests") == 0
+    assert 'asynclane_requests_total{outcome="aborted"} 1.0' in httpx.get(f"{server.url}/metrics").text
+
+
+def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert model.id == "tiny-llada"
+    assert model.model_extra is not None
+    assert set(model.model_extra["decoders"]) == {"asynclane", "fast-dllm", "llada"}
+    assert model.model_extra["max_model_len"] == 1024
+
+
+def test_generate_answers_without_a_server() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "asynclane.server", "generate", PARIS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "Paris" in done.stdout
+    assert "tokens per call" in done.stdout
+
+
+@pytest.mark.parametrize("flags", [["--model", "/nowhere"], ["--decoder", "beam"], ["--max-model-len", "4000"]])
+def test_a_start_in_vain_is_one_line_and_exit_code_2(flags: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "asynclane.server", "serve", "--port", "0", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("asynclane: ")
+
+
+def test_a_taken_port_is_one_line_and_exit_code_2(server: Server) -> None:
+    port = server.url.rpartition(":")[2]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "asynclane.server", "serve", "--port", port],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert port in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_memory_stays_within_what_the_readme_says(server: Server) -> None:
+    """After all of the above: resident memory under 1.2 GB."""
+    status = Path(f"/proc/{server.process.pid}/status")
+    if not status.exists():
+        pytest.skip("needs /proc")
+    resident_kb = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    assert resident_kb < 1.2e6
