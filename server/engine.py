@@ -30,7 +30,16 @@ RETRY_AFTER_S = 1
 class Engine:
     """Lives on one event loop: `start`, then `submit` from that loop, then `stop`."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, text: Text, metrics: Metrics, decoder: str) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        worker: ThreadPoolExecutor,
+        text: Text,
+        metrics: Metrics,
+        decoder: str,
+    ) -> None:
+        """`worker` has one thread, in which `executor` was made and runs; `decoder` is for those who name none."""
         self._scheduler = scheduler
         self._executor = executor
         self._text = text
@@ -39,7 +48,7 @@ class Engine:
         self._ids = itertools.count()
         self._answers: dict[int, EngineAnswer] = {}
         self._work = asyncio.Event()
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+        self._worker = worker
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 from typing import Any
 
@@ -145,6 +146,8 @@ def test_sigterm_lets_running_requests_finish_and_exits_with_0() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    too_long = threading.Timer(30, process.kill)
+    too_long.start()
     try:
         assert process.stderr is not None
         for line in process.stderr:
@@ -157,6 +160,7 @@ def test_sigterm_lets_running_requests_finish_and_exits_with_0() -> None:
             got += "".join(parts)
         out, err = process.communicate(timeout=10)
     finally:
+        too_long.cancel()
         process.kill()
         process.communicate()
     assert got == "begun,done"

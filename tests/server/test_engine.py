@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -55,7 +56,8 @@ class Bench:
         self.executor = GatedExecutor(ScriptedExecutor(self._propose, length=256))
         self.executor.inner.mask = text.mask_id
         self.scheduler = Scheduler(LIMITS, Vocabulary(text.pieces, text.mask_id, text.end_ids))
-        self.engine = Engine(self.scheduler, self.executor, text, Metrics(LIMITS.pages), "asynclane")
+        worker = ThreadPoolExecutor(max_workers=1)
+        self.engine = Engine(self.scheduler, self.executor, worker, text, Metrics(LIMITS.pages), "asynclane")
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
         place = position - len(self.prompt)
