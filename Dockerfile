@@ -54,10 +54,5 @@ USER 10001
 
 # The default target is the last stage.
 FROM runtime AS gpu
-# Triton compiles the launcher of each kernel when it first runs, with the C compiler it finds.
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/*
 COPY --from=build-gpu /opt/asynclane /opt/asynclane
 USER 10001

@@ -126,6 +126,8 @@ class Scheduler:
         updates = []
         for work in self._in_flight:
             sequence = work.sequence
+            if sequence.state is State.FINISHED:
+                continue  # it had ended before the commit broke off
             sequence.outcome = sequence.outcome or Outcome.FAILED
             self._release(sequence)
             updates.append(Update(sequence, sequence.canvas[:0], sequence.outcome))

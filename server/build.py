@@ -16,7 +16,7 @@ from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.vocabulary import Vocabulary
 from .app import ModelCard, create_app
-from .engine import Engine
+from .engine import Device, Engine
 from .metrics import Metrics
 from .settings import Settings
 from .text import Text
@@ -56,7 +56,7 @@ def build_parts(settings: Settings) -> Parts:
     runner = worker.submit(load_runner, directory, config, memory, hardware).result()
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
     metrics = Metrics(pages_total=limits.pages)
-    engine = Engine(Scheduler(limits, vocabulary), runner, worker, text, metrics, settings.decoder)
+    engine = Engine(Scheduler(limits, vocabulary), Device(runner, worker), text, metrics, settings.decoder)
     return Parts(engine, text, metrics, limits)
 
 

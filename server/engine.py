@@ -7,11 +7,12 @@ import itertools
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from ..scheduler.contract import Executor, Sampling, StepPlan
+from ..scheduler.contract import Executor, Sampling, StepPlan, StepResult
 from ..scheduler.decoders import resolve
 from ..scheduler.knobs import KnobError
 from ..scheduler.request import Outcome, Request, Sequence
@@ -27,28 +28,31 @@ FINISH = {Outcome.STOP: Finish.STOP, Outcome.LENGTH: Finish.LENGTH}
 RETRY_AFTER_S = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An executor and the one thread in which it was made and runs."""
+
+    executor: Executor
+    worker: ThreadPoolExecutor
+
+    async def execute(self, plan: StepPlan) -> StepResult:
+        """The one hop of a step."""
+        return await asyncio.get_running_loop().run_in_executor(self.worker, self.executor.execute, plan)
+
+
 class Engine:
     """Lives on one event loop: `start`, then `submit` from that loop, then `stop`."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        executor: Executor,
-        worker: ThreadPoolExecutor,
-        text: Text,
-        metrics: Metrics,
-        decoder: str,
-    ) -> None:
-        """`worker` has one thread, in which `executor` was made and runs; `decoder` is for those who name none."""
+    def __init__(self, scheduler: Scheduler, device: Device, text: Text, metrics: Metrics, decoder: str) -> None:
+        """`decoder` is for requests that name none."""
         self._scheduler = scheduler
-        self._executor = executor
+        self._device = device
         self._text = text
         self._metrics = metrics
         self._decoder = decoder
         self._ids = itertools.count()
         self._answers: dict[int, EngineAnswer] = {}
         self._work = asyncio.Event()
-        self._worker = worker
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
 
@@ -65,7 +69,7 @@ class Engine:
         self._work.set()
         if self._loop is not None:
             await self._loop
-        self._worker.shutdown()
+        self._device.worker.shutdown()
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> EngineAnswer:
         if not self.ready:
@@ -102,7 +106,13 @@ class Engine:
             self._observe_load()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+        try:
+            await self._steps()
+        finally:  # nobody may wait for an engine that has ended, for whatever reason
+            for answer in self._answers.values():
+                answer.fail()
+
+    async def _steps(self) -> None:
         while True:
             started = time.perf_counter()
             plan = self._scheduler.plan()
@@ -114,7 +124,7 @@ class Engine:
                 continue
             planned = time.perf_counter()
             try:
-                result = await loop.run_in_executor(self._worker, self._executor.execute, plan)
+                result = await self._device.execute(plan)
                 executed = time.perf_counter()
                 updates = self._scheduler.commit(plan, result)
             except Exception:
@@ -132,7 +142,12 @@ class Engine:
             answer = self._answers.get(update.sequence.id)
             if answer is None:
                 continue
-            outcome = answer.take(update)
+            try:
+                outcome = answer.take(update)
+            except Exception:
+                logging.getLogger(__name__).exception("a text could not be decoded")
+                answer.fail()
+                outcome = Outcome.FAILED
             if outcome is not None:
                 self._scheduler.end(update.sequence, outcome)
                 del self._answers[update.sequence.id]
@@ -197,7 +212,7 @@ class EngineAnswer:
     def take(self, update: Update) -> Outcome | None:
         """Turn a step's tokens into text; says how the answer has ended, if it has."""
         if update.outcome is Outcome.FAILED:
-            self._deltas.put_nowait(errors.EngineFailure("the step that computed this request failed"))
+            self.fail()
             return update.outcome
         ids = update.tokens.tolist()
         text, used, stopped = self._text.feed(ids)
@@ -213,6 +228,10 @@ class EngineAnswer:
         elif text:
             self._deltas.put_nowait(Delta(text))
         return outcome
+
+    def fail(self) -> None:
+        """The answer ends here, by our own fault."""
+        self._deltas.put_nowait(errors.EngineFailure("the engine failed while it computed this answer"))
 
     def cost(self) -> RequestReport:
         sequence, tree = self._sequence, self._sequence.tree

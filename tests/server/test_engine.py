@@ -13,10 +13,12 @@ import pytest
 from asynclane.models.registry import EMBEDDED
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.request import Sequence
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server import errors
-from asynclane.server.engine import Engine
+from asynclane.server.detokenizer import AnswerText
+from asynclane.server.engine import Device, Engine
 from asynclane.server.metrics import Metrics
 from asynclane.server.streams import Answer, AnswerOptions, Delta, Finish
 from asynclane.server.text import Text
@@ -56,8 +58,8 @@ class Bench:
         self.executor = GatedExecutor(ScriptedExecutor(self._propose, length=256))
         self.executor.inner.mask = text.mask_id
         self.scheduler = Scheduler(LIMITS, Vocabulary(text.pieces, text.mask_id, text.end_ids))
-        worker = ThreadPoolExecutor(max_workers=1)
-        self.engine = Engine(self.scheduler, self.executor, worker, text, Metrics(LIMITS.pages), "asynclane")
+        device = Device(self.executor, ThreadPoolExecutor(max_workers=1))
+        self.engine = Engine(self.scheduler, device, text, Metrics(LIMITS.pages), "asynclane")
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
         place = position - len(self.prompt)
@@ -154,6 +156,42 @@ async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> 
         assert "".join(delta.text for delta in await third) == ANSWER
         assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
     assert bench.empty
+
+
+async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with monkeypatch.context() as broken:
+            broken.setattr(Sequence, "advance", lambda *args: 1 / 0)
+            with pytest.raises(errors.EngineFailure):
+                await read(bench.ask())
+        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+async def test_a_text_that_cannot_be_decoded_ends_only_its_request(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with monkeypatch.context() as broken:
+            broken.setattr(AnswerText, "feed", lambda *args: 1 / 0)
+            with pytest.raises(errors.EngineFailure):
+                await read(bench.ask())
+        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+async def test_nobody_waits_for_an_engine_that_has_died(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.engine.start()
+    monkeypatch.setattr(Scheduler, "plan", lambda self: 1 / 0)
+    with pytest.raises(errors.EngineFailure):
+        await read(bench.ask())
+    assert not bench.engine.ready
+    with pytest.raises(errors.Draining):
+        bench.ask()
+    with pytest.raises(ZeroDivisionError):
+        await bench.engine.stop()
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])

@@ -1,0 +1,134 @@
+"""A checkpoint that cannot be served is refused with one line that names the file and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from asynclane.models.config import ModelError, read_config
+from asynclane.models.llada import PREFIX, tensor_shapes
+from asynclane.models.registry import find_model
+from asynclane.models.weights import INDEX, SINGLE, load_weights
+from asynclane.server.build import build_parts
+from asynclane.server.settings import Settings
+
+from ..driver import MODEL
+
+SHARD = "model-00002-of-00002.safetensors"
+NORM = f"{PREFIX}ln_f.weight"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A copy of the embedded model that a test may spoil."""
+    return Path(shutil.copytree(MODEL, tmp_path / "model"))
+
+
+def load(directory: Path) -> dict[str, torch.Tensor]:
+    return load_weights(directory, tensor_shapes(read_config(directory)), torch.float32)
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    kept = {key: value for key, value in (json.loads(path.read_text()) | changes).items() if value != "absent"}
+    path.write_text(json.dumps(kept))
+
+
+def edit_shard(directory: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(directory / SHARD)
+    change(tensors)
+    save_file(tensors, directory / SHARD)
+
+
+def test_one_file_or_many_give_the_same_weights(checkpoint: Path) -> None:
+    sharded = load(checkpoint)
+    save_file(
+        load_file(checkpoint / "model-00001-of-00002.safetensors") | load_file(checkpoint / SHARD), checkpoint / SINGLE
+    )
+    (checkpoint / INDEX).unlink()
+    single = load(checkpoint)
+    assert single.keys() == sharded.keys()
+    assert all(torch.equal(single[name], sharded[name]) for name in single)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda d: edit_shard(d, lambda t: t.pop(NORM)), f"lacks {NORM}"),
+        (lambda d: edit_shard(d, lambda t: t.update(extra=torch.zeros(1))), "unexpected tensor extra"),
+        (lambda d: edit_shard(d, lambda t: t.update({NORM: torch.zeros(3)})), r"is \[3\], config.json says \[256\]"),
+        (lambda d: (d / SHARD).unlink(), f"lacks {SHARD}"),
+        (lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes()[:5000]), f"{SHARD} cannot be read"),
+        (lambda d: (d / SHARD).write_bytes(b"not safetensors"), f"{SHARD} cannot be read"),
+        (lambda d: (d / INDEX).write_text("{"), f"{INDEX} cannot be read"),
+        (lambda d: (d / INDEX).write_text('{"weight_map": 3}'), f"{INDEX} cannot be read"),
+        (lambda d: (d / INDEX).unlink(), f"neither {SINGLE} nor {INDEX}"),
+    ],
+)
+def test_bad_weights_are_named(checkpoint: Path, spoil: Callable[[Path], object], message: str) -> None:
+    spoil(checkpoint)
+    with pytest.raises(ModelError, match=message):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported: LLaDAModelLM"),
+        ({"architectures": "absent"}, "None is not supported"),
+        ({"mask_token_id": "absent"}, "lacks 'mask_token_id'"),
+        ({"n_layers": "many"}, "many"),
+        ({"alibi": True}, "alibi = True is not supported, only False"),
+        ({"layer_norm_type": "default"}, "layer_norm_type = 'default' is not supported, only 'rms'"),
+    ],
+)
+def test_a_config_that_the_network_cannot_compute_is_refused(
+    checkpoint: Path, changes: dict[str, Any], message: str
+) -> None:
+    edit_config(checkpoint, **changes)
+    with pytest.raises(ModelError, match=message):
+        read_config(checkpoint)
+
+
+def test_a_config_that_is_no_json_or_not_there_is_refused(checkpoint: Path) -> None:
+    (checkpoint / "config.json").write_text("[")
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        read_config(checkpoint)
+    (checkpoint / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        read_config(checkpoint)
+
+
+def test_a_model_is_found_by_name_or_directory(checkpoint: Path) -> None:
+    assert find_model("tiny-llada") == MODEL
+    assert find_model(str(checkpoint)) == checkpoint
+    with pytest.raises(ModelError, match="the embedded models are tiny-llada"):
+        find_model("tiny-lama")
+
+
+def test_a_tokenizer_of_another_model_is_refused(checkpoint: Path) -> None:
+    edit_config(checkpoint, embedding_size=1024)
+    with pytest.raises(ModelError, match="do not belong together"):
+        build_parts(Settings(model=str(checkpoint)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_len": 4000}, "exceeds the model's 1024"),
+        ({"max_step_tokens": 512}, "a step of 512 tokens cannot hold a row of 1024"),
+        ({"kv_cache_tokens": 512}, "cannot hold one request of 1024 tokens"),
+        ({"device": "cuda"}, "needs kernels that are not there yet"),
+        ({"decoder": "beam"}, "unknown decoder 'beam'"),
+    ],
+)
+def test_settings_that_contradict_the_model_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_parts(Settings(**settings))

@@ -1,0 +1,51 @@
+"""Which range each cache computes, step by step."""
+
+from __future__ import annotations
+
+from asynclane.scheduler.caches import CachePolicy, Compact, Dual, NoCache, Prefix, Reach, Window
+
+START = Reach(first=50, last=82, end=178, frontier=50)
+WITHIN = Reach(first=50, last=82, end=178, frontier=60)
+NEXT = Reach(first=82, last=114, end=178, frontier=82)
+
+
+def steps(cache: CachePolicy, *reaches: Reach, finished: int = 0) -> list[Window]:
+    windows = []
+    for reach in reaches:
+        window = cache.window(reach)
+        assert cache.window(reach) == window, "asking must change nothing"
+        cache.computed(window, reach, finished)
+        windows.append(window)
+    return windows
+
+
+def test_no_cache_computes_everything_every_time() -> None:
+    assert steps(NoCache(), START, WITHIN, NEXT) == [Window(0, 178, 178)] * 3
+
+
+def test_the_prefix_cache_starts_a_block_with_a_full_pass() -> None:
+    assert steps(Prefix(), START, WITHIN, NEXT, NEXT) == [
+        Window(0, 178, 178),
+        Window(50, 178, 178),
+        Window(0, 178, 178),
+        Window(82, 178, 178),
+    ]
+
+
+def test_the_dual_cache_computes_the_block_alone_and_sees_all() -> None:
+    assert steps(Dual(), START, WITHIN, NEXT, NEXT) == [
+        Window(0, 178, 178),
+        Window(50, 82, 178),
+        Window(0, 178, 178),
+        Window(82, 114, 178),
+    ]
+
+
+def test_a_position_settles_one_call_after_its_prefix_was_committed() -> None:
+    starts = [window.start for window in steps(Compact(refresh_every=0), START, WITHIN, NEXT, NEXT)]
+    assert starts == [0, 50, 60, 82]
+
+
+def test_a_refresh_comes_after_so_many_finished_lanes_and_starts_at_the_prompt() -> None:
+    starts = [window.start for window in steps(Compact(refresh_every=2), *[WITHIN] * 6, finished=1)]
+    assert starts == [0, 60, 0, 60, 0, 60]
