@@ -103,7 +103,7 @@ class Sequence:
         """What the next step concerns, in absolute positions."""
         prompt, live, lookahead = self.prompt_length, self.tree.live, self.request.decoder.lookahead
         last = live[-1].end
-        end = len(self.canvas) if lookahead is None else min(last + lookahead, len(self.canvas))
+        end = len(self.canvas) if lookahead is None else min(last + lookahead, self.tree.limit)
         return Reach(prompt + live[0].start, prompt + last, prompt + end, prompt + self.frontier)
 
     def advance(self, facts: list[LaneFacts], window: Window, reach: Reach) -> None:
