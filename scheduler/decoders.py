@@ -63,7 +63,7 @@ METHODS: Mapping[str, Method] = {
             "cache": "compact",
             "lookahead": 32,
             "max_lanes": 4,
-            "min_fill": 0.5,
+            "min_fill": 0.1,
             "refresh_every": 2,
         },
         source="arXiv 2606.08411, with settling and live siblings",
