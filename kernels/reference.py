@@ -13,6 +13,8 @@ from torch import Tensor
 # the last bit from the same request in a crowd.
 MIN_ROWS = 16
 
+COLDEST = 1e-20  # a temperature that float32 can divide by
+
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x [T, in] times weight [out, in], transposed: [T, out]. A row's bits do not depend on the other rows."""
@@ -118,13 +120,15 @@ def sample(
     [N] int64. Gumbel noise (Gumbel, 1954) comes from a counter, so a draw depends on (seed, position, step) alone.
     top_p keeps the smallest set of tokens that holds this probability (Holtzman et al., 2019).
     """
-    scaled = logits.float() / temperature[:, None]
+    best = logits.float().amax(-1, keepdim=True)
+    # From the best downwards: however small the temperature, the best is 0 and none becomes inf or NaN.
+    scaled = (logits.float() - best) / temperature.clamp_min(COLDEST)[:, None]
     narrow = top_p < 1
     if narrow.any():
         scaled[narrow] = _nucleus(scaled[narrow], top_p[narrow])
     tokens = (scaled + _gumbel(seeds, positions, steps, logits.shape[-1])).argmax(-1)
     chosen = logits.gather(-1, tokens[:, None])[:, 0]
-    return tokens, _probability(logits, logits.amax(-1), chosen)
+    return tokens, _probability(logits, best[:, 0], chosen)
 
 
 def _nucleus(scaled: Tensor, top_p: Tensor) -> Tensor:

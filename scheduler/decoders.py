@@ -101,6 +101,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int) -> Decoder:
     whole_canvas = knobs.get("lookahead", CANVAS) == CANVAS
     if knobs.get("cache") == "dual" and not whole_canvas:
         raise KnobError("cache", f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}")
+    if "refresh_every" in overrides and knobs.get("cache") != "compact":
+        raise KnobError("refresh_every", f"cache {knobs.get('cache')!r} has its own refreshes, only 'compact' asks")
     if knobs.get("cache") == "compact" and "refresh_every" not in known:
         raise KnobError("cache", f"cache 'compact' is not for decoder {name!r}, which sees the whole canvas")
     cache = CACHES[knobs.text("cache")]

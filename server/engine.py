@@ -132,6 +132,7 @@ class Engine:
                 logging.getLogger(__name__).exception("a step failed")
                 self._metrics.step_failed()
                 self._deliver(self._scheduler.fail())
+                self._observe_load()
                 continue
             self._deliver(updates)
             host_s = planned - started + time.perf_counter() - executed

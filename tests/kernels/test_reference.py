@@ -95,6 +95,15 @@ def test_samples_follow_the_distribution() -> None:
         torch.testing.assert_close(share, want, atol=0.012, rtol=0)
 
 
+@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-6])
+def test_a_temperature_close_to_zero_is_argmax(temperature: float) -> None:
+    torch.manual_seed(6)
+    logits = torch.randn(200, 50) * 30
+    logits[:, 3] = -math.inf
+    drawn = draw(logits, temperature, 0.9, seed=3, position=0, step=1)
+    assert torch.equal(drawn, logits.argmax(-1))
+
+
 def test_top_p_draws_only_from_the_nucleus() -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(5_000, 4)
     assert set(draw(logits, 1.0, 0.79, seed=3, position=0, step=1).tolist()) == {0, 1}

@@ -33,6 +33,7 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("llada", {"max_lanes": 2}, "max_lanes"),
         ("llada", {"cache": "compact"}, "cache"),
         ("asynclane", {"cache": "dual"}, "cache"),
+        ("asynclane", {"cache": "none", "refresh_every": 2}, "refresh_every"),
         ("asynclane", {"steps": 64, "threshold": 0.9}, "threshold"),
         ("llada", {"steps": 3}, "steps"),
         ("llada", {"steps": 0}, "steps"),
