@@ -49,11 +49,23 @@ def read_config(directory: Path) -> ModelConfig:
     if name not in READERS:
         raise ModelError(f"{path}: architecture {name!r} is not supported; supported: {', '.join(READERS)}")
     try:
-        return READERS[name](raw)
+        return _checked(READERS[name](raw))
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}") from None
     except (TypeError, ValueError) as error:
         raise ModelError(f"{path}: {error}") from None
+
+
+def _checked(config: ModelConfig) -> ModelConfig:
+    sizes = ("dim", "layers", "heads", "kv_heads", "ff_dim", "vocab_size", "max_model_len")
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}")
+    if config.dim % config.heads or config.heads % config.kv_heads or config.head_dim % 2:
+        raise ValueError(f"{config.heads} heads on {config.kv_heads} key heads do not divide {config.dim} evenly")
+    if not 0 <= config.mask_id < config.vocab_size:
+        raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
+    return config
 
 
 # What LLaDA's configuration must say where the network here knows only one way.

@@ -55,5 +55,9 @@ def load_runner(directory: Path, config: ModelConfig, memory: Memory, hardware: 
     # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
     dtype = DTYPES["float32" if hardware.dtype == "auto" else hardware.dtype]
     network = Llada(config, load_weights(directory, tensor_shapes(config), dtype))
-    pages = KvPages(config, memory.pages, memory.page_size, memory.slots, dtype)
+    try:
+        pages = KvPages(config, memory.pages, memory.page_size, memory.slots, dtype)
+    except RuntimeError:
+        tokens = memory.pages * memory.page_size
+        raise ModelError(f"no memory for keys and values of {tokens} positions: lower kv_cache_tokens") from None
     return Runner(network, pages, memory.slots, banned=[config.mask_id])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+SHOWN_CHARS = 300  # of a message that quotes what was given
+
 
 class KnobError(ValueError):
     """A knob that is unknown or out of range. `param` names it."""
 
     def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= SHOWN_CHARS else message[:SHOWN_CHARS] + "...")
         self.param = param
 
 

@@ -64,7 +64,7 @@ class Scheduler:
         length = len(request.prompt) + request.max_tokens
         if length > self.limits.max_model_len:
             raise ValueError(f"{length} tokens exceed max_model_len {self.limits.max_model_len}")
-        if len(self.waiting) >= self.limits.max_queue:
+        if len(self.waiting) >= self.limits.max_queue + self.slots.free:  # free slots are taken at the next plan
             raise QueueFull(f"{len(self.waiting)} requests are waiting, the limit is {self.limits.max_queue}")
         sequence = Sequence.of(request, self._vocabulary.mask_id)
         self.waiting.append(sequence)

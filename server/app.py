@@ -79,7 +79,7 @@ class RequireKey:
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
-        self._expected = key.encode()
+        self._expected = key.strip().encode()  # secrets from files end in a line break
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._holds_key(scope):

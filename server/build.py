@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -34,7 +35,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Service:
+    """`drain` lets running answers finish, for so many seconds at most."""
+
     app: FastAPI
+    drain: Callable[[float], Awaitable[None]]
 
 
 def build_parts(settings: Settings) -> Parts:
@@ -44,7 +48,7 @@ def build_parts(settings: Settings) -> Parts:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(METHODS)}")
     directory = find_model(settings.model)
     config = read_config(directory)
-    text = Text(directory)
+    text = _load_text(directory)
     if text.mask_id != config.mask_id or text.vocab_size > config.vocab_size:
         raise ModelError(f"{directory}: tokenizer and config.json do not belong together")
     limits = _limits(settings, config)
@@ -77,7 +81,17 @@ def build_service(settings: Settings) -> Service:
         finally:
             await parts.engine.stop()
 
-    return Service(create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan))
+    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan)
+    return Service(app, parts.engine.drain)
+
+
+def _load_text(directory: Path) -> Text:
+    try:
+        return Text(directory)
+    except (FileNotFoundError, ModelError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the tokenizers library raises whatever it likes at a broken file
+        raise ModelError(f"the tokenizer in {directory} cannot be read: {error}") from None
 
 
 def _limits(settings: Settings, config: ModelConfig) -> Limits:

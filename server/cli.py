@@ -14,6 +14,7 @@ from typing import NoReturn
 from .settings import Settings, SettingsError, add_flags, api_key_from, installed_version, read_settings
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FLUSH_S = 5  # for the last bytes of answers that are done
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -54,9 +55,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     generate = commands.add_parser("generate", help="answer one prompt here, without a server")
     generate.add_argument("prompt")
-    generate.add_argument("--max-tokens", type=int, default=None)
-    generate.add_argument("--temperature", type=float, default=0.0)
-    generate.add_argument("--seed", type=int, default=0)
+    generate.add_argument("--max-tokens", type=_positive, default=None)
+    generate.add_argument("--temperature", type=_temperature, default=0.0)
+    generate.add_argument("--seed", type=_seed, default=0)
     generate.add_argument("--raw", action="store_true", help="the prompt is text to continue, not a chat message")
     add_flags(generate)
 
@@ -65,8 +66,8 @@ def build_parser() -> argparse.ArgumentParser:
     chat.add_argument("--api-key", default=None, help="default: ASYNCLANE_API_KEY")
     chat.add_argument("--model", default=None, help="default: the one it serves")
     chat.add_argument("--system", default=None, help="instructions that precede the conversation")
-    chat.add_argument("--max-tokens", type=int, default=None)
-    chat.add_argument("--temperature", type=float, default=None)
+    chat.add_argument("--max-tokens", type=_positive, default=None)
+    chat.add_argument("--temperature", type=_temperature, default=None)
     chat.add_argument("--decoder", default=None)
 
     commands.add_parser("version", help="print the version")
@@ -93,7 +94,7 @@ def _serve(settings: Settings) -> int:
             service.app,
             lifespan="on",
             log_level=settings.log_level,
-            timeout_graceful_shutdown=settings.drain_s,
+            timeout_graceful_shutdown=FLUSH_S,
         )
 
         class Server(uvicorn.Server):
@@ -105,6 +106,11 @@ def _serve(settings: Settings) -> int:
                     address, port = listener.getsockname()[:2]
                     host = f"[{address}]" if ":" in address else address
                     logging.getLogger(__name__).info("%s is running on http://%s:%d", settings.model_name, host, port)
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                # While the socket is still open: who comes now is told, and so is who cannot be finished.
+                await service.drain(settings.drain_s)
+                await super().shutdown(sockets)
 
         server = Server(config)
         # uvicorn drains on SIGTERM, then raises the signal again: the drained process is done, not killed.
@@ -141,11 +147,13 @@ def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
             temperature=arguments.temperature,
             seed=arguments.seed,
         )
-    except (ApiError, ValueError, FileNotFoundError) as error:
+    except (ApiError, ValueError, TypeError, FileNotFoundError) as error:
         return _complain(str(error))
 
 
 def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    import httpx
+
     from ..clients import Client, ClientError
     from ..clients.cli import Chat
 
@@ -157,6 +165,29 @@ def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             return Chat(client, model, system=arguments.system, options=options).run()
     except ClientError as error:
         return _complain(str(error))
+    except (ValueError, httpx.InvalidURL) as error:  # a URL that is none, a key or a text that cannot be sent
+        return _complain(f"this cannot be sent: {error}")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 2**31:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {2**31 - 1}, not {text}")
+    return number
+
+
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 2:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 2, not {text}")
+    return number
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {2**63 - 1}, not {text}")
+    return number
 
 
 def _complain(message: str) -> int:

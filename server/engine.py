@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -63,10 +64,20 @@ class Engine:
     async def start(self) -> None:
         self._loop = asyncio.create_task(self._run(), name="engine")
 
-    async def stop(self) -> None:
-        """Refuses new requests, lets those that are running and queued finish, then ends the loop."""
+    async def drain(self, timeout_s: float) -> None:
+        """Refuses new requests and lets the others finish; those that have not after `timeout_s` are told so."""
         self._draining = True
         self._work.set()
+        if self._loop is None:
+            return
+        _, late = await asyncio.wait({self._loop}, timeout=None if timeout_s == math.inf else timeout_s)
+        for answer in list(self._answers.values()) if late else []:
+            answer.fail(errors.Draining("the server is shutting down, and there was no time to finish this answer"))
+            self.abort(answer.sequence)
+
+    async def stop(self) -> None:
+        """Waits for what runs and is queued, then ends the loop."""
+        await self.drain(timeout_s=math.inf)
         if self._loop is not None:
             await self._loop
         self._device.worker.shutdown()
@@ -77,8 +88,11 @@ class Engine:
         limit = self._scheduler.limits.max_model_len
         if len(prompt) + options.max_tokens > limit:
             raise errors.ContextLengthExceeded(limit, len(prompt), options.max_tokens)
+        if not 0 <= options.temperature < math.inf:
+            raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
+        name = self._decoder if options.decoder is None else options.decoder
         try:
-            decoder = resolve(options.decoder or self._decoder, options.knobs, options.max_tokens)
+            decoder = resolve(name, options.knobs, options.max_tokens)
             request = Request(
                 id=next(self._ids),
                 prompt=np.array(prompt, np.int32),
@@ -183,7 +197,7 @@ class EngineAnswer:
 
     def __init__(self, engine: Engine, sequence: Sequence, text: AnswerText) -> None:
         self._engine = engine
-        self._sequence = sequence
+        self.sequence = sequence
         self._text = text
         self._deltas: asyncio.Queue[Delta | errors.ApiError] = asyncio.Queue()
         self._over = False
@@ -195,7 +209,7 @@ class EngineAnswer:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._engine.abort(self._sequence)
+        self._engine.abort(self.sequence)
 
     def __aiter__(self) -> Self:
         return self
@@ -230,12 +244,13 @@ class EngineAnswer:
             self._deltas.put_nowait(Delta(text))
         return outcome
 
-    def fail(self) -> None:
-        """The answer ends here, by our own fault."""
-        self._deltas.put_nowait(errors.EngineFailure("the engine failed while it computed this answer"))
+    def fail(self, error: errors.ApiError | None = None) -> None:
+        """The answer ends here: by `error`, or by our own fault."""
+        fault = "the engine failed while it computed this answer"
+        self._deltas.put_nowait(error or errors.EngineFailure(fault))
 
     def cost(self) -> RequestReport:
-        sequence, tree = self._sequence, self._sequence.tree
+        sequence, tree = self.sequence, self.sequence.tree
         return RequestReport(
             seconds=time.perf_counter() - self._arrived,
             first_text_s=self._first_text_s,
@@ -247,7 +262,7 @@ class EngineAnswer:
         )
 
     def _usage(self) -> Usage:
-        sequence, tree = self._sequence, self._sequence.tree
+        sequence, tree = self.sequence, self.sequence.tree
         return Usage(
             prompt_tokens=sequence.prompt_length,
             completion_tokens=len(self.token_ids),

@@ -104,6 +104,9 @@ def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[A
 async def _respond(
     backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
 ) -> Response:
+    limit = backend.settings.max_queue
+    if body.choices > limit:
+        raise errors.InvalidValue("n", f"{body.choices} choices are more than the {limit} answers that may wait here")
     wishes = [(prompt.ids, options) for prompt in prompts for options in _wishes(backend, body, prompt)]
     prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
     async with AsyncExitStack() as stack:

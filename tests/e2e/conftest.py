@@ -46,6 +46,14 @@ def start_server(*flags: str) -> Server:
     return Server(found.group(1), process, reader)
 
 
+def stop_server(server: Server) -> None:
+    server.process.terminate()
+    server.process.wait(timeout=20)
+    server.reader.join(timeout=5)
+    assert server.process.stderr is not None
+    server.process.stderr.close()
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     server = start_server()
@@ -53,8 +61,4 @@ def server() -> Iterator[Server]:
         assert httpx.get(f"{server.url}/ready", timeout=START_S).status_code == 200
         yield server
     finally:
-        server.process.terminate()
-        server.process.wait(timeout=20)
-        server.reader.join(timeout=5)
-        assert server.process.stderr is not None
-        server.process.stderr.close()
+        stop_server(server)

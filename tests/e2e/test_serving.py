@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
-from .conftest import Server
+from .conftest import Server, start_server, stop_server
 
 PARIS = "What is the capital of France?"
 TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"
@@ -138,6 +139,32 @@ def test_a_client_that_hangs_up_frees_its_pages(server: Server) -> None:
     wait_for(lambda: gauge(server.url, "kv_pages_used") == 0)
     assert gauge(server.url, "running_requests") == 0
     assert 'asynclane_requests_total{outcome="aborted"} 1.0' in httpx.get(f"{server.url}/metrics").text
+
+
+def test_a_server_that_drains_tells_those_it_cannot_finish() -> None:
+    """After SIGTERM and the time for draining: 503 in OpenAI's shape, an error event in a stream, exit code 0."""
+    server = start_server("--drain-s", "1")
+    url = f"{server.url}/v1/chat/completions"
+    body = {
+        "model": "tiny-llada",
+        "messages": [{"role": "user", "content": STORY}],
+        "max_tokens": 900,
+        "decoder": "llada",
+        "early_stop": False,
+    }
+    with ThreadPoolExecutor() as pool:
+        whole = pool.submit(httpx.post, url, json=body, timeout=60)
+        streamed = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
+        wait_for(lambda: gauge(server.url, "running_requests") == 2)
+        server.process.terminate()
+        wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
+        late = httpx.post(url, json=body, timeout=60)
+    assert [late.status_code, whole.result().status_code] == [503, 503]
+    assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "draining"
+    assert "event: error" in streamed.result().text
+    assert "draining" in streamed.result().text
+    assert server.process.wait(timeout=20) == 0
+    stop_server(server)
 
 
 def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI) -> None:

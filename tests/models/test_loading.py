@@ -85,6 +85,9 @@ def test_bad_weights_are_named(checkpoint: Path, spoil: Callable[[Path], object]
         ({"architectures": "absent"}, "None is not supported"),
         ({"mask_token_id": "absent"}, "lacks 'mask_token_id'"),
         ({"n_layers": "many"}, "many"),
+        ({"n_heads": 0}, "heads is 0"),
+        ({"n_heads": 3}, "do not divide 256 evenly"),
+        ({"mask_token_id": 5000}, "mask token 5000 is not below"),
         ({"alibi": True}, "alibi = True is not supported, only False"),
         ({"layer_norm_type": "default"}, "layer_norm_type = 'default' is not supported, only 'rms'"),
     ],
@@ -111,6 +114,13 @@ def test_a_model_is_found_by_name_or_directory(checkpoint: Path) -> None:
     assert find_model(str(checkpoint)) == checkpoint
     with pytest.raises(ModelError, match="the embedded models are tiny-llada"):
         find_model("tiny-lama")
+
+
+@pytest.mark.parametrize("content", ["{", "{}", ""])
+def test_a_tokenizer_file_that_is_none_is_refused(checkpoint: Path, content: str) -> None:
+    (checkpoint / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelError, match=r"tokenizer in .* cannot be read"):
+        build_parts(Settings(model=str(checkpoint)))
 
 
 def test_a_tokenizer_of_another_model_is_refused(checkpoint: Path) -> None:

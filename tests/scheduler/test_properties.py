@@ -56,7 +56,7 @@ class Schedules(RuleBasedStateMachine):
     def arrive(self, prompt: int, length: int, decoder: tuple[str, dict[str, Any]]) -> None:
         number = len(self.asked)
         request = Request(number, np.full(prompt, 6, np.int32), length, resolve(*decoder, length))
-        if len(self.scheduler.waiting) == LIMITS.max_queue:
+        if len(self.scheduler.waiting) >= LIMITS.max_queue + self.scheduler.slots.free:
             with pytest.raises(QueueFull):
                 self.scheduler.add(request)
             return

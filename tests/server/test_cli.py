@@ -45,7 +45,19 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(argv: list[str], message: str
     assert message in one_line(capsys)
 
 
-@pytest.mark.parametrize("argv", [[], ["dance"], ["serve", "--colour", "red"], ["generate"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["dance"],
+        ["serve", "--colour", "red"],
+        ["generate"],
+        *(["generate", "Hi", "--max-tokens", value] for value in ("0", "-1", "many")),
+        *(["generate", "Hi", "--temperature", value] for value in ("inf", "nan", "-1", "3")),
+        *(["generate", "Hi", "--seed", value] for value in ("-1", "1" + "0" * 30)),
+        ["chat", "--temperature", "nan"],
+    ],
+)
 def test_misuse_is_one_line_and_exit_code_2(argv: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(argv)
@@ -134,7 +146,7 @@ async def slow():
     return StreamingResponse(body())
 
 build = types.ModuleType("asynclane.server.build")
-build.build_service = lambda settings: types.SimpleNamespace(app=app)
+build.build_service = lambda settings: types.SimpleNamespace(app=app, drain=lambda s: asyncio.sleep(0))
 sys.modules[build.__name__] = build
 sys.exit(main(["serve", "--port", sys.argv[1]]))
 """
