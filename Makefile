@@ -36,7 +36,7 @@ format: $(VENV)/with-dev ## format the code and fix what can be fixed
 # -P keeps this folder off sys.path, where `kernels` would hide Hugging Face's package of that name.
 bench: $(VENV)/with-bench ## measure answer quality and host time
 	$(BIN)/python -P -m asynclane.bench.quality $(ARGS)
-	$(BIN)/python -P -m asynclane.bench.host $(ARGS)
+	$(BIN)/python -P -m asynclane.bench.host
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -146,7 +146,12 @@ def _gumbel(seeds: Tensor, positions: Tensor, steps: Tensor, vocabulary: int) ->
         key = _mix(key ^ (part & 0xFFFFFFFF))
     ids = torch.arange(vocabulary, device=seeds.device)
     bits = _mix((key[:, None] + ids * 0x9E3779B9) & 0xFFFFFFFF)
-    uniform = ((bits >> 8).float() + 0.5) / (1 << 24)
+    return _gumbel_of(bits)
+
+
+def _gumbel_of(bits: Tensor) -> Tensor:
+    """Gumbel noise of 32 random bits. 23 of them: with one more the largest would round to 1, and its noise to inf."""
+    uniform = ((bits >> 9).float() + 0.5) / (1 << 23)
     return -(-uniform.log()).log()
 
 

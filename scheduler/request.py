@@ -54,7 +54,7 @@ class Request:
 NO_END = 1 << 30
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """A request as the scheduler carries it. Canvas coordinates start at 0 behind the prompt."""
 
@@ -113,8 +113,8 @@ class Sequence:
             lane.steps += 1
         self.request.decoder.policy.advance(self.tree, facts)
         self.cache.computed(window, reach, self.tree.finished - finished)
-        self.refreshes += window.start == 0 and self.steps > 0
-        self.computed_tokens += window.end - window.start
+        self.refreshes += window.refresh
+        self.computed_tokens += window.tokens
         self.steps += 1
         self.frontier = self._next_mask()
         self.end_at = min([self.end_at, *(fact.end_at for fact in facts if fact.end_at != ABSENT)])
@@ -135,5 +135,4 @@ class Sequence:
 
     def _next_mask(self) -> int:
         masked = self.canvas[self.frontier :] == self.mask_id
-        nearest = int(masked.argmax()) if len(masked) else 0
-        return self.frontier + nearest if nearest or (len(masked) and masked[0]) else len(self.canvas)
+        return self.frontier + int(masked.argmax()) if masked.any() else len(self.canvas)

@@ -36,7 +36,7 @@ class Factor:
 
     def __init__(self, factor: float) -> None:
         self._first = Transfer(sure=1, threshold=1.0, factor=factor, last_free=True)
-        self._later = Transfer(sure=0, threshold=1.0, factor=factor, last_free=True)
+        self._later = Transfer(sure=0, threshold=1.0, factor=factor)
 
     def transfer(self, lane: Lane, first: bool) -> Transfer:
         return self._first if first else self._later
@@ -51,4 +51,5 @@ class Quota:
 
     def transfer(self, lane: Lane, first: bool) -> Transfer:
         share, rest = divmod(lane.masks, self.steps)
-        return Transfer(sure=max(1, share + (lane.steps < rest)), threshold=math.inf)
+        due = share + (lane.steps < rest)
+        return Transfer(sure=max(1, due) if first else due, threshold=math.inf)

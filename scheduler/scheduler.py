@@ -90,9 +90,8 @@ class Scheduler:
         budget = self.limits.step_tokens
         for sequence in sorted(self.running.values(), key=_longest_waiting):
             work = self._work(sequence)
-            size = work.window.end - work.window.start
-            if size <= budget:
-                budget -= size
+            if work.window.tokens <= budget:
+                budget -= work.window.tokens
                 rows.append(self._row(work))
                 if not sequence.steps:
                     placements.append(Placement(sequence.slot, sequence.request.prompt, sequence.pages))
@@ -126,10 +125,11 @@ class Scheduler:
         updates = []
         for work in self._in_flight:
             sequence = work.sequence
-            if sequence.state is State.FINISHED:
-                continue  # it had ended before the commit broke off
-            sequence.outcome = sequence.outcome or Outcome.FAILED
-            self._release(sequence)
+            if sequence.state is State.FINISHED:  # it had ended, but what the commit would have told is lost
+                sequence.outcome = Outcome.FAILED
+            else:
+                sequence.outcome = sequence.outcome or Outcome.FAILED
+                self._release(sequence)
             updates.append(Update(sequence, sequence.canvas[:0], sequence.outcome))
         self._in_flight.clear()
         return updates
@@ -180,7 +180,7 @@ class Scheduler:
             Span(max(prompt + lane.start, window.start), prompt + lane.end, transfer(lane, lane is first))
             for lane in sequence.tree.live
         )
-        return Row(sequence.slot, *window, spans, request.sampling, sequence.steps)
+        return Row(sequence.slot, window.start, window.end, window.visible, spans, request.sampling, sequence.steps)
 
     def _update(self, sequence: Sequence) -> Update:
         if sequence.state is State.LEAVING:

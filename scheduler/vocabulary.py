@@ -26,7 +26,7 @@ class Vocabulary:
         for token, piece in enumerate(pieces):
             if _SENTENCE_END.fullmatch(piece):
                 self.classes[token] |= DELIMITER
-            if piece.strip() == ".":
+            if piece.strip(" ") == ".":  # with a line break behind it, it is no decimal point
                 self.classes[token] |= PERIOD
             if piece.strip().isdigit():
                 self.classes[token] |= DIGIT

@@ -88,7 +88,7 @@ def _serve(settings: Settings) -> int:
         logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
         try:
             service = build_service(settings)
-        except (ValueError, FileNotFoundError) as error:
+        except (ValueError, OSError) as error:
             return _complain(str(error))
         config = uvicorn.Config(
             service.app,
@@ -147,7 +147,7 @@ def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
             temperature=arguments.temperature,
             seed=arguments.seed,
         )
-    except (ApiError, ValueError, TypeError, FileNotFoundError) as error:
+    except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(str(error))
 
 

@@ -100,12 +100,13 @@ class Engine:
                 decoder=decoder,
                 sampling=Sampling(options.temperature, options.top_p, options.seed),
             )
+            answer_text = AnswerText(self._text, options.stop)
             sequence = self._scheduler.add(request)
         except KnobError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
-        answer = EngineAnswer(self, sequence, AnswerText(self._text, options.stop))
+        answer = EngineAnswer(self, sequence, answer_text)
         self._answers[sequence.id] = answer
         self._observe_load()
         self._work.set()
@@ -122,6 +123,9 @@ class Engine:
     async def _run(self) -> None:
         try:
             await self._steps()
+        except Exception:
+            logging.getLogger(__name__).exception("the engine has died")
+            raise
         finally:  # nobody may wait for an engine that has ended, for whatever reason
             for answer in self._answers.values():
                 answer.fail()

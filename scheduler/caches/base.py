@@ -19,11 +19,16 @@ class Reach(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A step computes `[start, end)` and sees `[0, visible)`."""
+    """A step computes `[start, end)` and sees `[0, visible)`; `refresh` if it computes anew what was cached."""
 
     start: int
     end: int
     visible: int
+    refresh: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.start
 
 
 class CachePolicy(Protocol):

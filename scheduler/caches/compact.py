@@ -18,9 +18,9 @@ class Compact:
         self._finished = 0
 
     def window(self, reach: Reach) -> Window:
-        due = self._refresh_every and self._finished >= self._refresh_every
-        return Window(0 if due else self._settled, reach.end, reach.end)
+        due = 0 < self._refresh_every <= self._finished
+        return Window(0 if due else self._settled, reach.end, reach.end, refresh=due)
 
     def computed(self, window: Window, reach: Reach, finished: int) -> None:
-        self._finished = (self._finished if window.start else 0) + finished
+        self._finished = (0 if window.refresh else self._finished) + finished
         self._settled = reach.frontier

@@ -14,8 +14,7 @@ class Dual:
         self._prefix = Prefix()
 
     def window(self, reach: Reach) -> Window:
-        start, end, visible = self._prefix.window(reach)
-        return Window(start, reach.last if start else end, visible)
+        return self._prefix.window(reach) if self._prefix.due(reach) else Window(reach.first, reach.last, reach.end)
 
     def computed(self, window: Window, reach: Reach, finished: int) -> None:
         self._prefix.computed(window, reach, finished)

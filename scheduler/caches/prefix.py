@@ -14,8 +14,14 @@ class Prefix:
     def __init__(self) -> None:
         self._block = NOTHING
 
+    def due(self, reach: Reach) -> bool:
+        """Whether a block starts."""
+        return reach.first != self._block
+
     def window(self, reach: Reach) -> Window:
-        return Window(reach.first if reach.first == self._block else 0, reach.end, reach.end)
+        if self.due(reach):
+            return Window(0, reach.end, reach.end, refresh=self._block != NOTHING)
+        return Window(reach.first, reach.end, reach.end)
 
     def computed(self, window: Window, reach: Reach, finished: int) -> None:
         self._block = reach.first

@@ -120,6 +120,10 @@ def test_noise_changes_with_seed_position_and_step(change: dict[str, int]) -> No
     assert (same == draw(logits, 1.0, 1.0, **(key | change))).float().mean() < 0.02
 
 
+def test_noise_is_finite_for_all_bits() -> None:
+    assert ops._gumbel_of(torch.tensor([0, 1, 2**31, 2**32 - 1])).isfinite().all()
+
+
 def test_a_draw_does_not_depend_on_its_neighbours() -> None:
     torch.manual_seed(1)
     logits = torch.randn(64, 500)

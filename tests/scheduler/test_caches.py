@@ -27,7 +27,7 @@ def test_the_prefix_cache_starts_a_block_with_a_full_pass() -> None:
     assert steps(Prefix(), START, WITHIN, NEXT, NEXT) == [
         Window(0, 178, 178),
         Window(50, 178, 178),
-        Window(0, 178, 178),
+        Window(0, 178, 178, refresh=True),
         Window(82, 178, 178),
     ]
 
@@ -36,7 +36,7 @@ def test_the_dual_cache_computes_the_block_alone_and_sees_all() -> None:
     assert steps(Dual(), START, WITHIN, NEXT, NEXT) == [
         Window(0, 178, 178),
         Window(50, 82, 178),
-        Window(0, 178, 178),
+        Window(0, 178, 178, refresh=True),
         Window(82, 114, 178),
     ]
 

@@ -68,4 +68,4 @@ def test_only_the_leftmost_lane_is_forced() -> None:
     lane = Lane(Role.GENERATE, 0, 32, masks=32)
     assert Threshold(0.9).transfer(lane, first=True) == Transfer(sure=1, threshold=0.9)
     assert Threshold(0.9).transfer(lane, first=False) == Transfer(sure=0, threshold=0.9)
-    assert Factor(1.0).transfer(lane, first=False) == Transfer(sure=0, threshold=1.0, factor=1.0, last_free=True)
+    assert Factor(1.0).transfer(lane, first=False) == Transfer(sure=0, threshold=1.0, factor=1.0)

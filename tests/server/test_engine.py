@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -166,6 +167,24 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
         assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Sequence.advance
+
+    def break_second(sequence: Sequence, *args: Any) -> None:
+        if sequence.id:
+            raise RuntimeError("a bug")
+        advance(sequence, *args)
+
+    monkeypatch.setattr(Sequence, "advance", break_second)
+    bench.executor.open()
+    async with running(bench):
+        done = await asyncio.gather(read(bench.ask(max_tokens=1)), read(bench.ask()), return_exceptions=True)
+    assert [type(result) for result in done] == [errors.EngineFailure] * 2
     assert bench.empty
 
 
