@@ -27,8 +27,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [T, dim] over its root mean square, in float32, times weight [dim] (Zhang and Sennrich, 2019)."""
     wide = x.float()
-    square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1]
-    return (wide * torch.rsqrt(square + eps)).to(x.dtype).mul_(weight)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype).mul_(weight)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -58,14 +57,9 @@ def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: T
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Halves (low, high) of the last dim, turned by the angle. Writes into halves of one tensor: no concatenation."""
     half = x.shape[-1] // 2
     low, high = x[..., :half], x[..., half:]
-    cos, sin = cos[..., :half], sin[..., :half]
-    out = torch.empty_like(x)
-    torch.mul(low, cos, out=out[..., :half]).addcmul_(high, sin, value=-1)
-    torch.mul(high, cos, out=out[..., half:]).addcmul_(low, sin)
-    return out
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
 def paged_attention(
