@@ -23,6 +23,7 @@ from .report import json_line
 MASK, PERIOD, WORD = 0, 1, 2
 PIECES = ["", ".", " word"]
 PROMPT, CANVAS, LANES_EACH = 100, 4096, 4
+DRAFTS = 0.99  # lanes commit below this threshold, drafts are not written here
 
 
 class SlowCommits:
@@ -40,13 +41,13 @@ class SlowCommits:
             for span in row.spans:
                 lane = self._canvases[row.slot][span.start : span.end]
                 open_ = np.flatnonzero(lane == MASK)
-                if len(open_):
+                if len(open_) and span.transfer.threshold < DRAFTS:
                     lane[open_[0] if self._random.random() < 0.5 else open_[-1]] = (
                         PERIOD if self._random.random() < 0.2 else WORD
                     )
                 parts.append(lane.copy())
         tokens = np.concatenate(parts)
-        return StepResult(tokens, np.ones(len(tokens), np.float32), device_s=0.0)
+        return StepResult(tokens, tokens, np.ones(len(tokens), np.float32), device_s=0.0)
 
 
 def measure(lanes: int, steps: int) -> dict[str, float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from .tally import Tally
+from .report import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,13 +16,29 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 SHAPES = ("o", "s", "D", "^", "v", "P", "X")
 WIDE = 8  # figures further apart than this factor are drawn on a logarithmic axis
 
-PANELS: tuple[tuple[str, Callable[[Tally], float]], ...] = (
+
+class Point(Protocol):
+    """What is drawn of a decoder: a `tally.Tally`, or figures that were read from a file."""
+
+    @property
+    def decoder(self) -> str: ...
+    @property
+    def accuracy(self) -> float: ...
+    @property
+    def interval(self) -> Interval: ...
+    @property
+    def calls_per_problem(self) -> float: ...
+    @property
+    def computed_per_token(self) -> float: ...
+
+
+PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
     ("model calls per problem", lambda tally: tally.calls_per_problem),
     ("computed tokens per answer token", lambda tally: tally.computed_per_token),
 )
 
 
-def draw(tallies: Sequence[Tally], title: str, path: Path) -> None:
+def draw(tallies: Sequence[Point], title: str, path: Path) -> None:
     """Accuracy with its interval over each panel's figure, as a PNG at `path`.
 
     Needs matplotlib, extra `bench`: it is imported here, so that measuring does without. No pyplot: that
@@ -43,7 +59,7 @@ def draw(tallies: Sequence[Tally], title: str, path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def _panel(axes: Axes, tallies: Sequence[Tally], label: str, measure: Callable[[Tally], float]) -> None:
+def _panel(axes: Axes, tallies: Sequence[Point], label: str, measure: Callable[[Point], float]) -> None:
     for number, tally in enumerate(tallies):
         low, high = tally.interval
         axes.errorbar(

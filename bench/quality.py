@@ -14,9 +14,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..scheduler.decoders import resolve
+from ..server.knobs import parse_knobs
 from ..server.settings import Settings
 from ..server.streams import AnswerOptions
 from .plot import draw
@@ -24,9 +25,11 @@ from .problems import TASKS, Problem, problems
 from .report import json_line, table
 from .tally import Reply, Tally, tally
 
+if TYPE_CHECKING:
+    from ..server.offline import Offline
+
 DEFAULT_DECODERS = ("llada", "fast-dllm:cache=dual", "asynclane")
 DTYPE = "float32"  # decoders are compared, not number formats
-WORDS: Mapping[str, object] = {"true": True, "false": False}
 
 COLUMNS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
     ("decoder", lambda t: t.decoder),
@@ -58,15 +61,8 @@ class Choice:
 def parse_decoder(text: str, max_tokens: int) -> Choice:
     """`name` or `name:knob=value,knob=value`. Raises `ValueError` that says what is wrong with it."""
     name, _, rest = text.partition(":")
-    knobs: dict[str, object] = {}
-    for part in rest.split(",") if rest else []:
-        knob, equals, value = part.partition("=")
-        if not (knob and equals and value):
-            raise ValueError(f"decoder {text!r}: {part!r} is not knob=value")
-        if knob in knobs:
-            raise ValueError(f"decoder {text!r}: {knob!r} is given twice")
-        knobs[knob] = _value(value)
     try:
+        knobs = parse_knobs(rest.split(",") if rest else [])
         resolve(name, knobs, max_tokens)
     except ValueError as error:
         raise ValueError(f"decoder {text!r}: {error}") from error
@@ -117,7 +113,7 @@ def main(
         if not path.parent.is_dir():
             parser.error(f"no folder {path.parent} to write {path.name} to")
     tallies: list[Tally] = []
-    with (open_engine or _offline)(settings) as engine:
+    with (open_engine or open_offline)(settings) as engine:
         for number, choice in enumerate(choices, 1):
             _say(f"[{number}/{len(choices)}] {choice.label}: {len(asked)} problems ...")
             tallies.append(measure(engine, choice, asked, options.max_tokens))
@@ -150,36 +146,24 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("decoders", nargs="*", metavar="DECODER", help=f"default: {' '.join(DEFAULT_DECODERS)}")
-    parser.add_argument("--problems", type=_positive, default=120, help="how many (default: %(default)s)")
+    parser.add_argument("--problems", type=positive, default=120, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=777, help="of the problems, 0 to 999 (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=_positive, default=256, help="default: %(default)s")
+    parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
     parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
-    parser.add_argument("--batch", type=_positive, default=16, help="requests at once (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     return parser
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
     return number
 
 
-def _value(text: str) -> object:
-    """The words of `WORDS`, a whole number, a number, or else the text itself."""
-    if text in WORDS:
-        return WORDS[text]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _offline(settings: Settings) -> AbstractContextManager[Engine]:
+def open_offline(settings: Settings) -> Offline:
     from ..server.offline import Offline  # here, because it brings torch: --help and bad arguments need none
 
     return Offline(settings)

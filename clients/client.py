@@ -58,14 +58,15 @@ class Client:
     def chat(self, messages: Sequence[Message], *, model: str, options: Mapping[str, Any] | None = None) -> ChatStream:
         """A streamed answer, to be used in a `with` statement; leaving it early stops the answer.
 
-        `options` are the request's other parameters by name: max_tokens, temperature, decoder and so on.
+        `options` are the request's other parameters by name: max_tokens, temperature, decoder and so on. Usage is
+        always asked for; `stream_options` may ask for more.
         """
         body = {
             **(options or {}),
             "model": model,
             "messages": list(messages),
             "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream_options": {**(options or {}).get("stream_options", {}), "include_usage": True},
         }
         return ChatStream(self._http.stream("POST", "/v1/chat/completions", json=body), self._unreachable)
 
@@ -118,8 +119,10 @@ class ChatStream:
             self.usage = chunk.usage or self.usage
             for choice in chunk.choices:
                 text = choice.delta.content or ""
-                if text or choice.finish_reason:
-                    yield ChatDelta(index=choice.index, text=text, finish_reason=choice.finish_reason)
+                if text or choice.finish_reason or chunk.lanes:
+                    yield ChatDelta(
+                        index=choice.index, text=text, finish_reason=choice.finish_reason, lanes=chunk.lanes
+                    )
         raise StreamError("the stream broke off before its end")
 
 

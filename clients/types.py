@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from pydantic import BaseModel, Field
 
@@ -18,11 +18,15 @@ class Usage(BaseModel):
 
 
 class ChatDelta(BaseModel):
-    """Text that has been added to a choice; `finish_reason` is set on its last one."""
+    """Text that has been added to a choice; `finish_reason` is set on its last one.
+
+    Where lanes were asked for, each step's are in a delta of their own, as the server wrote them.
+    """
 
     index: int = 0
     text: str = ""
     finish_reason: str | None = None
+    lanes: dict[str, Any] | None = None
 
 
 class Delta(BaseModel):
@@ -38,6 +42,7 @@ class Choice(BaseModel):
 class Chunk(BaseModel):
     choices: list[Choice] = Field(default_factory=list)
     usage: Usage | None = None
+    lanes: dict[str, Any] | None = None
 
 
 class Model(BaseModel):

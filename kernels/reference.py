@@ -76,6 +76,8 @@ def paged_attention(
     bounds, lengths = row_starts.tolist(), visible.tolist()
     for row, length in enumerate(lengths):
         start, end = bounds[row], bounds[row + 1]
+        if start == end:  # a row without spans asks nothing of the last block
+            continue
         pages = page_table[row, : -(-length // page_size)]
         k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
         q = queries[start:end].transpose(0, 1)
@@ -103,6 +105,25 @@ def _probability(logits: Tensor, best: Tensor, chosen: Tensor) -> Tensor:
     ties = (logits == best[:, None]).sum(-1)
     total = ties.double() + weights.sum(-1).double()
     return (chosen.double() - best.double()).exp() / total
+
+
+def replace_ends(
+    logits: Tensor, tokens: Tensor, confidence: Tensor, endless: Tensor, end_ids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`tokens` and their `confidence`, but where `endless` and an end token is proposed, the best other token with its
+    own probability: ([N] int64, [N] float64).
+
+    logits [N, V]; tokens [N] int64; confidence [N] float64; endless [N] bool; end_ids [any] int64.
+    """
+    where = (endless & torch.isin(tokens, end_ids)).nonzero()[:, 0]
+    if not len(where):
+        return tokens, confidence
+    rows = logits[where]
+    best, others = rows.amax(-1), rows.index_fill(-1, end_ids, float("-inf")).max(dim=-1)
+    return (
+        tokens.index_copy(0, where, others.indices),
+        confidence.index_copy(0, where, _probability(rows, best, others.values)),
+    )
 
 
 def sample(

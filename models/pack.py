@@ -27,6 +27,7 @@ class Batch:
     threshold: Tensor  # [S] float32
     factor: Tensor  # [S] float32
     last_free: Tensor  # [S] bool
+    endless: Tensor  # [N] bool: no end token may commit there
     drawn: Tensor  # [M] int64: which of the projected positions are sampled, not argmax
     temperature: Tensor  # [M] float32
     top_p: Tensor  # [M] float32
@@ -39,15 +40,15 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
     spans = [(row, span) for row in rows for span in row.spans]
     row_sizes = np.array([row.tokens for row in rows])
     row_starts = _starts(row_sizes)
-    span_sizes = np.array([span.end - span.start for _, span in spans])
+    span_sizes = np.array([span.end - span.start for _, span in spans], np.int64)
     span_starts = _starts(span_sizes)
     spans_of_row = [len(row.spans) for row in rows]
     row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
-    first_token = row_starts[row_of_span] + [span.start - row.start for row, span in spans]
+    first_token = row_starts[row_of_span] + np.array([span.start - row.start for row, span in spans], np.int64)
     projected = np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1])
 
     samplings = [row.sampling for row, _ in spans]
-    hot = np.repeat(np.array([s.temperature > 0 for s in samplings]), span_sizes)
+    hot = np.repeat(np.array([s.temperature > 0 for s in samplings], np.bool_), span_sizes)
     drawn = np.flatnonzero(hot)
     owner = np.repeat(np.arange(len(spans)), span_sizes)[drawn]
     seeds = np.array([s.seed for s in samplings], np.int64)[owner].view(np.int32)
@@ -61,15 +62,16 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
         "projected": projected,
         "projected_starts": span_starts[_starts(np.array(spans_of_row))],
         "span_starts": span_starts,
-        "sure": np.array([span.transfer.sure for _, span in spans]),
+        "sure": np.array([span.transfer.sure for _, span in spans], np.int32),
         "threshold": _bits([span.transfer.threshold for _, span in spans]),
         "factor": _bits([span.transfer.factor for _, span in spans]),
-        "last_free": np.array([span.transfer.last_free for _, span in spans]),
+        "last_free": np.array([span.transfer.last_free for _, span in spans], np.bool_),
+        "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
         "drawn": drawn,
         "temperature": _bits([s.temperature for s in samplings])[owner],
         "top_p": _bits([s.top_p for s in samplings])[owner],
         "seeds": seeds,
-        "steps": np.array([row.step for row, _ in spans])[owner],
+        "steps": np.array([row.step for row, _ in spans], np.int32)[owner],
     }
     buffer = torch.from_numpy(np.concatenate([part.astype(np.int32, copy=False) for part in sections.values()]))
     buffer = buffer.to(device, non_blocking=True)
@@ -87,6 +89,7 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
         threshold=views["threshold"].view(torch.float32),
         factor=views["factor"].view(torch.float32),
         last_free=views["last_free"].bool(),
+        endless=views["endless"].bool(),
         drawn=views["drawn"].long(),
         temperature=views["temperature"].view(torch.float32),
         top_p=views["top_p"].view(torch.float32),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,18 +41,27 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Where the network runs and in which numbers. `threads` None takes every core."""
+    """Where the network runs and in which numbers. `threads` None takes every core that the
+    process may use, or what `OMP_NUM_THREADS` says."""
 
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
 
 
-def load_runner(directory: Path, config: ModelConfig, memory: Memory, hardware: Hardware) -> Runner:
-    """Loads the weights and takes the memory. Raises `ModelError`."""
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load_runner(
+    directory: Path, config: ModelConfig, memory: Memory, hardware: Hardware, end_ids: Collection[int]
+) -> Runner:
+    """Loads the weights and takes the memory; `end_ids` end an answer. Raises `ModelError`."""
     if hardware.device == "cuda":
         raise ModelError("device 'cuda' needs kernels that are not there yet: use 'cpu'")
-    torch.set_num_threads(hardware.threads or os.cpu_count() or 1)
+    if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
+        torch.set_num_threads(hardware.threads or _cores())
     # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
     dtype = DTYPES["float32" if hardware.dtype == "auto" else hardware.dtype]
     network = Llada(config, load_weights(directory, tensor_shapes(config), dtype))
@@ -60,4 +70,4 @@ def load_runner(directory: Path, config: ModelConfig, memory: Memory, hardware: 
     except RuntimeError:
         tokens = memory.pages * memory.page_size
         raise ModelError(f"no memory for keys and values of {tokens} positions: lower kv_cache_tokens") from None
-    return Runner(network, pages, memory.slots, banned=[config.mask_id])
+    return Runner(network, pages, memory.slots, [config.mask_id], sorted(end_ids))

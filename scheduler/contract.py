@@ -45,11 +45,15 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part `[start, end)` of a row in which masks may commit in this step: one lane."""
+    """The part `[start, end)` of a row in which masks may commit in this step: a lane, or the look-ahead behind all.
+
+    Without `may_end` no end token is proposed there: the next best stands in, with its own small probability.
+    """
 
     start: int
     end: int
     transfer: Transfer
+    may_end: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step.
 
     Its keys and values are written in place; its queries then see all keys in `[0, visible)`, without a causal mask.
+    A row without spans only renews keys and values.
     """
 
     slot: int
@@ -74,7 +79,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A request that enters a slot: before the step, its canvas becomes `prompt` and masks, on these pages."""
+    """What a slot holds from this step on: its canvas becomes `prompt` and masks behind it, on these pages.
+
+    `prompt` may hold masks. Pages keep what was written to them, so a slot can be placed anew in mid-answer.
+    """
 
     slot: int
     prompt: Ints
@@ -95,11 +103,13 @@ class StepPlan:
 class StepResult:
     """What the canvas holds after the step, over the positions of all spans in the order of the plan.
 
-    `tokens` [positions] are token ids, the mask id where still open; `confidence` [positions] is the probability of
-    the proposal at that position in this step; `device_s` is the time the device took, in seconds.
+    `tokens` [positions] are token ids, the mask id where still open; `proposals` [positions] are what the network
+    proposes there, and `confidence` [positions] the probabilities of these proposals; `device_s` is the time the
+    device took, in seconds.
     """
 
     tokens: Ints
+    proposals: Ints
     confidence: Floats
     device_s: float
 

@@ -5,13 +5,16 @@ A request names a row and may override its knobs; `resolve` checks them and buil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .boundaries import Boundary
+from .budget import BLOCK_LENGTHS
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
-from .knobs import CANVAS, KnobError, Knobs, check
+from .knobs import AUTO, CANVAS, KnobError, Knobs, check
 from .policies import AsyncLane, Blockwise, LanePolicy
-from .rules import CommitRule, Factor, Quota, Threshold
+from .rules import CommitAtFork, CommitRule, Factor, Later, Quota, Threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +28,19 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A method with its knobs set, for a canvas of known length. `lookahead` None sees the whole canvas;
-    `early_stop` ends the request once everything before its first end token is committed."""
+    """A method with its knobs set, for a canvas of known length."""
 
     name: str
     policy: LanePolicy
     rule: CommitRule
     cache: Callable[[], CachePolicy]
-    lookahead: int | None
-    early_stop: bool
+    lookahead: int | None  # positions behind the last lane; None: the whole canvas
+    early_stop: bool  # the request ends once everything before its first end token is committed
+    draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
+    end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
+    max_lanes: int = 1
+    adaptive: bool = False  # blocks are as long as the load allows
+    isolated_row: int = 0  # longest row of an isolated refine lane; 0: siblings are not isolated
 
 
 def _blockwise(knobs: Knobs) -> LanePolicy:
@@ -41,7 +48,16 @@ def _blockwise(knobs: Knobs) -> LanePolicy:
 
 
 def _asynclane(knobs: Knobs) -> LanePolicy:
-    return AsyncLane(knobs.integer("block_length"), knobs.integer("max_lanes"), knobs.number("min_fill"))
+    return AsyncLane(
+        block_length=BLOCK_LENGTHS[0] if knobs["block_length"] == AUTO else knobs.integer("block_length"),
+        max_lanes=knobs.integer("max_lanes"),
+        min_fill=knobs.number("min_fill"),
+        min_steps=knobs.integer("min_steps"),
+        boundary=Boundary[knobs.text("boundary").upper()],
+        stable_steps=knobs.integer("stable_steps"),
+        coupled=knobs["siblings"] == "coupled",
+        early_stop=knobs["early_stop"] is True,
+    )
 
 
 METHODS: Mapping[str, Method] = {
@@ -58,13 +74,24 @@ METHODS: Mapping[str, Method] = {
     "asynclane": Method(
         policy=_asynclane,
         defaults={
-            "threshold": 0.95,
-            "block_length": 32,
+            "threshold": 0.93,
+            "block_length": 40,
             "cache": "compact",
             "lookahead": 32,
+            "draft_threshold": 0.99,
+            "end_threshold": 0.5,
+            "later_threshold": 0.98,
             "max_lanes": 4,
             "min_fill": 0.1,
-            "refresh_every": 2,
+            "min_steps": 1,
+            "boundary": "auto",
+            "stable_steps": 0,
+            "siblings": "live",
+            "refresh_every": 0,
+            "refresh_on": "lanes",
+            "reuse": True,
+            "settle": True,
+            "early_stop": True,
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
@@ -73,11 +100,15 @@ METHODS: Mapping[str, Method] = {
 # Exactly one of these decides which positions commit; naming one replaces the method's own.
 RULES: tuple[str, ...] = ("steps", "threshold", "factor")
 
+COMPACT_KNOBS = ("refresh_every", "refresh_on", "reuse", "settle")
+
 CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
     "none": lambda knobs: NoCache(),
     "prefix": lambda knobs: Prefix(),
     "dual": lambda knobs: Dual(),
-    "compact": lambda knobs: Compact(knobs.integer("refresh_every")),
+    "compact": lambda knobs: Compact(
+        knobs.integer("refresh_every"), knobs.text("refresh_on"), knobs["reuse"] is True, knobs["settle"] is True
+    ),
 }
 
 
@@ -98,25 +129,62 @@ def resolve(name: str, overrides: Mapping[str, object], length: int) -> Decoder:
         raise KnobError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
     inherited = {k: v for k, v in method.defaults.items() if not (chosen and k in RULES)}
     knobs = Knobs({**inherited, **{knob: check(knob, value) for knob, value in overrides.items()}})
-    whole_canvas = knobs.get("lookahead", CANVAS) == CANVAS
-    if knobs.get("cache") == "dual" and not whole_canvas:
-        raise KnobError("cache", f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}")
-    if "refresh_every" in overrides and knobs.get("cache") != "compact":
-        raise KnobError("refresh_every", f"cache {knobs.get('cache')!r} has its own refreshes, only 'compact' asks")
-    if knobs.get("cache") == "compact" and "refresh_every" not in known:
-        raise KnobError("cache", f"cache 'compact' is not for decoder {name!r}, which sees the whole canvas")
+    _check_together(name, knobs, overrides, length)
+    lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
+    adaptive = knobs["block_length"] == AUTO
     cache = CACHES[knobs.text("cache")]
+    isolated = knobs.get("siblings") == "isolated"
     return Decoder(
         name=name,
         policy=method.policy(knobs),
         rule=_rule(knobs, length),
         cache=lambda: cache(knobs),
-        lookahead=None if whole_canvas else knobs.integer("lookahead"),
+        lookahead=lookahead,
         early_stop=knobs.get("early_stop") is not False,
+        draft_threshold=knobs.threshold("draft_threshold"),
+        end_threshold=knobs.threshold("end_threshold"),
+        max_lanes=knobs.integer("max_lanes") if "max_lanes" in knobs else 1,
+        adaptive=adaptive,
+        isolated_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
     )
 
 
+def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
+    """Raises `KnobError` for knobs that make no sense together."""
+    cache, lookahead = knobs.get("cache"), knobs.get("lookahead", CANVAS)
+    if cache == "dual" and lookahead != CANVAS:
+        raise KnobError("cache", f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}")
+    if cache == "compact" and "refresh_every" not in knobs:
+        raise KnobError("cache", f"cache 'compact' is not for decoder {name!r}, which sees the whole canvas")
+    for knob in COMPACT_KNOBS:
+        if knob in overrides and cache != "compact":
+            raise KnobError(knob, f"{knob} is asked by cache 'compact' alone, not by {cache!r}")
+    if "lookahead" in overrides and lookahead != CANVAS and knobs.integer("lookahead") > length:
+        raise KnobError("lookahead", f"lookahead {lookahead} is larger than the canvas of {length} (max_tokens)")
+    if knobs["block_length"] == AUTO:
+        _check_adaptive(name, knobs)
+    if knobs.get("siblings") == "isolated" and (cache != "compact" or lookahead == CANVAS):
+        raise KnobError("siblings", "isolated siblings need cache 'compact' and a lookahead that is a number")
+    if knobs.get("boundary") == "stable" and not knobs["stable_steps"]:
+        raise KnobError("stable_steps", "boundary 'stable' needs stable_steps of at least 1")
+
+
+def _check_adaptive(name: str, knobs: Knobs) -> None:
+    if name != "asynclane":
+        raise KnobError("block_length", f"block_length {AUTO!r} is for decoder 'asynclane', not for {name!r}")
+    if knobs.get("steps") is not None or knobs["siblings"] == "isolated":
+        raise KnobError("block_length", f"block_length {AUTO!r} excludes steps and isolated siblings")
+
+
 def _rule(knobs: Knobs, length: int) -> CommitRule:
+    rule = _plain_rule(knobs, length)
+    later = knobs.threshold("later_threshold")
+    if later < 1:
+        rule = Later(rule, later)
+    return CommitAtFork(rule) if knobs.get("siblings") == "commit" else rule
+
+
+def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
     if knobs.get("threshold") is not None:
         return Threshold(knobs.number("threshold"))
     if knobs.get("factor") is not None:

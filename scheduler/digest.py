@@ -1,60 +1,78 @@
-"""Reads what a step left in every lane of every request, in a dozen numpy calls over all positions at once."""
+"""Reads what a step left in every lane of every request, in some numpy calls over all positions at once."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+
+from .boundaries import Bools, Boundary, Longs, Nesting, Packed, boundaries
 from .contract import Ints
 from .policies.base import ABSENT, LaneFacts
-from .vocabulary import DELIMITER, DIGIT, END, PERIOD, Vocabulary
+from .tree import Lane
+from .vocabulary import END, Vocabulary
 
 FAR = np.iinfo(np.int64).max
 
 
-def lane_facts(tokens: list[Ints], starts: list[int], min_fill: list[float], vocabulary: Vocabulary) -> list[LaneFacts]:
-    """Facts of each lane, from the `tokens` it holds, the canvas position at which it `starts` and its share.
+class View(NamedTuple):
+    """A request after a step: `tokens` [positions] from the start of its first live lane to the end of its last, and
+    `settled` alike, which of them the network has proposed again and again (None: nobody asked)."""
 
-    A delimiter counts if it is neither the first nor the last position of its lane and no decimal point.
-    """
-    sizes = np.array([len(lane) for lane in tokens])
-    packed = np.concatenate(tokens)
-    first = np.cumsum(sizes) - sizes
-    offset = np.arange(len(packed)) - np.repeat(first, sizes)
-    classes = vocabulary.classes[packed]
+    lanes: Sequence[Lane]
+    tokens: Ints
+    settled: Bools | None
+    boundary: Boundary
+    nesting: Nesting
+    min_fill: float
+
+
+def lane_facts(views: Sequence[View], vocabulary: Vocabulary) -> list[list[LaneFacts]]:
+    """Facts of each live lane of each request. A boundary counts if it is neither the first nor the last position of
+    its lane, and enough before it is committed."""
+    if not views:
+        return []
+    packed = np.concatenate([view.tokens for view in views])
+    starts = np.cumsum([0, *(len(view.tokens) for view in views[:-1])])
+    lanes = [(lane, view, start) for view, start in zip(views, starts.tolist(), strict=True) for lane in view.lanes]
+    first = np.array([start + lane.start - view.lanes[0].start for lane, view, start in lanes])
+    sizes = np.array([lane.end - lane.start for lane, _, _ in lanes])
+    # A lane's stretch reaches to the next lane: what lies between, if anything, is committed and belongs to none.
+    stretches = np.diff(first, append=len(packed))
+    offset = np.arange(len(packed)) - np.repeat(first, stretches)
+    inside = offset < np.repeat(sizes, stretches)
     masked = packed == vocabulary.mask_id
 
     open_through = np.cumsum(masked)
     open_before_lane = open_through[first] - masked[first]
-    open_here = open_through - np.repeat(open_before_lane, sizes)  # masks in [lane start, this position]
+    open_here = open_through - np.repeat(open_before_lane, stretches)  # masks in [lane start, this position]
     filled = offset + 1 - open_here
-
-    forks = (classes & DELIMITER) != 0
-    forks &= filled >= np.repeat(np.asarray(min_fill), sizes) * (offset + 1)
-    forks &= (offset > 0) & (offset < np.repeat(sizes, sizes) - 1)
-    forks &= ~_decimal_points(classes, masked)
+    step = Packed(packed, starts, [view.boundary for view in views], [view.nesting for view in views])
+    forks = boundaries(step, offset, vocabulary)
+    forks &= filled >= np.repeat([view.min_fill for _, view, _ in lanes], stretches) * (offset + 1)
+    forks &= (offset > 0) & (offset < np.repeat(sizes, stretches) - 1)
     fork = np.maximum.reduceat(np.where(forks, offset, ABSENT), first)
-    end = np.minimum.reduceat(np.where((classes & END) != 0, offset, FAR), first)
+    if any(view.settled is not None for view in views):
+        fork = np.where(fork == ABSENT, _stable_fork(views, offset, first, sizes), fork)
+    ends = inside & ((vocabulary.classes[packed] & END) != 0)
+    end = np.minimum.reduceat(np.where(ends, offset, FAR), first)
     ended = end != FAR
-    end = np.where(ended, end, ABSENT)
 
-    last = first + sizes - 1
-    origin = np.asarray(starts)
+    origin = np.array([lane.start for lane, _, _ in lanes])
     columns = (
-        open_here[last],
-        np.where(fork >= 0, fork + origin, ABSENT),
-        open_here[first + np.maximum(fork, 0)],
+        open_here[first + sizes - 1],
+        np.where(fork == ABSENT, ABSENT, fork + origin),
         np.where(ended, end + origin, ABSENT),
-        open_here[first + np.maximum(end, 0)],
     )
-    return [LaneFacts(*lane) for lane in zip(*(column.tolist() for column in columns), strict=True)]
+    facts = iter([LaneFacts(*lane) for lane in zip(*(column.tolist() for column in columns), strict=True)])
+    return [[next(facts) for _ in view.lanes] for view in views]
 
 
-def _decimal_points(classes: npt.NDArray[np.uint8], masked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Periods with a digit before them and a digit, or nothing yet, behind. Lanes' borders do no harm: a delimiter
-    there is not counted anyway."""
-    points: npt.NDArray[np.bool_] = (classes & PERIOD) != 0
-    digit = (classes & DIGIT) != 0
-    points[1:] &= digit[:-1]
-    points[:-1] &= digit[1:] | masked[1:]
-    return points
+def _stable_fork(views: Sequence[View], offset: Longs, first: Longs, sizes: Longs) -> Longs:
+    """The last position of each lane's leading run of settled proposals, if it is half of the lane, but not all."""
+    settled = np.concatenate(
+        [np.zeros(len(view.tokens), np.bool_) if view.settled is None else view.settled for view in views]
+    )
+    run = np.minimum.reduceat(np.where(settled, FAR, offset), first)
+    return np.where((run < sizes) & (2 * run >= sizes), run - 1, ABSENT)

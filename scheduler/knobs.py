@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from .boundaries import Boundary
 
 SHOWN_CHARS = 300  # of a message that quotes what was given
 
@@ -17,12 +20,12 @@ class KnobError(ValueError):
 
 
 class Range(NamedTuple):
-    """Numbers in `[low, high]`; `whole` excludes fractions, `word` is one more value that is no number."""
+    """Numbers in `[low, high]`; `whole` excludes fractions, `words` are more values, no numbers."""
 
     low: float
     high: float
     whole: bool = False
-    word: str | None = None
+    words: tuple[str, ...] = ()
 
 
 class Choice(NamedTuple):
@@ -30,17 +33,29 @@ class Choice(NamedTuple):
 
 
 CANVAS = "canvas"  # look-ahead to the end of the canvas
+OFF = "off"
+AUTO = "auto"  # as the load allows
 
 KNOBS: Mapping[str, Range | Choice] = {
     "steps": Range(1, 1_000_000, whole=True),
     "threshold": Range(0.0, 1.0),
     "factor": Range(0.0, 100.0),
-    "block_length": Range(1, 4096, whole=True),
+    "block_length": Range(1, 4096, whole=True, words=(AUTO,)),
     "cache": Choice(("none", "prefix", "dual", "compact")),
-    "lookahead": Range(0, 4096, whole=True, word=CANVAS),
+    "lookahead": Range(0, 4096, whole=True, words=(CANVAS,)),
+    "draft_threshold": Range(0.0, 1.0, words=(OFF,)),
+    "end_threshold": Range(0.0, 1.0, words=(OFF,)),
+    "later_threshold": Range(0.0, 1.0, words=(OFF,)),
     "max_lanes": Range(1, 64, whole=True),
     "min_fill": Range(0.0, 1.0),
+    "min_steps": Range(1, 4096, whole=True),
+    "boundary": Choice(tuple(boundary.name.lower() for boundary in Boundary)),
+    "stable_steps": Range(0, 4096, whole=True),
+    "siblings": Choice(("live", "isolated", "coupled", "commit")),
     "refresh_every": Range(0, 1_000_000, whole=True),
+    "refresh_on": Choice(("lanes", "forks", "steps")),
+    "reuse": Choice((True, False)),
+    "settle": Choice((True, False)),
     "early_stop": Choice((True, False)),
 }
 
@@ -51,14 +66,14 @@ def check(name: str, value: object) -> object:
         case Choice(values):
             if not any(type(value) is type(choice) and value == choice for choice in values):
                 raise KnobError(name, f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
-        case Range(low, high, whole, word):
-            if word is not None and value == word:
+        case Range(low, high, whole, words):
+            if value in words:
                 return value
             number = not isinstance(value, bool) and isinstance(value, int if whole else int | float)
             if not number or not low <= value <= high:  # type: ignore[operator]
                 kind = "a whole number" if whole else "a number"
-                extra = f" or {word!r}" if word else ""
-                raise KnobError(name, f"{name} must be {kind} from {low:g} to {high:g}{extra}, not {value!r}")
+                extra = "".join(f" or {word!r}" for word in words)
+                raise KnobError(name, f"{name} must be {kind} from {low} to {high}{extra}, not {value!r}")
     return value
 
 
@@ -76,6 +91,10 @@ class Knobs(dict[str, object]):
         if not isinstance(value, int | float):
             raise TypeError(f"{name} is not a number: {value!r}")
         return float(value)
+
+    def threshold(self, name: str) -> float:
+        """A confidence, above all that there are if the knob is off or the decoder has none."""
+        return math.inf if self.get(name, OFF) == OFF else self.number(name)
 
     def text(self, name: str) -> str:
         return str(self[name])

@@ -7,11 +7,17 @@ from enum import Enum
 
 import numpy as np
 
-from .caches import CachePolicy, Reach, Window
-from .contract import Ints, Sampling
+from .boundaries import Boundary, Nesting
+from .caches import CachePolicy, Progress, Reach, Window
+from .contract import Ints, Row, Sampling
 from .decoders import Decoder
+from .digest import View
+from .frames import Computed, Frame, Recorder
 from .policies.base import ABSENT, LaneFacts
+from .rows import Holding, Isolated, Layout, Together
+from .stability import Stability
 from .tree import LaneTree
+from .vocabulary import Vocabulary
 
 
 class State(Enum):
@@ -42,16 +48,21 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one answer needs. `prompt` are token ids; the canvas has `max_tokens` positions behind it."""
+    """What one answer needs. `prompt` are token ids; the canvas has `max_tokens` positions behind it.
+
+    A `watched` request tells what each step did to its lanes.
+    """
 
     id: int
     prompt: Ints
     max_tokens: int
     decoder: Decoder
     sampling: Sampling = field(default_factory=Sampling)
+    watched: bool = False
 
 
 NO_END = 1 << 30
+STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
 
 
 @dataclass(slots=True, eq=False)
@@ -61,29 +72,42 @@ class Sequence:
     request: Request
     tree: LaneTree
     cache: CachePolicy
-    canvas: Ints
-    mask_id: int
+    nesting: Nesting
+    stability: Stability | None
+    recorder: Recorder | None
     state: State = State.WAITING
     outcome: Outcome | None = None
-    slot: int = -1
-    pages: tuple[int, ...] = ()
+    held: Holding = field(default_factory=lambda: Holding((), ()))
     frontier: int = 0  # canvas positions before it are committed
     end_at: int = NO_END  # first end token committed so far
+    foreseen_end: int = NO_END  # first end token that the network is about to commit
     sent: int = 0  # canvas positions before it were handed out
     steps: int = 0
+    updates: int = 0  # steps that advanced the lanes
     computed_tokens: int = 0
     refreshes: int = 0
+    reused: int = 0  # full passes, the first or a refresh, that advanced the lanes as well
     served_at: int = 0  # the scheduler's step that last carried it, or admitted it
+    committed_last: int = 0  # tokens that the last step committed
+    frame: Frame | None = None  # what the last step did, if somebody watches
+    layout: Layout = field(init=False)
+    _progress: Progress = field(default_factory=lambda: Progress(0, 0, 0))
 
     @classmethod
-    def of(cls, request: Request, mask_id: int) -> Sequence:
-        length = request.max_tokens
+    def of(cls, request: Request, vocabulary: Vocabulary) -> Sequence:
+        policy, mask_id = request.decoder.policy, vocabulary.mask_id
+        tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id)
+        stable_steps = policy.stable_steps
+        if not policy.boundary.known_to(vocabulary):
+            stable_steps = stable_steps or STABLE_STEPS
+        policy.open(tree)
         return cls(
             request=request,
-            tree=LaneTree(request.decoder.policy.open(length), length),
+            tree=tree,
             cache=request.decoder.cache(),
-            canvas=np.full(length, mask_id, np.int32),
-            mask_id=mask_id,
+            nesting=Nesting(in_code=policy.boundary is Boundary.CODE),
+            stability=Stability(request.max_tokens, stable_steps) if stable_steps else None,
+            recorder=Recorder(tree.canvas, mask_id) if request.watched else None,
         )
 
     @property
@@ -91,8 +115,23 @@ class Sequence:
         return self.request.id
 
     @property
+    def canvas(self) -> Ints:
+        return self.tree.canvas
+
+    @property
+    def reused_refreshes(self) -> int:
+        """Refreshes that cost no call of their own: a decoder reuses all of its full passes, or none."""
+        return self.refreshes if self.reused else 0
+
+    @property
     def prompt_length(self) -> int:
         return len(self.request.prompt)
+
+    def hold(self, held: Holding, page_size: int) -> None:
+        """It is admitted, with what it needs on the device."""
+        self.held = held
+        isolated = self.request.decoder.isolated_row
+        self.layout = Isolated(held, self, page_size) if isolated else Together(held, self)
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -104,20 +143,58 @@ class Sequence:
         prompt, live, lookahead = self.prompt_length, self.tree.live, self.request.decoder.lookahead
         last = live[-1].end
         end = len(self.canvas) if lookahead is None else min(last + lookahead, self.tree.limit)
+        end = max(last, min(end, self.foreseen_end + 1))
         return Reach(prompt + live[0].start, prompt + last, prompt + end, prompt + self.frontier)
 
-    def advance(self, facts: list[LaneFacts], window: Window, reach: Reach) -> None:
-        """The canvas holds what a step over `window` brought; `facts` belong to the live lanes."""
-        finished = self.tree.finished
-        for lane in self.tree.live:
+    def view(self) -> View:
+        """What the digest reads of it."""
+        policy, live = self.request.decoder.policy, self.tree.live
+        start, end = live[0].start, live[-1].end
+        settled = None if self.stability is None else self.stability.settled(start, end)
+        return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill)
+
+    def take(self, start: int, tokens: Ints, proposals: Ints) -> None:
+        """A step left `tokens` from canvas position `start` on, and proposed `proposals`."""
+        part = self.canvas[start : start + len(tokens)]
+        self.committed_last += int(np.count_nonzero(part != tokens))
+        part[:] = tokens
+        if self.stability is not None:
+            self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
+
+    def foresee(self, end: int | None) -> None:
+        """The answer seems to end with the token at `end`, an absolute position."""
+        self.foreseen_end = NO_END if end is None else end - self.prompt_length
+
+    def advance(self, facts: list[LaneFacts], vocabulary: Vocabulary) -> None:
+        """The canvas holds what a step brought; `facts` belong to the live lanes."""
+        tree, started = self.tree, self.tree.live[0].start
+        finished, forks = tree.finished, tree.forks
+        if self.recorder is not None:
+            self.recorder.before(tree.live)
+        for lane, fact in zip(tree.live, facts, strict=True):
             lane.steps += 1
-        self.request.decoder.policy.advance(self.tree, facts)
-        self.cache.computed(window, reach, self.tree.finished - finished)
-        self.refreshes += window.refresh
-        self.computed_tokens += window.tokens
-        self.steps += 1
-        self.frontier = self._next_mask()
+            lane.masks = fact.open
+        self.request.decoder.policy.advance(tree, facts)
+        self.layout.follow(self)
         self.end_at = min([self.end_at, *(fact.end_at for fact in facts if fact.end_at != ABSENT)])
+        self.frontier = self._next_mask()
+        if tree.live:
+            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], vocabulary)
+        self.updates += 1
+        self._progress = Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
+
+    def count(self, window: Window, reach: Reach, rows: tuple[Row, ...]) -> None:
+        """A step of `rows` is behind it, which advanced the lanes if `window` drives them."""
+        progress = self._progress if window.drives else Progress(0, 0, reach.frontier)
+        self.cache.computed(window, reach, progress)
+        self.refreshes += window.refresh
+        self.reused += window.drives and (window.refresh or not self.steps)
+        self.computed_tokens += sum(row.tokens for row in rows)
+        if self.recorder is not None:
+            start, end = min(row.start for row in rows), max(row.end for row in rows)
+            computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
+            self.frame = self.recorder.after(self.tree, self.steps, computed)
+        self.steps += 1
 
     def hand_out(self) -> Ints:
         """The tokens that have become final since the last call, without end tokens."""
@@ -134,5 +211,5 @@ class Sequence:
         return Outcome.STOP if stopped else Outcome.LENGTH
 
     def _next_mask(self) -> int:
-        masked = self.canvas[self.frontier :] == self.mask_id
+        masked = self.canvas[self.frontier :] == self.tree.mask_id
         return self.frontier + int(masked.argmax()) if masked.any() else len(self.canvas)

@@ -8,11 +8,11 @@ sentences depend on numbers that are still open before them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from .contract import Transfer
-from .tree import Lane
+from .tree import Lane, Role
 
 
 class CommitRule(Protocol):
@@ -44,12 +44,36 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A lane's masks spread evenly over `steps` calls, the first calls taking the remainder.
-    Source: LLaDA, arXiv 2502.09992."""
+    """A lane's masks spread evenly over its budget of `steps` calls, the first calls taking the remainder; a fork
+    gives both lanes a budget of their own. Source: LLaDA, arXiv 2502.09992."""
 
     steps: int
 
     def transfer(self, lane: Lane, first: bool) -> Transfer:
-        share, rest = divmod(lane.masks, self.steps)
-        due = share + (lane.steps < rest)
+        due = -(-lane.masks // max(1, self.steps - lane.steps))
         return Transfer(sure=max(1, due) if first else due, threshold=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """`rule`, with a stricter threshold for the lanes behind the leftmost one."""
+
+    rule: CommitRule
+    threshold: float
+
+    def transfer(self, lane: Lane, first: bool) -> Transfer:
+        asked = self.rule.transfer(lane, first)
+        return asked if first else replace(asked, threshold=max(self.threshold, asked.threshold))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAtFork:
+    """`rule`, but a refine lane commits all that is left of it in its first call: AsyncLane's ablation
+    "commit-and-advance"."""
+
+    rule: CommitRule
+
+    def transfer(self, lane: Lane, first: bool) -> Transfer:
+        if lane.role is Role.REFINE:
+            return Transfer(sure=lane.masks, threshold=math.inf)
+        return self.rule.transfer(lane, first)

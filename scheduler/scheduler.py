@@ -7,16 +7,22 @@ goes first, so nobody starves.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
+
+from .budget import Budget
 from .caches import Reach, Window
 from .contract import Ints, Placement, Row, Span, StepPlan, StepResult
 from .digest import lane_facts
+from .frames import Frame
+from .knobs import KnobError
 from .pages import Limits, Pool
 from .request import Outcome, Request, Sequence, State
-from .tree import Lane
-from .vocabulary import Vocabulary
+from .rows import Holding, isolated_needs
+from .vocabulary import END, Vocabulary
 
 
 class QueueFull(Exception):
@@ -27,26 +33,34 @@ class QueueFull(Exception):
 class Update:
     """What a step brought a request: the tokens that became final, in output order, and its end, if it ended.
 
-    End tokens are not among `tokens`.
+    End tokens are not among `tokens`. `frame` tells those who watch what the step did to the lanes.
     """
 
     sequence: Sequence
     tokens: Ints
     outcome: Outcome | None
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A row of the step in flight, with what the commit needs to know of it."""
+    """What the step in flight computes of a request, and what the commit needs to know of it."""
 
     sequence: Sequence
     window: Window
     reach: Reach
+    rows: tuple[Row, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)
 
 
 class Scheduler:
-    def __init__(self, limits: Limits, vocabulary: Vocabulary) -> None:
+    def __init__(self, limits: Limits, vocabulary: Vocabulary, budget: Budget | None = None) -> None:
+        """`budget` is for requests with block_length 'auto'."""
         self.limits = limits
+        self.budget = budget
         self.slots = Pool(limits.slots)
         self.pages = Pool(limits.pages)
         self.waiting: deque[Sequence] = deque()
@@ -60,13 +74,18 @@ class Scheduler:
         return not self.waiting and not self.running
 
     def add(self, request: Request) -> Sequence:
-        """Queue a request. Raises `QueueFull`, and `ValueError` if it can never fit."""
+        """Queue a request. Raises `QueueFull`, `KnobError` and `ValueError` if it can never fit."""
         length = len(request.prompt) + request.max_tokens
         if length > self.limits.max_model_len:
             raise ValueError(f"{length} tokens exceed max_model_len {self.limits.max_model_len}")
         if len(self.waiting) >= self.limits.max_queue + self.slots.free:  # free slots are taken at the next plan
             raise QueueFull(f"{len(self.waiting)} requests are waiting, the limit is {self.limits.max_queue}")
-        sequence = Sequence.of(request, self._vocabulary.mask_id)
+        sequence = Sequence.of(request, self._vocabulary)
+        if request.decoder.adaptive and self.budget is None:
+            raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
+        slots, pages = self._needs(request)
+        if slots > self.limits.slots or pages > self.limits.pages:
+            raise KnobError("siblings", f"isolated siblings of so many lanes need {slots} requests' places at once")
         self.waiting.append(sequence)
         return sequence
 
@@ -87,14 +106,15 @@ class Scheduler:
         self._admit()
         rows: list[Row] = []
         placements: list[Placement] = []
-        budget = self.limits.step_tokens
+        room = self.limits.step_tokens
+        self._lengthen()
         for sequence in sorted(self.running.values(), key=_longest_waiting):
             work = self._work(sequence)
-            if work.window.tokens <= budget:
-                budget -= work.window.tokens
-                rows.append(self._row(work))
-                if not sequence.steps:
-                    placements.append(Placement(sequence.slot, sequence.request.prompt, sequence.pages))
+            if work.tokens <= room:
+                room -= work.tokens
+                rows += work.rows
+                placements += sequence.layout.placements
+                sequence.layout.placements.clear()
                 sequence.move(State.STEPPING)
                 self._in_flight.append(work)
         return StepPlan(tuple(placements), tuple(rows)) if rows else None
@@ -102,19 +122,17 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[Update]:
         """Take in a step: lanes advance, final tokens are handed out, what ended is freed."""
         self._step += 1
-        lanes = self._write(plan, result)
-        facts = lane_facts(
-            [work.sequence.canvas[lane.start : lane.end] for work, lane in lanes],
-            [lane.start for _, lane in lanes],
-            [work.sequence.request.decoder.policy.min_fill for work, _ in lanes],
-            self._vocabulary,
-        )
+        self._write(result)
+        self._foresee(result)
+        self._learn()
+        driven = [work for work in self._in_flight if work.window.drives]
+        facts = iter(lane_facts([work.sequence.view() for work in driven], self._vocabulary))
         updates = []
-        done = 0
         for work in self._in_flight:
             sequence = work.sequence
-            mine, done = facts[done : done + len(sequence.tree.live)], done + len(sequence.tree.live)
-            sequence.advance(mine, work.window, work.reach)
+            if work.window.drives:
+                sequence.advance(next(facts), self._vocabulary)
+            sequence.count(work.window, work.reach, work.rows)
             sequence.served_at = self._step
             updates.append(self._update(sequence))
         self._in_flight.clear()
@@ -136,51 +154,81 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raises `RuntimeError` if slots or pages leaked, or a state contradicts where a request is kept."""
-        self.slots.check([s.slot for s in self.running.values()])
-        self.pages.check([page for s in self.running.values() for page in s.pages])
+        self.slots.check([slot for s in self.running.values() for slot in s.held.slots])
+        self.pages.check([page for s in self.running.values() for page in s.held.pages])
         if any(s.state is not State.WAITING for s in self.waiting):
             raise RuntimeError("a request in the queue is not waiting")
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
     def _admit(self) -> None:
-        while self.waiting and self.slots.free:
+        while self.waiting:
             sequence = self.waiting[0]
-            needed = self.limits.pages_for(sequence.prompt_length + sequence.request.max_tokens)
-            if needed > self.pages.free:
+            slots, pages = self._needs(sequence.request)
+            if slots > self.slots.free or pages > self.pages.free:
                 break  # first come, first served: nobody overtakes
             self.waiting.popleft()
-            (sequence.slot,) = self.slots.take(1)
-            sequence.pages = self.pages.take(needed)
+            sequence.hold(Holding(self.slots.take(slots), self.pages.take(pages)), self.limits.page_size)
             sequence.served_at = self._step
             sequence.move(State.RUNNING)
             self.running[sequence.id] = sequence
 
+    def _needs(self, request: Request) -> tuple[int, int]:
+        """Slots and pages that a request can ever need."""
+        pages = self.limits.pages_for(len(request.prompt) + request.max_tokens)
+        if not request.decoder.isolated_row:
+            return 1, pages
+        extra = isolated_needs(request.decoder.max_lanes, request.decoder.isolated_row, self.limits.page_size)
+        return 1 + extra[0], pages + extra[1]
+
+    def _lengthen(self) -> None:
+        """Requests that adapt to the load get blocks as long as it allows."""
+        adaptive = [sequence for sequence in self.running.values() if sequence.request.decoder.adaptive]
+        if self.budget is not None and adaptive:
+            length = self.budget.block_length(len(adaptive))
+            for sequence in adaptive:
+                sequence.tree.block_length = length
+
     def _work(self, sequence: Sequence) -> Work:
         reach = sequence.reach()
-        return Work(sequence, sequence.cache.window(reach), reach)
+        window = sequence.cache.window(reach)
+        return Work(sequence, window, reach, sequence.layout.rows(sequence, window))
 
-    def _write(self, plan: StepPlan, result: StepResult) -> list[tuple[Work, Lane]]:
-        """Copies the result into the canvases; returns the live lanes of the step in order."""
+    def _write(self, result: StepResult) -> None:
+        """Copies the result into the canvases."""
         offset = 0
-        for work, row in zip(self._in_flight, plan.rows, strict=True):
+        for work in self._in_flight:
             sequence, prompt = work.sequence, work.sequence.prompt_length
-            for span in row.spans:
-                size = span.end - span.start
-                sequence.canvas[span.start - prompt : span.end - prompt] = result.tokens[offset : offset + size]
-                offset += size
-        return [(work, lane) for work in self._in_flight for lane in work.sequence.tree.live]
+            sequence.committed_last = 0
+            for span in (span for row in work.rows for span in row.spans):
+                part = slice(offset, offset := offset + span.end - span.start)
+                sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
 
-    def _row(self, work: Work) -> Row:
-        sequence, window = work.sequence, work.window
-        request, prompt = sequence.request, sequence.prompt_length
-        transfer = request.decoder.rule.transfer
-        first = sequence.tree.live[0]
-        spans = tuple(
-            Span(max(prompt + lane.start, window.start), prompt + lane.end, transfer(lane, lane is first))
-            for lane in sequence.tree.live
-        )
-        return Row(sequence.slot, window.start, window.end, window.visible, spans, request.sampling, sequence.steps)
+    def _learn(self) -> None:
+        """Tells the budget what the step in flight brought the requests that adapt to the load."""
+        adaptive = [work for work in self._in_flight if work.sequence.request.decoder.adaptive]
+        if self.budget is not None and adaptive:
+            commits = sum(work.sequence.committed_last for work in adaptive)
+            self.budget.observe(len(adaptive), sum(work.tokens for work in adaptive), commits)
+
+    def _foresee(self, result: StepResult) -> None:
+        """Tells each request where the network is about to end its answer: the first open position at which it
+        proposes an end token with enough confidence."""
+        spans = [(work, span) for work in self._in_flight for row in work.rows for span in row.spans]
+        if not spans:
+            return
+        sizes = [span.end - span.start for _, span in spans]
+        # A refine lane may not end the answer, whatever it proposes.
+        enough = [_end_threshold(work, span) for work, span in spans]
+        ends = (self._vocabulary.classes[result.proposals] & END) != 0
+        ends &= result.tokens == self._vocabulary.mask_id
+        ends &= result.confidence >= np.repeat(enough, sizes)
+        origin = np.repeat([span.start for _, span in spans], sizes)
+        offset = np.arange(len(ends)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        owner = np.repeat([work.sequence.id for work, _ in spans], sizes)
+        first = dict(zip(owner[ends][::-1].tolist(), (origin + offset)[ends][::-1].tolist(), strict=True))
+        for work in self._in_flight:
+            work.sequence.foresee(first.get(work.sequence.id))
 
     def _update(self, sequence: Sequence) -> Update:
         if sequence.state is State.LEAVING:
@@ -191,16 +239,21 @@ class Scheduler:
         sequence.outcome = sequence.ending()
         if sequence.outcome is not None:
             self._release(sequence)
-        return Update(sequence, tokens, sequence.outcome)
+        return Update(sequence, tokens, sequence.outcome, sequence.frame)
 
     def _release(self, sequence: Sequence) -> None:
         if sequence.state is State.WAITING:
             self.waiting.remove(sequence)
         else:
             del self.running[sequence.id]
-            self.slots.give((sequence.slot,))
-            self.pages.give(sequence.pages)
+            self.slots.give(sequence.held.slots)
+            self.pages.give(sequence.held.pages)
         sequence.move(State.FINISHED)
+
+
+def _end_threshold(work: Work, span: Span) -> float:
+    asked = work.sequence.request.decoder.end_threshold
+    return asked if span.may_end or span.start >= work.reach.last else math.inf
 
 
 def _longest_waiting(sequence: Sequence) -> tuple[int, int]:

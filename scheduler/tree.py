@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+
+from .contract import Ints
+
 
 class Role(Enum):
     """A generate lane may fork and has a successor; a refine lane finishes what is left before a fork."""
@@ -15,8 +19,13 @@ class Role(Enum):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A live range `[start, end)` of the canvas. `masks` counts its open positions at birth, `steps` its calls."""
+    """A live range `[start, end)` of the canvas. `masks` counts its open positions, `steps` its calls so far.
 
+    `id` counts the lanes of a request from 0; `parent` is the lane that it goes on from.
+    """
+
+    id: int
+    parent: int | None
     role: Role
     start: int
     end: int
@@ -27,28 +36,47 @@ class Lane:
 @dataclass(slots=True)
 class LaneTree:
     """Live lanes, left to right, never overlapping. Only the rightmost one can be a generate lane, so depth-first
-    order of the tree is canvas order and a request's lanes travel as one row."""
+    order of the tree is canvas order. Positions before, between and behind lanes are committed or out of reach."""
 
-    live: list[Lane]
-    limit: int  # canvas positions from here on are out of reach: the canvas, or the answer, ends
-    born: int = field(init=False)
+    canvas: Ints
+    mask_id: int
+    block_length: int = 0  # of the generate lanes to come
+    limit: int = field(init=False)  # canvas positions from here on are out of reach: the canvas, or the answer, ends
+    live: list[Lane] = field(default_factory=list)
+    born: int = 0
     forks: int = 0
     finished: int = 0
     cancelled: int = 0
 
     def __post_init__(self) -> None:
-        self.born = len(self.live)
+        self.limit = len(self.canvas)
 
-    def add(self, start: int, end: int, masks: int) -> None:
-        """A generate lane at the right end."""
-        self.live.append(Lane(Role.GENERATE, start, end, masks))
+    def masks(self, start: int, end: int) -> int:
+        """Open positions in `[start, end)`."""
+        return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
+
+    def append(self, start: int, parent: Lane | None = None) -> None:
+        """A generate lane at the right end, a block from the first open position on; none if nothing is open up to
+        the limit."""
+        open_ = self.canvas[start : self.limit] == self.mask_id
+        if not open_.any():
+            return
+        start += int(open_.argmax())
+        end = min(start + self.block_length, self.limit)
+        origin = None if parent is None else parent.id
+        self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end)))
         self.born += 1
 
-    def fork(self, lane: Lane, at: int, end: int, masks: int) -> None:
-        """`lane` becomes the refine lane of `[start, at)`, a new generate lane goes on over `[at, end)`."""
-        lane.role, lane.end = Role.REFINE, at
+    def cut(self, lane: Lane, end: int) -> None:
+        lane.end = end
+        lane.masks = self.masks(lane.start, end)
+
+    def fork(self, lane: Lane, at: int) -> None:
+        """`lane` becomes the refine lane of `[start, at)`, a new generate lane goes on behind it."""
+        self.cut(lane, at)
+        lane.role, lane.steps = Role.REFINE, 0
         self.forks += 1
-        self.add(at, end, masks)
+        self.append(at, lane)
 
     def finish(self, lane: Lane) -> None:
         self.live.remove(lane)
@@ -58,7 +86,7 @@ class LaneTree:
         """The answer ends with the token at `position`: lanes behind it are cancelled, the one across it is cut."""
         self.limit = position + 1
         kept = [lane for lane in self.live if lane.start < self.limit]
-        for lane in kept:
-            lane.end = min(lane.end, self.limit)
         self.cancelled += len(self.live) - len(kept)
         self.live = kept
+        if kept and kept[-1].end > self.limit:
+            self.cut(kept[-1], self.limit)

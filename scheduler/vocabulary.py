@@ -1,4 +1,4 @@
-"""What the scheduler knows of a vocabulary: which ids are masks, ends of answers, delimiters, digits."""
+"""What the scheduler knows of a vocabulary: which ids are masks, ends of answers, boundaries in prose and code."""
 
 from __future__ import annotations
 
@@ -8,12 +8,29 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-END, DELIMITER, DIGIT, PERIOD = 1, 2, 4, 8
+# Token classes, bits of one table.
+END = 1
+SENTENCE = 2  # ends a sentence
+LINE = 4  # ends with a line break, or one and spaces
+COMMA = 8
+DIGIT = 16
+PERIOD = 32  # a full stop with nothing but spaces around it: in a number, it is no sentence end
+FENCE = 64  # opens or closes a block of code
+UNFINISHED = 128  # what it holds before its line break, or all of it, does not complete a statement
+BARE = 256  # a line break with nothing before it: what was before decides
+DOUBLE = 512  # an odd number of double quotes
+SINGLE = 1024  # an odd number of single quotes
 
-# A sentence end with closing quotes or brackets behind it, or a line break.
-_SENTENCE_END = re.compile(
-    r"""\s*[.?!\u3002\uff01\uff1f\u2026\u061f\u0964]["'\u201d\u2019)\]\u300d\u300f]*\s*|\s*\n\s*"""
+# Unicode's Sentence_Terminal characters that end sentences in living scripts.
+_TERMINALS = (
+    ".?!\u0589\u061d-\u061f\u06d4\u0700-\u0702\u0964\u0965\u104a\u104b\u1362\u1367\u1368\u166e\u17d4\u17d5\u1803\u1809"
+    "\u1944\u1945\u203c\u203d\u2047-\u2049\u2026\u3002\ua4ff\ua60e\ua6f3\ua92f\uabeb\ufe12\ufe52\ufe56\ufe57"
+    "\uff01\uff0e\uff1f\uff61"
 )
+_CLOSERS = "\"'\u201d\u2019\u00bb\u203a)\\]\u300d\u300f\uff09"
+_SENTENCE = re.compile(rf"\s*[{_TERMINALS}][{_CLOSERS}]*\s*")
+_COMMAS = re.compile(r"\s*[,;:\u060c\u061b\u3001\uff0c\uff1b]\s*")
+_UNFINISHED = re.compile(r".*[-,\\+*/=%&|^<>:@(\[{]|(.*[^\w])?(and|or|not|in|is|if|else|for|while|lambda)")
 
 
 class Vocabulary:
@@ -22,13 +39,34 @@ class Vocabulary:
     def __init__(self, pieces: Sequence[str], mask_id: int, end_ids: Iterable[int]) -> None:
         """`pieces[id]` is the text of a token; special tokens have none."""
         self.mask_id = mask_id
-        self.classes: npt.NDArray[np.uint8] = np.zeros(len(pieces), np.uint8)
-        for token, piece in enumerate(pieces):
-            if _SENTENCE_END.fullmatch(piece):
-                self.classes[token] |= DELIMITER
-            if piece.strip(" ") == ".":  # with a line break behind it, it is no decimal point
-                self.classes[token] |= PERIOD
-            if piece.strip().isdigit():
-                self.classes[token] |= DIGIT
+        self.classes: npt.NDArray[np.uint16] = np.array([_classes(piece) for piece in pieces], np.uint16)
+        self.brackets: npt.NDArray[np.int8] = np.array([_brackets(piece) for piece in pieces], np.int8)
         for token in end_ids:
             self.classes[token] = END
+
+    def has(self, kinds: int) -> bool:
+        """Whether any token belongs to one of `kinds`."""
+        return bool((self.classes & kinds).any())
+
+
+def _classes(piece: str) -> int:
+    line, breaks, rest = piece.partition("\n")
+    words, ends_line = line.strip(), bool(breaks) and not rest.strip()
+    return (
+        SENTENCE * bool(_SENTENCE.fullmatch(piece))
+        | LINE * ends_line
+        | COMMA * bool(_COMMAS.fullmatch(piece))
+        | DIGIT * piece.strip().isdigit()
+        | PERIOD * (piece.strip(" ") == ".")
+        | FENCE * ("```" in piece)
+        | UNFINISHED * bool(_UNFINISHED.fullmatch(words))
+        | BARE * (ends_line and not words)
+        | DOUBLE * (piece.count('"') % 2)
+        | SINGLE * (piece.count("'") % 2)
+    )
+
+
+def _brackets(piece: str) -> int:
+    """Brackets opened less brackets closed."""
+    net = sum(map(piece.count, "([{")) - sum(map(piece.count, ")]}"))
+    return max(-127, min(127, net))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ from fastapi import FastAPI
 
 from ..models.config import ModelConfig, ModelError, read_config
 from ..models.registry import Hardware, Memory, find_model, load_runner
+from ..scheduler.boundaries import Boundary
+from ..scheduler.budget import Budget, StepCost
 from ..scheduler.decoders import METHODS, RULES
 from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
@@ -21,6 +24,8 @@ from .engine import Device, Engine
 from .metrics import Metrics
 from .settings import Settings
 from .text import Text
+
+MEASURED = (16, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +62,14 @@ def build_parts(settings: Settings) -> Parts:
     # The thread that will run the model also loads it: OpenMP keeps a team for every thread that has computed, and
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
-    runner = worker.submit(load_runner, directory, config, memory, hardware).result()
+    runner = worker.submit(load_runner, directory, config, memory, hardware, text.end_ids).result()
+    sizes = [size for size in MEASURED if size <= limits.step_tokens]
+    seconds = list(worker.map(runner.step_seconds, sizes))
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
+    warn_of_missing_boundaries(vocabulary)
+    scheduler = Scheduler(limits, vocabulary, Budget(StepCost(sizes, seconds)))
     metrics = Metrics(pages_total=limits.pages)
-    engine = Engine(Scheduler(limits, vocabulary), Device(runner, worker), text, metrics, settings.decoder)
+    engine = Engine(scheduler, Device(runner, worker), text, metrics, settings.decoder)
     return Parts(engine, text, metrics, limits)
 
 
@@ -83,6 +92,16 @@ def build_service(settings: Settings) -> Service:
 
     app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan)
     return Service(app, parts.engine.drain)
+
+
+def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
+    """A lane cannot fork at what the tokenizer has no token for."""
+    missing = [boundary.name.lower() for boundary in Boundary if not boundary.known_to(vocabulary)]
+    if missing:
+        logging.getLogger(__name__).warning(
+            "the tokenizer has no token for the boundaries %s: there, lanes fork where proposals have settled",
+            ", ".join(missing),
+        )
 
 
 def _load_text(directory: Path) -> Text:

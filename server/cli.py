@@ -9,12 +9,23 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from .settings import Settings, SettingsError, add_flags, api_key_from, installed_version, read_settings
+from .settings import (
+    Settings,
+    SettingsError,
+    add_flags,
+    api_key_from,
+    color_allowed,
+    cursor_moves,
+    installed_version,
+    read_settings,
+)
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 FLUSH_S = 5  # for the last bytes of answers that are done
+DEFAULT_PAGE = "trace.html"
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -35,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _serve(read_settings(arguments, environ))
             case "generate":
                 return _generate(read_settings(arguments, environ), arguments)
+            case "trace":
+                return _trace(read_settings(arguments, environ), arguments, environ)
             case "chat":
                 return _chat(arguments, environ)
             case _:
@@ -54,12 +67,15 @@ def build_parser() -> argparse.ArgumentParser:
     add_flags(serve)
 
     generate = commands.add_parser("generate", help="answer one prompt here, without a server")
-    generate.add_argument("prompt")
-    generate.add_argument("--max-tokens", type=_positive, default=None)
-    generate.add_argument("--temperature", type=_temperature, default=0.0)
-    generate.add_argument("--seed", type=_seed, default=0)
-    generate.add_argument("--raw", action="store_true", help="the prompt is text to continue, not a chat message")
+    _add_question(generate)
     add_flags(generate)
+
+    trace = commands.add_parser("trace", help="answer one prompt here, and show which lanes wrote it")
+    _add_question(trace)
+    trace.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="of the decoder; repeatable")
+    trace.add_argument("--out", default=None, metavar="FILE", help=f"page to write; default: {DEFAULT_PAGE}")
+    trace.add_argument("--live", action="store_true", help="show it here; a page is then written only to --out")
+    add_flags(trace)
 
     chat = commands.add_parser("chat", help="talk to a running server")
     chat.add_argument("--url", default=DEFAULT_URL, help="default: %(default)s")
@@ -72,6 +88,14 @@ def build_parser() -> argparse.ArgumentParser:
 
     commands.add_parser("version", help="print the version")
     return parser
+
+
+def _add_question(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt")
+    parser.add_argument("--max-tokens", type=_positive, default=None)
+    parser.add_argument("--temperature", type=_temperature, default=0.0)
+    parser.add_argument("--seed", type=_seed, default=0)
+    parser.add_argument("--raw", action="store_true", help="the prompt is text to continue, not a chat message")
 
 
 def _serve(settings: Settings) -> int:
@@ -147,6 +171,30 @@ def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
             temperature=arguments.temperature,
             seed=arguments.seed,
         )
+    except (ApiError, ValueError, TypeError, OSError) as error:
+        return _complain(str(error))
+
+
+def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    from .knobs import parse_knobs
+
+    try:
+        knobs = parse_knobs(arguments.knob)
+    except ValueError as error:
+        return _complain(str(error))
+
+    from .errors import ApiError
+    from .terminal import Screen
+    from .trace import Question, Views, trace_main
+
+    question = Question(
+        arguments.prompt, arguments.raw, arguments.max_tokens, arguments.temperature, arguments.seed, knobs
+    )
+    page = arguments.out or (None if arguments.live else DEFAULT_PAGE)
+    screen = Screen.of(sys.stdout, cursor=cursor_moves(environ), color=color_allowed(environ))
+    views = Views(Path(page) if page else None, screen if arguments.live else None)
+    try:
+        return trace_main(settings, question, views, sys.stdout)
     except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(str(error))
 

@@ -21,6 +21,7 @@ from ..scheduler.scheduler import QueueFull, Scheduler, Update
 from ..scheduler.tree import Role
 from . import errors
 from .detokenizer import AnswerText
+from .lanes import Watcher
 from .metrics import Metrics, RequestReport, StepReport
 from .streams import AnswerOptions, Delta, Finish, Usage
 from .text import Text
@@ -99,6 +100,7 @@ class Engine:
                 max_tokens=options.max_tokens,
                 decoder=decoder,
                 sampling=Sampling(options.temperature, options.top_p, options.seed),
+                watched=options.watch,
             )
             answer_text = AnswerText(self._text, options.stop)
             sequence = self._scheduler.add(request)
@@ -106,7 +108,8 @@ class Engine:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
-        answer = EngineAnswer(self, sequence, answer_text)
+        watcher = Watcher(sequence.canvas, self._text) if options.watch else None
+        answer = EngineAnswer(self, sequence, answer_text, watcher)
         self._answers[sequence.id] = answer
         self._observe_load()
         self._work.set()
@@ -199,10 +202,11 @@ class Engine:
 class EngineAnswer:
     """A running request as its reader sees it. Filled by the engine's loop, read by one task."""
 
-    def __init__(self, engine: Engine, sequence: Sequence, text: AnswerText) -> None:
+    def __init__(self, engine: Engine, sequence: Sequence, text: AnswerText, watcher: Watcher | None) -> None:
         self._engine = engine
         self.sequence = sequence
         self._text = text
+        self._watcher = watcher
         self._deltas: asyncio.Queue[Delta | errors.ApiError] = asyncio.Queue()
         self._over = False
         self._arrived = time.perf_counter()
@@ -242,10 +246,11 @@ class EngineAnswer:
         outcome = Outcome.STOP if stopped else update.outcome
         if self._first_text_s is None and text:
             self._first_text_s = time.perf_counter() - self._arrived
+        lanes = None if self._watcher is None else self._watcher.look(update.frame)
         if outcome is not None:
-            self._deltas.put_nowait(Delta(text, FINISH[outcome], self._usage()))
-        elif text:
-            self._deltas.put_nowait(Delta(text))
+            self._deltas.put_nowait(Delta(text, FINISH[outcome], self._usage(), lanes))
+        elif text or lanes:
+            self._deltas.put_nowait(Delta(text, lanes=lanes))
         return outcome
 
     def fail(self, error: errors.ApiError | None = None) -> None:
@@ -263,6 +268,7 @@ class EngineAnswer:
             forks=tree.forks,
             cancelled_lanes=tree.cancelled,
             refreshes=sequence.refreshes,
+            reused_refreshes=sequence.reused_refreshes,
         )
 
     def _usage(self) -> Usage:

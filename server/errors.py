@@ -22,6 +22,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from ..scheduler.knobs import KNOBS
+
 SHOWN_CHARS = 80  # of a refused value; the client knows the rest
 
 
@@ -195,7 +197,8 @@ def from_validation(detail: Mapping[str, Any]) -> InvalidValue:
     if kind == "missing":
         return InvalidValue(param, f"{param} is required", code="missing_parameter")
     if kind == "extra_forbidden":
-        return InvalidValue(param, f"unknown parameter {shown(param)}", code="unknown_parameter")
+        known = "" if len(path) > 1 else f"; the decoders' knobs are {', '.join(KNOBS)}"
+        return InvalidValue(param, f"unknown parameter {shown(param)}{known}", code="unknown_parameter")
     return InvalidValue(param, f"{param}: {detail.get('msg')}, not {shown(detail.get('input'))}")
 
 

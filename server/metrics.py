@@ -65,7 +65,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class RequestReport:
-    """One request at its end; times since its arrival. Each refresh drives the step that computed it."""
+    """One request at its end; times since its arrival."""
 
     seconds: float
     first_text_s: float | None = None
@@ -74,6 +74,7 @@ class RequestReport:
     forks: int = 0
     cancelled_lanes: int = 0
     refreshes: int = 0
+    reused_refreshes: int = 0
 
 
 class Metrics:
@@ -166,4 +167,4 @@ class Metrics:
         self._forks.inc(report.forks)
         self._cancelled.inc(report.cancelled_lanes)
         self._refreshes.inc(report.refreshes)
-        self._reused.inc(report.refreshes)
+        self._reused.inc(report.reused_refreshes)

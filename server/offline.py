@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TextIO
 
 from .build import Parts, build_parts
 from .settings import Settings
-from .streams import AnswerOptions, Finish, Usage
+from .streams import AnswerOptions, Delta, Finish, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,7 @@ class Offline:
 
     def __init__(self, settings: Settings) -> None:
         self._parts: Parts = build_parts(settings)
+        self._default_max_tokens = settings.default_max_tokens
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
@@ -40,6 +40,10 @@ class Offline:
     @property
     def max_model_len(self) -> int:
         return self._parts.limits.max_model_len
+
+    def room(self, prompt: Sequence[int]) -> int:
+        """How long an answer to `prompt` may be if nobody says; at least 1, which may not fit."""
+        return min(self._default_max_tokens, max(1, self.max_model_len - len(prompt)))
 
     def encode(self, text: str) -> list[int]:
         return self._parts.text.encode(text)
@@ -56,17 +60,26 @@ class Offline:
         """An answer to each row of token ids."""
         return self._runner.run(self._gather(prompts, options))
 
+    def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
+        """The answer to a row of token ids; `seen` is called with each delta as it comes."""
+        return self._runner.run(self._one(prompt, options, seen))
+
+    async def _one(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
+        async with self._parts.engine.submit(prompt, options) as answer:
+            text, finish, usage = "", Finish.STOP, Usage()
+            async for delta in answer:
+                seen(delta)
+                text += delta.text
+                finish, usage = delta.finish or finish, delta.usage or usage
+            return OfflineAnswer(text, tuple(answer.token_ids), finish, usage)
+
     async def _gather(self, prompts: Sequence[list[int]], options: AnswerOptions) -> list[OfflineAnswer]:
         # As many as may run at once: more would only fill the queue, which refuses when it is full.
         places = asyncio.Semaphore(self._parts.limits.slots)
 
         async def one(prompt: list[int]) -> OfflineAnswer:
-            async with places, self._parts.engine.submit(prompt, options) as answer:
-                text, finish, usage = "", Finish.STOP, Usage()
-                async for delta in answer:
-                    text += delta.text
-                    finish, usage = delta.finish or finish, delta.usage or usage
-                return OfflineAnswer(text, tuple(answer.token_ids), finish, usage)
+            async with places:
+                return await self._one(prompt, options, lambda delta: None)
 
         return list(await asyncio.gather(*(one(prompt) for prompt in prompts)))
 
@@ -79,13 +92,13 @@ def generate_main(
     max_tokens: int | None,
     temperature: float,
     seed: int | None,
-    out: TextIO = sys.stdout,
+    out: TextIO | None = None,
 ) -> int:
-    """Answers one prompt and says what it cost. `raw` leaves the chat template out."""
+    """Answers one prompt and says what it cost. `raw` leaves the chat template out; `out` None is standard output."""
     with Offline(settings) as offline:
         ids = offline.encode(prompt) if raw else offline.encode_chat(prompt)
-        room = min(settings.default_max_tokens, max(1, offline.max_model_len - len(ids)))
-        (answer,) = offline.answer([ids], AnswerOptions(max_tokens or room, temperature, seed=seed or 0))
+        options = AnswerOptions(max_tokens or offline.room(ids), temperature, seed=seed or 0)
+        (answer,) = offline.answer([ids], options)
     usage = answer.usage
     tokens, calls = usage.completion_tokens, usage.forwards
     print(answer.text, file=out)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .lanes import LaneEvent
 from .streams import Finish, Usage
 
 Json = dict[str, Any]
@@ -22,13 +23,18 @@ class Finished:
 
 
 class Reply(Protocol):
-    """One endpoint's shapes. A choice in a stream opens, has deltas, and closes with its finish reason."""
+    """One endpoint's shapes. A choice in a stream opens, has deltas, and closes with its finish reason.
+
+    Chunks with lanes have them beside their choice, whose delta is empty, so that clients who know nothing of lanes
+    pass over them.
+    """
 
     @property
     def envelope(self) -> Envelope: ...
 
     def opening(self, index: int) -> Json | None: ...
     def delta(self, index: int, text: str) -> Json: ...
+    def lanes(self, index: int, event: LaneEvent) -> Json: ...
     def closing(self, index: int, finish: Finish) -> Json: ...
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
 
@@ -67,6 +73,9 @@ class ChatReply:
     def delta(self, index: int, text: str) -> Json:
         return self._chunk(index, {"content": text}, None)
 
+    def lanes(self, index: int, event: LaneEvent) -> Json:
+        return {**self._chunk(index, {}, None), "lanes": event.json()}
+
     def closing(self, index: int, finish: Finish) -> Json:
         return self._chunk(index, {}, finish)
 
@@ -96,6 +105,9 @@ class TextReply:
 
     def delta(self, index: int, text: str) -> Json:
         return self.envelope.wrap("text_completion", [self._choice(index, text, None)])
+
+    def lanes(self, index: int, event: LaneEvent) -> Json:
+        return {**self.delta(index, ""), "lanes": event.json()}
 
     def closing(self, index: int, finish: Finish) -> Json:
         return self.envelope.wrap("text_completion", [self._choice(index, "", finish)])

@@ -145,6 +145,8 @@ async def _events(answers: Sequence[Answer], reply: Reply, prompt_tokens: int | 
                 yield event(opening)
         async with aclosing(merge(answers)) as deltas:
             async for index, delta in deltas:
+                if delta.lanes is not None:
+                    yield event(reply.lanes(index, delta.lanes))
                 if delta.text:
                     yield event(reply.delta(index, delta.text))
                 if delta.finish is not None:

@@ -85,6 +85,7 @@ class StreamOptions(Strict):
     unsupported = STREAM_UNSUPPORTED
 
     include_usage: bool | None = None
+    include_lanes: bool | None = None
 
 
 def _stops(value: object) -> object:
@@ -121,9 +122,19 @@ class DecoderKnobs(Strict):
     factor: Knob = None
     cache: Knob = None
     lookahead: Knob = None
+    draft_threshold: Knob = None
+    end_threshold: Knob = None
+    later_threshold: Knob = None
     max_lanes: Knob = None
     min_fill: Knob = None
+    min_steps: Knob = None
+    boundary: Knob = None
+    stable_steps: Knob = None
+    siblings: Knob = None
     refresh_every: Knob = None
+    refresh_on: Knob = None
+    reuse: Knob = None
+    settle: Knob = None
     early_stop: Knob = None
 
 
@@ -176,6 +187,10 @@ class GenerationRequest(DecoderKnobs):
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def include_lanes(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_lanes)
+
     def draw_seed(self) -> int:
         """The seed of a prompt's first choice: the one given, else one that differs from call to call."""
         if self.seed is not None:
@@ -192,6 +207,7 @@ class GenerationRequest(DecoderKnobs):
             stop=tuple(self.stop),
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
+            watch=self.include_lanes,
         )
 
 

@@ -40,7 +40,7 @@ class Settings:
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
-    threads: int | None = _number(None, "CPU threads of the model; default: every core", 1, 4096)
+    threads: int | None = _number(None, "CPU threads of the model; default: OMP_NUM_THREADS, or every core", 1, 4096)
     max_model_len: int | None = _number(None, "context in tokens; default: the checkpoint's", 2)
     max_num_seqs: int = _number(64, "requests that run at once", 1, 65536)
     max_queue: int = _number(256, "requests that may wait; more are refused with 429", 1)
@@ -98,6 +98,16 @@ def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Sett
 def api_key_from(environ: Mapping[str, str]) -> str | None:
     """For the clients among the commands."""
     return environ.get(ENVIRONMENT_PREFIX + "API_KEY") or None
+
+
+def color_allowed(environ: Mapping[str, str]) -> bool:
+    """Unless NO_COLOR is set to anything (no-color.org)."""
+    return not environ.get("NO_COLOR")
+
+
+def cursor_moves(environ: Mapping[str, str]) -> bool:
+    """Whether a terminal can be drawn on, or only written to."""
+    return environ.get("TERM", "dumb") != "dumb"
 
 
 def installed_version() -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
 
+from .lanes import LaneEvent
+
 
 class Finish(StrEnum):
     """Why an answer ended, in OpenAI's words."""
@@ -19,7 +21,8 @@ class Finish(StrEnum):
 class AnswerOptions:
     """One answer's wishes, already checked for type; the engine checks ranges that depend on the model.
 
-    `decoder` None is the server's default; `knobs` override the decoder's defaults by name.
+    `decoder` None is the server's default; `knobs` override the decoder's defaults by name. With `watch`, every step
+    tells what it did to the lanes; the text is the same.
     """
 
     max_tokens: int
@@ -29,6 +32,7 @@ class AnswerOptions:
     stop: tuple[str, ...] = ()
     decoder: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict)
+    watch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that has become final. The last delta carries `finish` and `usage`; its text may be empty."""
+    """Text that has become final. The last delta carries `finish` and `usage`; its text may be empty.
+
+    A watched answer has one with `lanes` for each step, with or without text.
+    """
 
     text: str
     finish: Finish | None = None
     usage: Usage | None = None
+    lanes: LaneEvent | None = None
 
 
 class Answer(Protocol):

@@ -71,6 +71,5 @@ MESSAGE_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 
 STREAM_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "continuous_usage_stats": (False,),
-    "include_lanes": (False,),
     "include_obfuscation": (False,),
 }

@@ -11,7 +11,7 @@ import numpy as np
 from asynclane.models.config import read_config
 from asynclane.models.registry import EMBEDDED, Hardware, Memory, load_runner
 from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import Sampling
+from asynclane.scheduler.contract import Executor, Sampling
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Request, Sequence
@@ -25,7 +25,7 @@ LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_
 
 def embedded_runner(dtype: str = "float32") -> Runner:
     memory = Memory(LIMITS.slots, LIMITS.pages, LIMITS.page_size)
-    return load_runner(MODEL, read_config(MODEL), memory, Hardware(dtype=dtype))
+    return load_runner(MODEL, read_config(MODEL), memory, Hardware(dtype=dtype), Text(MODEL).end_ids)
 
 
 def embedded_vocabulary() -> Vocabulary:
@@ -44,7 +44,7 @@ class Ask:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def run(runner: Runner, vocabulary: Vocabulary, asks: Many[Ask], limits: Limits = LIMITS) -> list[Sequence]:
+def run(runner: Executor, vocabulary: Vocabulary, asks: Many[Ask], limits: Limits = LIMITS) -> list[Sequence]:
     """All of `asks` at once, to their ends."""
     scheduler = Scheduler(limits, vocabulary)
     sequences = [

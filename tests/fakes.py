@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from asynclane.scheduler.contract import StepPlan, StepResult
+from asynclane.scheduler.contract import Span, StepPlan, StepResult
 from asynclane.scheduler.vocabulary import Vocabulary
 
-MASK, END = 0, 1
-PIECES = ["", "", ".", "\n", "1", "2", "word", " other", "x", "y"]
+MASK, END, INSTEAD = 0, 1, 6
+PIECES = ["", "", ".", "\n", "1", "2", "word", " other", "x", "y", ",", "```", "(", ")", '"', ":", " =", "'", ":\n"]
+LETTERS = "_E./12woxy,`()\":='N"  # one for each piece, for canvases written by hand
+IDS = {letter: number for number, letter in enumerate(LETTERS)}
 
 
 def vocabulary() -> Vocabulary:
@@ -41,22 +43,31 @@ class ScriptedExecutor:
         slots = [row.slot for row in plan.rows]
         assert len(slots) == len(set(slots)), "two rows of one slot"
         tokens: list[np.ndarray] = []
+        proposals: list[int] = []
+        confidence: list[float] = []
         for row in plan.rows:
             assert row.visible >= row.end > row.start >= 0
             for span in row.spans:
                 assert row.start <= span.start < span.end <= row.end, (row, span)
-                self._commit(row.slot, span.start, span.end, span.transfer.sure, span.transfer.threshold)
+                proposed = [self.propose(row.slot, position) for position in range(span.start, span.end)]
+                self._commit(self.canvases[row.slot][span.start : span.end], proposed, span)
                 tokens.append(self.canvases[row.slot][span.start : span.end].copy())
-        packed = np.concatenate(tokens)
-        return StepResult(packed, np.ones(len(packed), np.float32), device_s=0.0)
+                proposals += [token for token, _ in proposed]
+                confidence += [chance for _, chance in proposed]
+        packed = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
+        return StepResult(packed, np.array(proposals, np.int32), np.array(confidence, np.float32), device_s=0.0)
 
-    def _commit(self, slot: int, start: int, end: int, sure: int, threshold: float) -> None:
-        canvas = self.canvases[slot]
-        scored = [(*self.propose(slot, p), p) for p in range(start, end) if canvas[p] == self.mask]
+    def _commit(self, held: np.ndarray, proposed: list[tuple[int, float]], span: Span) -> None:
+        """Where a span may not end, the word that stands in for an end token has no confidence."""
+        scored = [
+            (INSTEAD, 0.0, at) if token == END and not span.may_end else (token, chance, at)
+            for at, (token, chance) in enumerate(proposed)
+            if held[at] == self.mask
+        ]
         scored.sort(key=lambda item: -item[1])
-        for rank, (token, confidence, position) in enumerate(scored):
-            if rank < sure or confidence >= threshold:
-                canvas[position] = token
+        for rank, (token, chance, at) in enumerate(scored):
+            if rank < span.transfer.sure or chance >= span.transfer.threshold:
+                held[at] = token
 
 
 def random_executor(seed: int, end_share: float = 0.02) -> ScriptedExecutor:

@@ -4,10 +4,10 @@ All caches are one mechanism, a row `[start, end)` whose keys and values are wri
 `[0, visible)`; they differ in where the row starts and ends.
 """
 
-from .base import CachePolicy, Reach, Window
+from .base import CachePolicy, Progress, Reach, Window
 from .compact import Compact
 from .dual import Dual
 from .none import NoCache
 from .prefix import Prefix
 
-__all__ = ["CachePolicy", "Compact", "Dual", "NoCache", "Prefix", "Reach", "Window"]
+__all__ = ["CachePolicy", "Compact", "Dual", "NoCache", "Prefix", "Progress", "Reach", "Window"]

@@ -19,16 +19,26 @@ class Reach(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A step computes `[start, end)` and sees `[0, visible)`; `refresh` if it computes anew what was cached."""
+    """A step computes `[start, end)` and sees `[0, visible)`; `refresh` if it computes anew what was cached. Without
+    `drives` it only does that, and the lanes wait."""
 
     start: int
     end: int
     visible: int
     refresh: bool = False
+    drives: bool = True
 
     @property
     def tokens(self) -> int:
         return self.end - self.start
+
+
+class Progress(NamedTuple):
+    """What a step brought a request: lanes that finished, forks, and the frontier behind it, in absolute positions."""
+
+    finished: int
+    forks: int
+    frontier: int
 
 
 class CachePolicy(Protocol):
@@ -38,6 +48,6 @@ class CachePolicy(Protocol):
         """What the next step computes. Changes nothing: the step may have to wait for budget."""
         ...
 
-    def computed(self, window: Window, reach: Reach, finished: int) -> None:
-        """`window` was computed; `finished` lanes ended with it."""
+    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+        """`window` was computed, and brought `progress`."""
         ...

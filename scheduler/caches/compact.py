@@ -1,26 +1,44 @@
 """AsyncLane's compact cache: a step starts where settled positions end and stops at the look-ahead.
 
 A position settles once a step has computed it with its final token: keys and values of the step that committed it
-are those of a mask. Every few finished lanes a refresh starts at 0; its logits drive that step, so it is no extra
-call. The unused tail of the canvas is never computed.
+are those of a mask. A refresh starts at 0; its logits drive that step, so it is no extra call. The unused tail of the
+canvas is never computed.
 """
 
 from __future__ import annotations
 
-from .base import Reach, Window
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .base import Progress, Reach, Window
+
+EVENTS: dict[str, Callable[[Progress], int]] = {
+    "lanes": lambda progress: progress.finished,
+    "forks": lambda progress: progress.forks,
+    "steps": lambda progress: 1,
+}
 
 
+@dataclass(slots=True)
 class Compact:
-    def __init__(self, refresh_every: int) -> None:
-        """`refresh_every` finished lanes; 0 never refreshes."""
-        self._refresh_every = refresh_every
-        self._settled = 0
-        self._finished = 0
+    """Refreshes after every so many `refresh_on` events, 0: never. Two switches are for ablations: without `reuse`
+    a full pass drives no lane and costs a call of its own; without `settle` a position is cached as soon as it is
+    committed."""
+
+    refresh_every: int
+    refresh_on: str = "lanes"
+    reuse: bool = True
+    settle: bool = True
+    _events: int = 0
+    _settled: int = 0
 
     def window(self, reach: Reach) -> Window:
-        due = 0 < self._refresh_every <= self._finished
-        return Window(0 if due else self._settled, reach.end, reach.end, refresh=due)
+        first = not self._settled
+        due = 0 < self.refresh_every <= self._events
+        full = first or due
+        start = 0 if full else self._settled
+        return Window(start, reach.end, reach.end, refresh=due and not first, drives=self.reuse or not full)
 
-    def computed(self, window: Window, reach: Reach, finished: int) -> None:
-        self._finished = (0 if window.refresh else self._finished) + finished
-        self._settled = reach.frontier
+    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+        self._events = (0 if window.refresh else self._events) + EVENTS[self.refresh_on](progress)
+        self._settled = reach.frontier if self.settle else progress.frontier

@@ -5,7 +5,7 @@ Source: arXiv 2505.22618, section 3.2.
 
 from __future__ import annotations
 
-from .base import Reach, Window
+from .base import Progress, Reach, Window
 from .prefix import Prefix
 
 
@@ -16,5 +16,5 @@ class Dual:
     def window(self, reach: Reach) -> Window:
         return self._prefix.window(reach) if self._prefix.due(reach) else Window(reach.first, reach.last, reach.end)
 
-    def computed(self, window: Window, reach: Reach, finished: int) -> None:
-        self._prefix.computed(window, reach, finished)
+    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+        self._prefix.computed(window, reach, progress)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .base import Reach, Window
+from .base import Progress, Reach, Window
 
 
 class NoCache:
     def window(self, reach: Reach) -> Window:
         return Window(0, reach.end, reach.end)
 
-    def computed(self, window: Window, reach: Reach, finished: int) -> None:
+    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
         pass

@@ -5,7 +5,7 @@ Source: arXiv 2505.22618, section 3.2.
 
 from __future__ import annotations
 
-from .base import Reach, Window
+from .base import Progress, Reach, Window
 
 NOTHING = -1
 
@@ -23,5 +23,5 @@ class Prefix:
             return Window(0, reach.end, reach.end, refresh=self._block != NOTHING)
         return Window(reach.first, reach.end, reach.end)
 
-    def computed(self, window: Window, reach: Reach, finished: int) -> None:
+    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
         self._block = reach.first

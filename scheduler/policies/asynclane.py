@@ -1,54 +1,64 @@
-"""AsyncLane: the continuation advances while the prefix before a delimiter is still being refined.
+"""AsyncLane: the continuation advances while the prefix before a boundary is still being refined.
 
-Source: arXiv 2606.08411. Siblings are live (one row, each sees the other's newest tokens), not isolated as in the
-paper.
+Source: arXiv 2606.08411. Siblings are live (one row, each sees the other's newest tokens), unless `isolated` asks for
+the paper's own, each on a prefix as it was at the fork.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..boundaries import Boundary
 from ..tree import Lane, LaneTree, Role
 from .base import ABSENT, LaneFacts
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncLane:
+    """`coupled` lanes wait at their boundary for what is left before it; without `early_stop` an end token is a
+    token like others."""
+
     block_length: int
     max_lanes: int
     min_fill: float
+    min_steps: int = 1
+    boundary: Boundary = Boundary.AUTO
+    stable_steps: int = 0
+    coupled: bool = False
+    early_stop: bool = True
 
-    def open(self, length: int) -> list[Lane]:
-        end = min(self.block_length, length)
-        return [Lane(Role.GENERATE, 0, end, end)]
+    def open(self, tree: LaneTree) -> None:
+        tree.block_length = self.block_length
+        tree.append(0)
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
         for lane, fact in zip(tuple(tree.live), facts, strict=True):
-            ends = fact.end_at != ABSENT
+            ends = self.early_stop and fact.end_at != ABSENT
             if ends:
                 tree.end_at(fact.end_at)
-            open_ = fact.open_to_end if ends else fact.open
-            if not open_:
+            if lane.masks and self._forks(tree, lane, fact):
+                self._fork(tree, lane, fact.fork_at + 1)
+            elif not lane.masks:
                 tree.finish(lane)
                 if lane.role is Role.GENERATE:
-                    self._continue(tree, lane.end)
-            elif lane.role is Role.GENERATE and len(tree.live) < self.max_lanes:
-                self._fork(tree, lane, fact, open_)
+                    tree.append(lane.end, lane)
             if ends:
                 return  # what lay behind is cancelled
 
-    def _continue(self, tree: LaneTree, start: int) -> None:
-        if start < tree.limit:
-            end = min(start + self.block_length, tree.limit)
-            tree.add(start, end, end - start)
+    def _forks(self, tree: LaneTree, lane: Lane, fact: LaneFacts) -> bool:
+        return (
+            lane.role is Role.GENERATE
+            and fact.fork_at != ABSENT
+            and lane.steps >= self.min_steps
+            and len(tree.live) < self.max_lanes
+            and tree.masks(fact.fork_at + 1, min(fact.fork_at + 1 + tree.block_length, tree.limit)) > 0
+        )
 
-    def _fork(self, tree: LaneTree, lane: Lane, fact: LaneFacts, open_: int) -> None:
-        """Fork `lane`, with `open_` masks, behind its last delimiter, if it has one and masks are left behind it."""
-        at = fact.fork_at + 1
-        end = min(at + self.block_length, tree.limit)
-        masks = open_ - fact.open_to_fork + end - lane.end
-        if fact.fork_at == ABSENT or at >= lane.end or not masks:
+    def _fork(self, tree: LaneTree, lane: Lane, at: int) -> None:
+        if self.coupled and tree.masks(lane.start, at):
+            tree.cut(lane, at)
+            tree.forks += 1
             return
-        tree.fork(lane, at, end, masks)
-        if not fact.open_to_fork:
+        tree.fork(lane, at)
+        if not lane.masks:
             tree.finish(lane)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from ..tree import Lane, LaneTree
+from ..boundaries import Boundary
+from ..tree import LaneTree
 
 
 class LaneFacts(NamedTuple):
     """What a step left in a lane. Positions are canvas positions, `ABSENT` where there is none.
 
-    `fork_at` is the last valid delimiter with enough of the lane committed before it; `end_at` the first end token.
+    `open` counts its masks; `fork_at` is the last position behind which it may fork; `end_at` its first end token.
     """
 
     open: int
     fork_at: int
-    open_to_fork: int
     end_at: int
-    open_to_end: int
 
 
 ABSENT = -1
@@ -28,11 +27,21 @@ class LanePolicy(Protocol):
 
     @property
     def min_fill(self) -> float:
-        """Share of `[start, delimiter]` that must be committed before a lane may fork there; above 1: never."""
+        """Share of `[start, boundary]` that must be committed before a lane may fork there; above 1: never."""
         ...
 
-    def open(self, length: int) -> list[Lane]:
-        """The lanes of an empty canvas of `length` masks."""
+    @property
+    def boundary(self) -> Boundary:
+        """Where lanes may fork."""
+        ...
+
+    @property
+    def stable_steps(self) -> int:
+        """After so many steps without a change in its leading proposals a lane may fork anywhere; 0: never."""
+        ...
+
+    def open(self, tree: LaneTree) -> None:
+        """Put the first lanes on an empty canvas."""
         ...
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..tree import Lane, LaneTree, Role
+from ..boundaries import Boundary
+from ..tree import LaneTree
 from .base import LaneFacts
 
 NEVER = 2.0
@@ -17,16 +18,15 @@ NEVER = 2.0
 class Blockwise:
     block_length: int
     min_fill: float = NEVER
+    boundary: Boundary = Boundary.STABLE
+    stable_steps: int = 0
 
-    def open(self, length: int) -> list[Lane]:
-        end = min(self.block_length, length)
-        return [Lane(Role.GENERATE, 0, end, end)]
+    def open(self, tree: LaneTree) -> None:
+        tree.block_length = self.block_length
+        tree.append(0)
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
         (lane,) = tree.live
-        if facts[0].open:
-            return
-        tree.finish(lane)
-        if lane.end < tree.limit:
-            end = min(lane.end + self.block_length, tree.limit)
-            tree.add(lane.end, end, end - lane.end)
+        if not lane.masks:
+            tree.finish(lane)
+            tree.append(lane.end, lane)

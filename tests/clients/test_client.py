@@ -48,6 +48,17 @@ def test_an_answer_comes_in_deltas_with_usage_at_the_end(connect: Any) -> None:
     }
 
 
+def test_lanes_come_in_deltas_of_their_own_to_those_who_ask(connect: Any) -> None:
+    lanes = {"step": 0, "computed": [-4, 8], "refresh": False, "lanes": [], "commits": []}
+    asked = {"stream_options": {"include_lanes": True}}
+    with connect(replies(chunk(lanes=lanes) + ANSWER)) as (client, server):
+        with client.chat(HI, model="m", options=asked) as stream:
+            deltas = list(stream)
+        assert server.body()["stream_options"] == {"include_lanes": True, "include_usage": True}
+    assert [delta.lanes for delta in deltas] == [lanes, None, None, None]
+    assert "".join(delta.text for delta in deltas) == "Hello wörld"
+
+
 @pytest.mark.parametrize("at", range(0, len(ANSWER.encode()), 7))
 def test_it_does_not_matter_where_the_network_cuts(connect: Any, at: int) -> None:
     data = ANSWER.encode()

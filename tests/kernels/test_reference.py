@@ -194,3 +194,14 @@ def test_norm_and_gate_match_their_formulas() -> None:
     torch.testing.assert_close(total, x + residual)
     torch.testing.assert_close(normed, F.rms_norm(x + residual, (8,), weight, 1e-5))
     torch.testing.assert_close(ops.swiglu(x), F.silu(x[:, :4]) * x[:, 4:])
+
+
+def test_where_an_answer_may_not_end_the_next_best_token_stands_in_with_its_own_chance() -> None:
+    logits = torch.tensor([[0.0, 5.0, 4.0], [0.0, 5.0, 4.0], [0.0, 1.0, 4.0]])
+    ends, nothing = torch.tensor([1]), torch.empty(0, dtype=torch.long)
+    tokens, confidence = ops.propose(logits.clone(), nothing)
+    endless = torch.tensor([True, False, True])
+    replaced, chances = ops.replace_ends(logits, tokens, confidence, endless, ends)
+    assert replaced.tolist() == [2, 1, 2]
+    torch.testing.assert_close(chances, logits.double().softmax(-1)[torch.arange(3), replaced])
+    assert tokens.tolist() == [1, 1, 2], "what is proposed is told as it is"

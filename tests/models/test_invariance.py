@@ -28,6 +28,9 @@ QUESTIONS = [
 DECODERS = [
     ("asynclane", {}),
     ("asynclane", {"threshold": 0.7, "refresh_every": 1, "max_lanes": 8}),
+    ("asynclane", {"siblings": "isolated", "threshold": 0.99}),
+    ("asynclane", {"reuse": False, "draft_threshold": 0.9, "stable_steps": 1}),
+    ("asynclane", {"siblings": "commit", "boundary": "comma"}),
     ("fast-dllm", {"cache": "dual"}),
     ("fast-dllm", {"cache": "prefix", "factor": 1.0}),
     ("fast-dllm", {"cache": "none", "threshold": 0.8}),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from asynclane.scheduler.caches import CachePolicy, Compact, Dual, NoCache, Prefix, Reach, Window
+from asynclane.scheduler.caches import CachePolicy, Compact, Dual, NoCache, Prefix, Progress, Reach, Window
 
 START = Reach(first=50, last=82, end=178, frontier=50)
 WITHIN = Reach(first=50, last=82, end=178, frontier=60)
 NEXT = Reach(first=82, last=114, end=178, frontier=82)
 
 
-def steps(cache: CachePolicy, *reaches: Reach, finished: int = 0) -> list[Window]:
+def steps(cache: CachePolicy, *reaches: Reach, finished: int = 0, forks: int = 0) -> list[Window]:
     windows = []
     for reach in reaches:
         window = cache.window(reach)
         assert cache.window(reach) == window, "asking must change nothing"
-        cache.computed(window, reach, finished)
+        cache.computed(window, reach, Progress(finished, forks, frontier=reach.frontier + 5))
         windows.append(window)
     return windows
 
@@ -49,3 +49,26 @@ def test_a_position_settles_one_call_after_its_prefix_was_committed() -> None:
 def test_a_refresh_comes_after_so_many_finished_lanes_and_starts_at_the_prompt() -> None:
     starts = [window.start for window in steps(Compact(refresh_every=2), *[WITHIN] * 6, finished=1)]
     assert starts == [0, 60, 0, 60, 0, 60]
+
+
+def test_forks_and_steps_can_ask_for_a_refresh_too() -> None:
+    by_forks = steps(Compact(2, refresh_on="forks"), *[WITHIN] * 5, forks=1, finished=7)
+    assert [window.refresh for window in by_forks] == [False, False, True, False, True]
+    by_steps = steps(Compact(3, refresh_on="steps"), *[WITHIN] * 7)
+    assert [window.refresh for window in by_steps] == [False, False, False, True, False, False, True]
+
+
+def test_without_reuse_a_full_pass_drives_no_lane_and_its_call_follows() -> None:
+    windows = steps(Compact(2, reuse=False), *[WITHIN] * 6, finished=1)
+    assert [window.drives for window in windows] == [False, True, False, True, False, True]
+    assert all(window.start == 0 for window in windows if not window.drives)
+
+
+def test_without_settling_what_was_committed_is_cached_at_once() -> None:
+    first, second = steps(Compact(0, settle=False), WITHIN, WITHIN)
+    assert (first.start, second.start) == (0, WITHIN.frontier + 5)
+
+
+def test_a_refresh_stops_at_the_look_ahead_and_never_computes_the_unused_tail() -> None:
+    for window in steps(Compact(1), START, WITHIN, NEXT, finished=1):
+        assert window.end == window.visible <= START.end

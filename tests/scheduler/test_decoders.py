@@ -43,6 +43,27 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("asynclane", {"threshold": math.nan}, "threshold"),
         ("asynclane", {"lookahead": "page"}, "lookahead"),
         ("asynclane", {"lookahead": 1.0}, "lookahead"),
+        ("asynclane", {"lookahead": 65}, "lookahead"),
+        ("asynclane", {"max_lanes": 0}, "max_lanes"),
+        ("asynclane", {"min_steps": 0}, "min_steps"),
+        ("asynclane", {"min_fill": 1.1}, "min_fill"),
+        ("asynclane", {"draft_threshold": -0.1}, "draft_threshold"),
+        ("asynclane", {"draft_threshold": "on"}, "draft_threshold"),
+        ("asynclane", {"end_threshold": True}, "end_threshold"),
+        ("asynclane", {"block_length": "long"}, "block_length"),
+        ("asynclane", {"block_length": "auto", "steps": 64}, "block_length"),
+        ("asynclane", {"block_length": "auto", "siblings": "isolated"}, "block_length"),
+        ("fast-dllm", {"block_length": "auto"}, "block_length"),
+        ("asynclane", {"boundary": "word"}, "boundary"),
+        ("asynclane", {"boundary": "stable"}, "stable_steps"),
+        ("asynclane", {"siblings": "none"}, "siblings"),
+        ("asynclane", {"siblings": "isolated", "cache": "none"}, "siblings"),
+        ("asynclane", {"siblings": "isolated", "lookahead": "canvas"}, "siblings"),
+        ("asynclane", {"refresh_on": "tokens"}, "refresh_on"),
+        ("asynclane", {"cache": "prefix", "refresh_on": "forks"}, "refresh_on"),
+        ("asynclane", {"cache": "prefix", "reuse": False}, "reuse"),
+        ("asynclane", {"cache": "none", "settle": True}, "settle"),
+        ("fast-dllm", {"draft_threshold": 0.9}, "draft_threshold"),
     ],
 )
 def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
@@ -57,15 +78,42 @@ def test_every_knob_belongs_to_some_decoder() -> None:
 
 
 def test_a_quota_spreads_masks_evenly_with_the_rest_first() -> None:
-    rule, lane = Quota(steps=5), Lane(Role.GENERATE, 0, 32, masks=32)
-    asked = []
+    rule, lane, asked = Quota(steps=5), Lane(0, None, Role.GENERATE, 0, 32, masks=32), []
     for lane.steps in range(5):
         asked.append(rule.transfer(lane, first=True).sure)
+        lane.masks -= asked[-1]
     assert asked == [7, 7, 6, 6, 6]
 
 
+def test_a_lane_is_done_within_its_budget_of_calls_whenever_it_was_forked() -> None:
+    for masks in range(1, 33):
+        for steps in range(1, 12):
+            lane, asked = Lane(0, None, Role.REFINE, 0, 32, masks), []
+            while lane.masks:
+                asked.append(Quota(steps).transfer(lane, first=False).sure)
+                lane.masks -= asked[-1]
+                lane.steps += 1
+            assert len(asked) <= steps
+            assert sum(asked) == masks
+
+
+def test_later_lanes_may_have_a_stricter_threshold() -> None:
+    rule, lane = (
+        resolve("asynclane", {"later_threshold": 0.98, "threshold": 0.9}, 64).rule,
+        Lane(0, None, Role.GENERATE, 0, 32, 32),
+    )
+    assert rule.transfer(lane, first=True) == Transfer(sure=1, threshold=0.9)
+    assert rule.transfer(lane, first=False) == Transfer(sure=0, threshold=0.98)
+
+
+def test_commit_and_advance_leaves_a_refine_lane_one_call() -> None:
+    rule = resolve("asynclane", {"siblings": "commit"}, 64).rule
+    assert rule.transfer(Lane(0, None, Role.REFINE, 0, 9, 5), first=True).sure == 5
+    assert rule.transfer(Lane(1, 0, Role.GENERATE, 9, 41, 30), first=False).sure == 0
+
+
 def test_only_the_leftmost_lane_is_forced() -> None:
-    lane = Lane(Role.GENERATE, 0, 32, masks=32)
+    lane = Lane(0, None, Role.GENERATE, 0, 32, masks=32)
     assert Threshold(0.9).transfer(lane, first=True) == Transfer(sure=1, threshold=0.9)
     assert Threshold(0.9).transfer(lane, first=False) == Transfer(sure=0, threshold=0.9)
     assert Factor(1.0).transfer(lane, first=False) == Transfer(sure=0, threshold=1.0, factor=1.0)

@@ -1,71 +1,197 @@
-"""What a step left in a lane is read off right, on lanes written by hand."""
+"""What a step left in a lane is read off right, and boundaries are what they should be, on lanes written by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from asynclane.scheduler.digest import lane_facts
+from asynclane.scheduler.boundaries import Boundary, Nesting
+from asynclane.scheduler.digest import View, lane_facts
 from asynclane.scheduler.policies.base import ABSENT, LaneFacts
-from asynclane.scheduler.vocabulary import DELIMITER, Vocabulary
+from asynclane.scheduler.stability import Stability
+from asynclane.scheduler.tree import Lane, Role
+from asynclane.scheduler.vocabulary import COMMA, LINE, SENTENCE, Vocabulary
 
-from ..fakes import END, MASK, vocabulary
+from ..fakes import IDS, vocabulary
 
-IDS = {"_": MASK, "E": END, ".": 2, "/": 3, "1": 4, "2": 5, "w": 6}
+CODE = Nesting(in_code=True)
 
 
-def facts(lanes: list[str], starts: list[int] | None = None, min_fill: float = 0.5) -> list[LaneFacts]:
-    tokens = [np.array([IDS[letter] for letter in lane], np.int32) for lane in lanes]
-    return lane_facts(tokens, starts or [0] * len(lanes), [min_fill] * len(lanes), vocabulary())
+def ids(text: str) -> np.ndarray:
+    return np.array([IDS[letter] for letter in text], np.int32)
+
+
+def view(
+    *lanes: str,
+    start: int = 0,
+    min_fill: float = 0.5,
+    boundary: Boundary = Boundary.AUTO,
+    nesting: Nesting | None = None,
+    settled: str = "",
+) -> View:
+    """One request; each of `lanes` follows the last, `|` within one ends it and what follows lies between lanes."""
+    made, text = [], ""
+    for number, lane in enumerate(lanes):
+        own, _, between = lane.partition("|")
+        made.append(Lane(number, None, Role.GENERATE, start + len(text), start + len(text) + len(own), 0))
+        text += own + between
+    known = np.array([letter == "s" for letter in settled], np.bool_) if settled else None
+    return View(made, ids(text), known, boundary, nesting or Nesting(), min_fill)
+
+
+def facts(*views: View) -> list[list[LaneFacts]]:
+    return lane_facts(list(views), vocabulary())
+
+
+def fork(lane: str, **how: object) -> int:
+    return facts(view(lane, **how))[0][0].fork_at  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("lane", "fork_at", "open_to_fork"),
+    ("lane", "fork_at"),
     [
-        ("ww.ww__", 2, 0),
-        ("w_.ww.__", 5, 1),  # the last delimiter counts
-        ("ww/w__", 2, 0),  # a line break is one
-        (".ww____", ABSENT, 0),  # not at the first position
-        ("_www.", ABSENT, 0),  # nor at the last
-        ("___._w", ABSENT, 0),  # too little before it
-        ("__w._w", 3, 2),
-        ("w1.2w_", ABSENT, 0),  # a decimal point
-        ("w1._w_", ABSENT, 0),  # perhaps one
-        ("w1.ww_", 2, 0),  # a sentence that ends in a number
-        ("w1/2w_", 2, 0),
+        ("ww.ww__", 2),
+        ("w_.ww.__", 5),  # the last boundary counts
+        ("ww/w__", 2),  # a line break is one
+        (".ww____", ABSENT),  # not at the first position
+        ("_www.", ABSENT),  # nor at the last
+        ("___._w", ABSENT),  # too little before it
+        ("__w._w", 3),
+        ("w1.2w_", ABSENT),  # a decimal point
+        ("w1._w_", ABSENT),  # perhaps one
+        ("w1.ww_", 2),  # a sentence that ends in a number
+        ("w1/2w_", 2),
+        ("1.w_w_", ABSENT),  # the number of a list's item
+        ("w/12.w__", 1),  # another one, on a line of its own
+        ("w/w12.w__", 5),
+        ("ww,w__", ABSENT),  # a comma is none
     ],
 )
-def test_forks_are_found_at_the_last_valid_delimiter(lane: str, fork_at: int, open_to_fork: int) -> None:
-    (fact,) = facts([lane])
-    assert fact.fork_at == fork_at
-    if fork_at != ABSENT:
-        assert fact.open_to_fork == open_to_fork
-    assert fact.open == lane.count("_")
+def test_prose_forks_at_the_last_sentence_end_or_line_break(lane: str, fork_at: int) -> None:
+    assert fork(lane) == fork_at
+    assert fork(lane, boundary=Boundary.PROSE) == fork_at
 
 
-def test_the_first_end_token_counts_and_masks_before_it() -> None:
-    (fact,) = facts(["w_wE_E_"])
-    assert (fact.end_at, fact.open_to_end, fact.open) == (3, 1, 3)
+@pytest.mark.parametrize(
+    ("lane", "fork_at"),
+    [
+        ("ww/w__", 2),
+        ("ww.w__", ABSENT),  # a full stop ends no statement
+        ("w(w/w__", ABSENT),  # within brackets
+        ("w(w)/w__", 4),
+        ('w"w/w__', ABSENT),  # within quotes
+        ('w"w"/w__', 4),
+        ("w='w/w__", ABSENT),
+        ("w'w'/w__", 4),
+        ("'w/w__", ABSENT),
+        ("'w/w/w__", 4),  # an apostrophe concerns its own line only
+        ("ww:/w__", ABSENT),  # a block's head asks for its body
+        ("wwNww__", ABSENT),  # the same in one token
+        ("w=/w__", ABSENT),  # half an assignment
+        ("w_/w__", ABSENT),  # what is masked may be anything
+        ("w,/w__", ABSENT),
+        ("w//w__", 2),  # an empty line
+    ],
+)
+def test_code_forks_where_a_statement_is_complete_and_nothing_is_open(lane: str, fork_at: int) -> None:
+    assert fork(lane, nesting=CODE) == fork_at
+    assert fork(lane, boundary=Boundary.CODE, nesting=CODE) == fork_at
 
 
-def test_lanes_do_not_see_each_other_and_speak_in_canvas_positions() -> None:
-    left, middle, right = facts(["ww1", ".2_w", "w.wE"], starts=[10, 20, 30])
-    assert left == LaneFacts(0, ABSENT, 0, ABSENT, 0)
-    assert middle.open == 1
-    assert middle.fork_at == ABSENT
-    assert (right.fork_at, right.end_at) == (31, 33)
+def test_a_fence_switches_the_rules_within_an_answer() -> None:
+    assert fork("w.`w.w__", min_fill=0) == 1  # full stops count up to the fence
+    assert fork("w`/w.`w.__", min_fill=0) == 7  # and again behind the closing one
+    assert fork("w`(/w__", min_fill=0) == ABSENT
+    assert fork("(`w/w__", min_fill=0) == 3  # what prose has open does not concern the block
+    assert fork("w`w.w__", boundary=Boundary.PROSE, min_fill=0) == 3
+    assert fork("w)/w__", nesting=Nesting(True, brackets=1)) == 2
+    assert fork("ww/w__", nesting=Nesting(True, brackets=1)) == ABSENT
+    assert fork("ww/w__", nesting=Nesting(True, quotes=1)) == ABSENT
 
 
-def test_min_fill_is_a_share_of_what_lies_before_the_delimiter() -> None:
-    assert facts(["w___.__"], min_fill=0.4)[0].fork_at == 4
-    assert facts(["w___.__"], min_fill=0.41)[0].fork_at == ABSENT
+@pytest.mark.parametrize("text", ["w`w(w", "w`w(`w.", 'w`"w`w`/w(="', "ww.", "`((`((", "`w("])
+def test_what_is_open_is_the_same_read_at_once_or_in_parts(text: str) -> None:
+    whole = Nesting().after(ids(text), vocabulary())
+    for cut in range(len(text) + 1):
+        assert Nesting().after(ids(text[:cut]), vocabulary()).after(ids(text[cut:]), vocabulary()) == whole
 
 
-@pytest.mark.parametrize("piece", [".", "?", "!", " .", '."', ".)", "\n", "\n    ", "\u3002", "\uff1f"])
-def test_sentence_ends_in_any_script_and_line_breaks_are_delimiters(piece: str) -> None:
-    assert Vocabulary([piece, ""], mask_id=1, end_ids=[]).classes[0] & DELIMITER
+def test_commas_and_strides_are_boundaries_only_when_asked_for() -> None:
+    assert fork("ww,w__", boundary=Boundary.COMMA) == 2
+    assert fork("w" * 17 + "_", boundary=Boundary.STRIDE) == 15
+    assert fork("w" * 15 + "__", boundary=Boundary.STRIDE, min_fill=0) == ABSENT  # an open position is none
+    assert fork("ww.w__", boundary=Boundary.STABLE) == ABSENT
 
 
-@pytest.mark.parametrize("piece", ["...", ",", ";", "a.", "1", "", " "])
-def test_nothing_else_is_a_delimiter(piece: str) -> None:
-    assert not Vocabulary([piece, ""], mask_id=1, end_ids=[]).classes[0] & DELIMITER
+def test_a_settled_half_of_a_lane_is_a_boundary_where_no_other_is() -> None:
+    assert fork("w___w__", settled="sss----") == ABSENT  # less than half
+    assert fork("w___w__", settled="ssss---") == 3
+    assert fork("w___w__", settled="sssssss") == ABSENT  # nothing is left behind it
+    assert fork("w___w__", settled="-sssss-") == ABSENT  # it must lead
+    assert fork("ww._w__", settled="ssss---") == 2
+
+
+def test_positions_settle_when_what_is_proposed_stays_the_same() -> None:
+    memory = Stability(6, steps=2)
+    for tokens in ([6, 6, 7], [6, 7, 7], [6, 7, 7], [6, 7, 7]):
+        memory.update(2, np.array(tokens, np.int32))
+    assert memory.settled(0, 6).tolist() == [False, False, True, True, True, False]
+    memory.update(2, np.array([8, 7, 7], np.int32))
+    assert memory.settled(2, 5).tolist() == [False, True, True]
+
+
+def test_the_first_end_token_counts() -> None:
+    ((fact,),) = facts(view("w_wE_E_"))
+    assert (fact.end_at, fact.open) == (3, 3)
+
+
+def test_lanes_and_requests_do_not_see_each_other_and_speak_in_canvas_positions() -> None:
+    (left, middle), (right,) = facts(view("ww1", ".2_w", start=10), view("w.wE", start=30))
+    assert left == LaneFacts(0, ABSENT, ABSENT)
+    assert middle == LaneFacts(1, ABSENT, ABSENT)
+    assert right == LaneFacts(0, 31, 33)
+
+
+def test_what_lies_between_two_lanes_belongs_to_neither() -> None:
+    ((left, right),) = facts(view("w_w|.wE.w", "w.w_"))
+    assert left == LaneFacts(1, ABSENT, ABSENT)
+    assert right == LaneFacts(1, 9, ABSENT)
+
+
+def test_min_fill_is_a_share_of_what_lies_before_the_boundary() -> None:
+    assert fork("w___.__", min_fill=0.4) == 4
+    assert fork("w___.__", min_fill=0.41) == ABSENT
+
+
+SENTENCE_ENDS = [".", "?", "!", " .", '."', ".)", "\u3002", "\uff1f", "\u0964", "\u061f", "\u1362", "\u104b", "\u17d4"]
+
+
+@pytest.mark.parametrize("piece", SENTENCE_ENDS)
+def test_sentences_end_in_any_script(piece: str) -> None:
+    assert Vocabulary([piece, ""], mask_id=1, end_ids=[]).classes[0] & SENTENCE
+
+
+@pytest.mark.parametrize("piece", ["\n", "\n    ", "\n\n", ".\n", ":\n"])
+def test_a_token_that_ends_a_line_is_a_boundary(piece: str) -> None:
+    assert Vocabulary([piece, ""], mask_id=1, end_ids=[]).classes[0] & LINE
+
+
+@pytest.mark.parametrize("piece", ["...", ";", "a.", "1", "", " ", "\nword"])
+def test_nothing_else_is_a_boundary(piece: str) -> None:
+    assert not Vocabulary([piece, ""], mask_id=1, end_ids=[]).classes[0] & (SENTENCE | LINE)
+
+
+@pytest.mark.parametrize("piece", [",", ", ", "\u3001", "\uff0c", "\u060c"])
+def test_commas_are_known_in_any_script(piece: str) -> None:
+    assert Vocabulary([piece, ""], mask_id=1, end_ids=[]).classes[0] & COMMA
+
+
+def test_a_tokenizer_without_a_boundarys_tokens_is_noticed() -> None:
+    bare = Vocabulary(["a", "b", ""], mask_id=2, end_ids=[])
+    assert [boundary for boundary in Boundary if not boundary.known_to(bare)] == [
+        Boundary.AUTO,
+        Boundary.PROSE,
+        Boundary.CODE,
+        Boundary.COMMA,
+    ]
+    assert all(boundary.known_to(vocabulary()) for boundary in Boundary)

@@ -1,108 +1,185 @@
-"""How lanes are born, forked, finished and cancelled, on steps written by hand."""
+"""How lanes are born, forked, finished and cancelled, on canvases written by hand."""
 
 from __future__ import annotations
 
-from asynclane.scheduler.policies import AsyncLane, Blockwise
-from asynclane.scheduler.policies.base import ABSENT, LaneFacts
-from asynclane.scheduler.tree import LaneTree, Role
+import itertools
+from typing import Any
 
+import numpy as np
 
-def after(
-    open_: int, fork_at: int = ABSENT, open_to_fork: int = 0, end_at: int = ABSENT, open_to_end: int = 0
-) -> LaneFacts:
-    return LaneFacts(open_, fork_at, open_to_fork, end_at, open_to_end)
+from asynclane.scheduler.boundaries import Boundary, Nesting
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.digest import View, lane_facts
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.policies import AsyncLane, Blockwise, LanePolicy
+from asynclane.scheduler.request import Request
+from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.tree import LaneTree
+from asynclane.scheduler.vocabulary import Vocabulary
+
+from ..fakes import IDS, MASK, ScriptedExecutor, vocabulary
 
 
 def shape(tree: LaneTree) -> list[tuple[str, int, int]]:
     return [(lane.role.value, lane.start, lane.end) for lane in tree.live]
 
 
-def lanes(length: int = 100, block: int = 16, limit: int = 4) -> tuple[AsyncLane, LaneTree]:
-    policy = AsyncLane(block_length=block, max_lanes=limit, min_fill=0.5)
-    return policy, LaneTree(policy.open(length), length)
+class Canvas:
+    """A request's lanes; `step` writes what a call committed, and lets the lanes advance.
+
+    `_` is a mask, `w` a word, `.` a full stop, `E` an end token.
+    """
+
+    def __init__(self, length: int = 100, policy: LanePolicy | None = None, **knobs: Any) -> None:
+        self.policy = policy or AsyncLane(**{"block_length": 16, "max_lanes": 4, "min_fill": 0.5, **knobs})
+        self.tree = LaneTree(np.full(length, MASK, np.int32), MASK)
+        self.policy.open(self.tree)
+
+    def step(self, text: str) -> list[tuple[str, int, int]]:
+        tree, live = self.tree, self.tree.live
+        tree.canvas[: len(text)] = [IDS[letter] for letter in text]
+        tokens = tree.canvas[live[0].start : live[-1].end]
+        view = View(live, tokens, None, self.policy.boundary, Nesting(), self.policy.min_fill)
+        (facts,) = lane_facts([view], vocabulary())
+        for lane, fact in zip(live, facts, strict=True):
+            lane.steps += 1
+            lane.masks = fact.open
+        self.policy.advance(tree, facts)
+        return shape(tree)
 
 
 def test_blocks_follow_each_other_to_the_end_of_the_canvas() -> None:
-    policy = Blockwise(16)
-    tree = LaneTree(policy.open(40), 40)
-    seen = []
-    while tree.live:
-        seen += shape(tree)
-        policy.advance(tree, [after(1)])
-        assert len(tree.live) == 1
-        policy.advance(tree, [after(0)])
-    assert seen == [("generate", 0, 16), ("generate", 16, 32), ("generate", 32, 40)]
+    canvas = Canvas(40, Blockwise(16))
+    assert canvas.step("w" * 15) == [("generate", 0, 16)]
+    assert canvas.step("w" * 16) == [("generate", 16, 32)]
+    assert canvas.step("w" * 32) == [("generate", 32, 40)]
+    assert canvas.step("w" * 40) == []
 
 
-def test_a_fork_leaves_a_refine_lane_and_goes_on_behind_the_delimiter() -> None:
-    policy, tree = lanes()
-    policy.advance(tree, [after(5, fork_at=9, open_to_fork=2)])
-    assert shape(tree) == [("refine", 0, 10), ("generate", 10, 26)]
-    assert tree.live[1].masks == 13  # three open ones inherited, ten new
-    assert (tree.forks, tree.born) == (1, 2)
+def test_a_fork_leaves_a_refine_lane_and_goes_on_behind_the_boundary() -> None:
+    canvas = Canvas()
+    assert canvas.step("w_www_www.__w") == [("refine", 0, 10), ("generate", 10, 26)]
+    refine, generate = canvas.tree.live
+    assert (refine.masks, generate.masks) == (2, 15)
+    assert (refine.id, generate.id, generate.parent) == (0, 1, 0)
+    assert (canvas.tree.forks, canvas.tree.born) == (1, 2)
 
 
 def test_a_prefix_without_masks_needs_no_refine_lane() -> None:
-    policy, tree = lanes()
-    policy.advance(tree, [after(3, fork_at=9)])
-    assert shape(tree) == [("generate", 10, 26)]
+    assert Canvas().step("wwwwwwwww._") == [("generate", 10, 26)]
+
+
+def test_two_boundaries_in_one_step_fork_at_the_last_one() -> None:
+    assert Canvas().step("w_w.ww_ww._") == [("refine", 0, 10), ("generate", 10, 26)]
+
+
+def test_a_boundary_at_the_lanes_last_position_forks_nothing() -> None:
+    assert Canvas().step("_" * 2 + "w" * 13 + ".") == [("generate", 0, 16)]
+
+
+def test_a_lane_forks_only_after_min_steps_calls() -> None:
+    canvas = Canvas(min_steps=2)
+    assert canvas.step("w_www_www.__w") == [("generate", 0, 16)]
+    assert canvas.step("w_www_www.__w") == [("refine", 0, 10), ("generate", 10, 26)]
 
 
 def test_the_lane_limit_holds() -> None:
-    policy, tree = lanes(limit=1)
-    policy.advance(tree, [after(5, fork_at=9, open_to_fork=2)])
-    assert shape(tree) == [("generate", 0, 16)]
+    assert Canvas(max_lanes=1).step("w_www_www.__w") == [("generate", 0, 16)]
 
 
 def test_a_refine_lane_has_no_successor_and_a_generate_lane_has() -> None:
-    policy, tree = lanes()
-    policy.advance(tree, [after(5, fork_at=9, open_to_fork=2)])
-    policy.advance(tree, [after(0), after(4)])
-    assert shape(tree) == [("generate", 10, 26)]
-    policy.advance(tree, [after(0)])
-    assert shape(tree) == [("generate", 26, 42)]
+    canvas = Canvas()
+    canvas.step("w_www_www.__w")
+    assert canvas.step("wwwwwwwww.__w") == [("generate", 10, 26)]
+    assert canvas.step("w" * 26) == [("generate", 26, 42)]
 
 
-def test_an_end_token_cancels_every_lane_behind_it() -> None:
-    policy, tree = lanes()
-    policy.advance(tree, [after(5, fork_at=9, open_to_fork=2)])
-    policy.advance(tree, [after(2, end_at=6, open_to_end=1), after(4)])
-    assert shape(tree) == [("refine", 0, 7)]
-    assert tree.cancelled == 1
-    policy.advance(tree, [after(0, end_at=6)])
-    assert not tree.live
+def test_an_end_token_cancels_every_lane_behind_it_in_the_same_commit() -> None:
+    canvas = Canvas()
+    canvas.step("w_www_www.__w")
+    assert canvas.step("w_www_E_w.www") == [("refine", 0, 7)]
+    assert canvas.tree.cancelled == 1
+    assert canvas.step("wwwwwwE_w.www") == []
 
 
 def test_an_end_token_with_nothing_open_before_it_finishes_at_once() -> None:
-    policy, tree = lanes()
-    policy.advance(tree, [after(9, end_at=6, open_to_end=0)])
-    assert not tree.live
+    assert Canvas().step("wwwwwwE___") == []
 
 
 def test_nothing_grows_behind_an_end_token() -> None:
-    policy, tree = lanes()
-    policy.advance(tree, [after(8, fork_at=5, open_to_fork=2, end_at=12, open_to_end=4)])
-    assert shape(tree) == [("refine", 0, 6), ("generate", 6, 13)]
-    policy.advance(tree, [after(1), after(0, end_at=12)])
-    assert shape(tree) == [("refine", 0, 6)]
+    canvas = Canvas()
+    assert canvas.step("ww_ww.w_wwww_E") == [("refine", 0, 6), ("generate", 7, 14)]
+    assert canvas.step("ww_ww.wwwwwwwE") == [("refine", 0, 6)]
 
 
-def test_a_delimiter_behind_the_end_token_forks_nothing() -> None:
-    policy, tree = lanes()
-    policy.advance(tree, [after(8, fork_at=13, open_to_fork=6, end_at=4, open_to_end=2)])
-    assert shape(tree) == [("generate", 0, 5)]
+def test_a_boundary_behind_the_end_token_forks_nothing() -> None:
+    assert Canvas().step("w_w_E_www.www.__") == [("generate", 0, 5)]
 
 
 def test_a_fork_with_nothing_left_to_generate_does_not_happen() -> None:
-    policy, tree = lanes(length=16)
-    policy.advance(tree, [after(2, fork_at=9, open_to_fork=2)])
-    assert shape(tree) == [("generate", 0, 16)]
+    assert Canvas(length=16).step("w_ww_wwww." + "w" * 6) == [("generate", 0, 16)]
 
 
 def test_lanes_stop_at_the_end_of_the_canvas() -> None:
-    policy, tree = lanes(length=20)
-    policy.advance(tree, [after(3, fork_at=14, open_to_fork=3)])
-    assert shape(tree) == [("refine", 0, 15), ("generate", 15, 20)]
-    policy.advance(tree, [after(1), after(0)])
-    assert shape(tree) == [("refine", 0, 15)]
-    assert tree.live[0].role is Role.REFINE
+    canvas = Canvas(length=20)
+    assert canvas.step("w_www_wwwwwwww._") == [("refine", 0, 15), ("generate", 15, 20)]
+    assert canvas.step("w_wwwwwwwwwwww.wwwww") == [("refine", 0, 15)]
+
+
+def test_a_lane_starts_at_the_first_position_that_drafts_have_left_open() -> None:
+    canvas = Canvas()
+    assert canvas.step("w_www_www.ww_w" + "__" + "ww_w") == [("refine", 0, 10), ("generate", 12, 28)]
+    assert canvas.tree.live[1].masks == 12
+    canvas = Canvas(length=24)
+    assert canvas.step("w" * 24) == []  # all drafted: nothing is left to generate
+
+
+def test_coupled_lanes_go_on_only_once_the_prefix_is_done() -> None:
+    canvas = Canvas(coupled=True)
+    assert canvas.step("w_www_www.__w") == [("generate", 0, 10)]
+    assert canvas.tree.forks == 1
+    assert canvas.step("wwwwwwwww.__w") == [("generate", 10, 26)]
+
+
+def test_without_early_stop_an_end_token_is_a_token_like_others() -> None:
+    canvas = Canvas(early_stop=False)
+    assert canvas.step("wwE" + "_" * 13) == [("generate", 0, 16)]
+    assert canvas.step("wwE" + "w" * 13) == [("generate", 16, 32)]
+
+
+def test_with_a_stride_every_sixteenth_position_is_a_boundary() -> None:
+    canvas = Canvas(block_length=40, boundary=Boundary.STRIDE, min_fill=0.1)
+    assert canvas.step("_" * 14 + "ww") == [("refine", 0, 16), ("generate", 16, 56)]
+
+
+def test_lanes_cover_the_canvas_left_to_right_without_gaps_in_what_is_open() -> None:
+    rng = np.random.default_rng(3)
+    letters = np.array(list("w.E,"))
+    for _ in range(300):
+        length = int(rng.integers(1, 90))
+        canvas = Canvas(length, block_length=int(rng.integers(1, 24)), min_fill=float(rng.random()), early_stop=False)
+        text = ["_"] * length
+        while canvas.tree.live:
+            for lane in canvas.tree.live:
+                for position in range(lane.start, lane.end):
+                    if text[position] == "_" and rng.random() < 0.3:
+                        text[position] = str(rng.choice(letters, p=[0.7, 0.2, 0.05, 0.05]))
+            canvas.step("".join(text))
+            live = canvas.tree.live
+            for left, right in itertools.pairwise(live):
+                assert left.start < left.end <= right.start
+                assert "_" not in text[left.end : right.start], "an open position that no lane works on"
+            if live:
+                assert "_" not in text[: live[0].start]
+        assert "_" not in text
+
+
+def test_with_a_tokenizer_that_ends_no_sentence_lanes_fork_at_settled_proposals() -> None:
+    bare = Vocabulary(["", "", "a", "b"], mask_id=0, end_ids=[1])
+    turns = itertools.count()  # each lane's last quarter keeps changing
+    executor = ScriptedExecutor(lambda slot, at: (2 if (at - 5) % 32 < 24 else 2 + next(turns) % 2, 0.5))
+    scheduler = Scheduler(Limits(1, 64, 8, 512, 512, 1), bare)
+    sequence = scheduler.add(Request(0, np.full(5, 3, np.int32), 200, resolve("asynclane", {}, 200)))
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(plan, executor.execute(plan))
+    assert sequence.tree.forks > 0

@@ -12,8 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from asynclane.scheduler.budget import Budget, StepCost
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.decoders import Decoder, resolve
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, Sequence, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
@@ -21,6 +22,7 @@ from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
 from ..fakes import MASK, random_executor, vocabulary
 
 LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
+COST = StepCost([0, 64], [0.01, 0.02])
 
 DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {}),
@@ -29,6 +31,14 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {"cache": "prefix", "lookahead": "canvas", "factor": 1.0}),
     ("asynclane", {"cache": "none", "block_length": 6}),
     ("asynclane", {"cache": "dual", "lookahead": "canvas"}),
+    ("asynclane", {"siblings": "isolated", "block_length": 8, "lookahead": 4, "max_lanes": 3, "threshold": 0.6}),
+    ("asynclane", {"siblings": "coupled", "block_length": 8, "threshold": 0.6, "draft_threshold": 0.5}),
+    ("asynclane", {"siblings": "commit", "block_length": 8, "threshold": 0.6, "boundary": "comma"}),
+    ("asynclane", {"reuse": False, "refresh_every": 1, "settle": False, "threshold": 0.6}),
+    ("asynclane", {"boundary": "stable", "stable_steps": 1, "block_length": 8, "end_threshold": 0.5}),
+    ("asynclane", {"draft_threshold": 0.4, "threshold": 0.6, "refresh_every": 1}),
+    ("asynclane", {"block_length": "auto", "threshold": 0.6, "later_threshold": 0.7}),
+    ("asynclane", {"early_stop": False, "block_length": 8, "threshold": 0.5}),
     ("llada", {}),
     ("llada", {"early_stop": False, "cache": "prefix"}),
     ("fast-dllm", {"cache": "none", "block_length": 16}),
@@ -36,12 +46,19 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def decoder_for(name: str, knobs: dict[str, Any], length: int) -> Decoder:
+    """A look-ahead that is larger than the canvas would be refused."""
+    lookahead = knobs.get("lookahead")
+    fitting = {"lookahead": min(lookahead, length)} if isinstance(lookahead, int) else {}
+    return resolve(name, {**knobs, **fitting}, length)
+
+
 class Schedules(RuleBasedStateMachine):
     """Random arrivals, departures at any moment, steps that fail, and rows larger than what is left of a step."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(LIMITS, vocabulary())
+        self.scheduler = Scheduler(LIMITS, vocabulary(), Budget(COST))
         self.executor = random_executor(seed=7)
         self.asked: dict[int, Sequence] = {}
         self.ended: dict[int, Outcome] = {}
@@ -55,7 +72,7 @@ class Schedules(RuleBasedStateMachine):
     )
     def arrive(self, prompt: int, length: int, decoder: tuple[str, dict[str, Any]]) -> None:
         number = len(self.asked)
-        request = Request(number, np.full(prompt, 6, np.int32), length, resolve(*decoder, length))
+        request = Request(number, np.full(prompt, 6, np.int32), length, decoder_for(*decoder, length))
         if len(self.scheduler.waiting) >= LIMITS.max_queue + self.scheduler.slots.free:
             with pytest.raises(QueueFull):
                 self.scheduler.add(request)
@@ -152,14 +169,14 @@ def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
 def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once() -> None:
     for seed in range(2000):
         rng = random.Random(seed)
-        scheduler, executor = Scheduler(LIMITS, vocabulary()), random_executor(seed)
+        scheduler, executor = Scheduler(LIMITS, vocabulary(), Budget(COST)), random_executor(seed)
         ended: list[int] = []
         sequences: list[Sequence] = []
         for number in range(rng.randint(1, 6)):
             name, knobs = rng.choice(DECODERS)
             length = rng.randint(1, 24)
             prompt = np.full(rng.randint(1, 30), 6, np.int32)
-            sequences.append(scheduler.add(Request(number, prompt, length, resolve(name, knobs, length))))
+            sequences.append(scheduler.add(Request(number, prompt, length, decoder_for(name, knobs, length))))
         while (plan := scheduler.plan()) is not None:
             if rng.random() < 0.05:
                 leaver = rng.choice(sequences)

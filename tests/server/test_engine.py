@@ -276,7 +276,6 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
         ({"cache": "dual"}, "cache"),
         ({"threshold": 0.9, "factor": 1.0}, "factor"),
         ({"steps": 7, "block_length": 8}, "steps"),
-        ({"early_stop": False}, "early_stop"),
         ({"no_such_knob": 1}, "no_such_knob"),
     ],
 )
@@ -302,3 +301,20 @@ async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: B
     async with running(bench):
         with pytest.raises(errors.ContextLengthExceeded, match="256"):
             bench.ask(max_tokens=256)
+
+
+async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees_it(bench: Bench) -> None:
+    """The first sentence is left open while the lane of the second goes on, so the string ends in another lane."""
+    bench.executor.open()
+    confidence = dict.fromkeys(range(3), 0.5)
+    bench.executor.inner.propose = lambda slot, position: (
+        bench.ids[position - len(bench.prompt)],
+        confidence.get(position - len(bench.prompt), 0.97),
+    )
+    async with running(bench):
+        answer = bench.ask(stop=("fish. Two",), knobs={"later_threshold": "off"})
+        deltas = await read(answer)
+    assert "".join(delta.text for delta in deltas) == "One "
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.forks > 0, "two lanes were at work"
+    assert bench.empty

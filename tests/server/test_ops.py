@@ -102,7 +102,9 @@ def test_a_step_moves_what_it_reports() -> None:
 
 def test_requests_are_counted_by_how_they_end() -> None:
     metrics = Metrics()
-    done = RequestReport(1.2, first_text_s=0.2, tokens=11, forwards=4, forks=1, cancelled_lanes=2, refreshes=1)
+    done = RequestReport(
+        1.2, first_text_s=0.2, tokens=11, forwards=4, forks=1, cancelled_lanes=2, refreshes=1, reused_refreshes=1
+    )
     metrics.request_ended("stop", done)
     metrics.request_ended("failed", RequestReport(1.0))
     metrics.request_aborted("waiting", RequestReport(0.1, forks=1))

@@ -1,0 +1,151 @@
+"""Lays a request's lanes out as rows of a step: one row of all lanes, or, isolated, a row for each.
+
+Live siblings share one row and see each other's newest tokens at no extra cost. The paper (arXiv 2606.08411, section
+3.4) runs them on the keys and values that stood at the fork. `Isolated` does so with what the device offers anyway: a
+refine lane moves to a slot of its own, whose page table shares the pages before the lane and has private ones from
+there on, so neither lane sees what the other writes until the refine lane ends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from .caches import Window
+from .contract import Placement, Row, Span, Transfer
+from .tree import Lane, Role
+
+if TYPE_CHECKING:
+    from .request import Sequence
+
+
+class Holding(NamedTuple):
+    """What a request holds, or needs, on the device: slots of canvases and pages."""
+
+    slots: tuple[int, ...]
+    pages: tuple[int, ...]
+
+
+class Layout(Protocol):
+    """How the lanes of one request travel. `placements` are due with its next step."""
+
+    placements: list[Placement]
+
+    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]: ...
+
+    def follow(self, sequence: Sequence) -> None:
+        """The lanes have advanced."""
+        ...
+
+
+class Together:
+    """All lanes in one row."""
+
+    def __init__(self, held: Holding, sequence: Sequence) -> None:
+        self._slot = held.slots[0]
+        self.placements = [Placement(self._slot, sequence.request.prompt, held.pages)]
+
+    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
+        spans: list[Span] = []
+        if window.drives:
+            spans = [_span(sequence, lane, window.start) for lane in sequence.tree.live]
+            spans += _lookahead(sequence, window.end)
+        return (_row(sequence, self._slot, window, spans),)
+
+    def follow(self, sequence: Sequence) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A refine lane in its own slot: its rows start at a border of pages and end at `end`, absolute positions."""
+
+    lane: Lane
+    slot: int
+    pages: tuple[int, ...]  # private ones
+    start: int
+    end: int
+
+
+class Isolated:
+    """Refine lanes in rows of their own; the generate lane starts behind them."""
+
+    def __init__(self, held: Holding, sequence: Sequence, page_size: int) -> None:
+        prompt, total = sequence.request.prompt, sequence.prompt_length + len(sequence.canvas)
+        self._slot, *self._slots = held.slots
+        own = -(-total // page_size)
+        self._pages, self._spare = held.pages[:own], list(held.pages[own:])
+        self._page_size = page_size
+        self._branches: list[Branch] = []
+        self.placements = [Placement(self._slot, prompt, self._pages)]
+
+    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
+        rows = []
+        if window.drives:
+            for branch in self._branches:
+                own = Window(branch.start, branch.end, branch.end)
+                rows.append(_row(sequence, branch.slot, own, [_span(sequence, branch.lane, branch.start)]))
+        lane = sequence.tree.live[-1]
+        if lane.role is Role.GENERATE and window.drives:
+            start = sequence.prompt_length + lane.start
+            if not (window.refresh or sequence.steps == 0) and self._branches:
+                window = window._replace(start=start)
+            spans = [_span(sequence, lane, window.start), *_lookahead(sequence, window.end)]
+            rows.append(_row(sequence, self._slot, window, spans))
+        elif window.refresh or not window.drives:
+            rows.append(_row(sequence, self._slot, window, []))
+        return tuple(rows)
+
+    def follow(self, sequence: Sequence) -> None:
+        live = sequence.tree.live
+        ended = [branch for branch in self._branches if branch.lane not in live]
+        for branch in ended:
+            self._branches.remove(branch)
+            self._slots.append(branch.slot)
+            self._spare += branch.pages
+        if ended:  # the generate lane learns what they committed
+            tokens = np.concatenate((sequence.request.prompt, sequence.canvas))
+            self.placements.append(Placement(self._slot, tokens, self._pages))
+        known = {branch.lane.id for branch in self._branches}
+        for lane in live:
+            if lane.role is Role.REFINE and lane.id not in known:
+                self._branch(sequence, lane)
+
+    def _branch(self, sequence: Sequence, lane: Lane) -> None:
+        prompt, size = sequence.prompt_length, self._page_size
+        shared = (prompt + lane.start) // size
+        end = prompt + min(lane.end + (sequence.request.decoder.lookahead or 0), len(sequence.canvas))
+        count = -(-end // size) - shared
+        pages, self._spare = tuple(self._spare[:count]), self._spare[count:]
+        branch = Branch(lane, self._slots.pop(), pages, shared * size, end)
+        self._branches.append(branch)
+        tokens = np.concatenate((sequence.request.prompt, sequence.canvas[: end - prompt]))
+        self.placements.append(Placement(branch.slot, tokens, (*self._pages[:shared], *pages)))
+
+
+def isolated_needs(lanes: int, row: int, page_size: int) -> tuple[int, int]:
+    """Slots and pages that `lanes` lanes of one request need besides its own, with rows of `row` positions each."""
+    return lanes - 1, (lanes - 1) * -(-(row + page_size - 1) // page_size)
+
+
+def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:
+    prompt, first = sequence.prompt_length, lane is sequence.tree.live[0]
+    start = max(prompt + lane.start, row_start)
+    transfer = sequence.request.decoder.rule.transfer(lane, first)
+    return Span(start, prompt + lane.end, transfer, may_end=lane.role is Role.GENERATE)
+
+
+def _lookahead(sequence: Sequence, end: int) -> list[Span]:
+    """What lies behind all lanes, if drafts are written there or the end is looked for."""
+    decoder = sequence.request.decoder
+    start = sequence.prompt_length + sequence.tree.live[-1].end
+    if start >= end or decoder.draft_threshold == decoder.end_threshold == math.inf:
+        return []
+    return [Span(start, end, Transfer(sure=0, threshold=decoder.draft_threshold), may_end=False)]
+
+
+def _row(sequence: Sequence, slot: int, window: Window, spans: list[Span]) -> Row:
+    return Row(slot, *window[:3], tuple(spans), sequence.request.sampling, sequence.steps)

@@ -1,0 +1,155 @@
+"""AsyncLane on the embedded model: its switches do what the paper says, and its calls add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asynclane.bench.problems import problems, right
+from asynclane.models.runner import Runner
+from asynclane.scheduler.budget import BLOCK_LENGTHS, Budget, StepCost
+from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.request import Request, Sequence
+from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.vocabulary import END, Vocabulary
+from asynclane.server.text import Text
+
+from ..driver import LIMITS, MODEL, Ask, run
+
+PROBLEMS = problems(21, 8)
+LENGTH = 128
+
+
+def answers(runner: Runner, vocabulary: Vocabulary, decoder: str = "asynclane", **knobs: Any) -> list[Sequence]:
+    text = Text(MODEL)
+    prompts = [text.encode_chat([{"role": "user", "content": problem.prompt}]) for problem in PROBLEMS]
+    return run(runner, vocabulary, [Ask(prompt, LENGTH, decoder, knobs) for prompt in prompts])
+
+
+def canvases(sequences: list[Sequence]) -> list[list[int]]:
+    return [sequence.canvas.tolist() for sequence in sequences]
+
+
+@pytest.mark.parametrize("rule", [{"threshold": 0.9}, {"factor": 1.0}, {"steps": 64}])
+def test_without_forks_with_the_whole_canvas_and_a_refresh_per_block_it_is_fast_dllm(
+    rule: dict[str, object], runner: Runner, vocabulary: Vocabulary
+) -> None:
+    plain = {"cache": "prefix", "early_stop": False, **rule}
+    off = {"draft_threshold": "off", "end_threshold": "off", "later_threshold": "off"}
+    ours = answers(runner, vocabulary, max_lanes=1, lookahead="canvas", block_length=32, **off, **plain)
+    theirs = answers(runner, vocabulary, "fast-dllm", **plain)
+    assert canvases(ours) == canvases(theirs)
+    assert [s.steps for s in ours] == [s.steps for s in theirs]
+    assert [s.computed_tokens for s in ours] == [s.computed_tokens for s in theirs]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"refresh_every": 1},
+        {"refresh_every": 3, "refresh_on": "steps"},
+        {"refresh_every": 1, "refresh_on": "forks"},
+        {"reuse": False, "refresh_every": 1},
+        {"reuse": False, "refresh_every": 0},
+        {"siblings": "isolated", "refresh_every": 2},
+    ],
+    ids=str,
+)
+def test_calls_are_one_and_groups_and_refreshes_less_what_is_reused(
+    knobs: dict[str, object], runner: Runner, vocabulary: Vocabulary
+) -> None:
+    """The paper's identity. Packed rows make one group of all that a request updates in a step."""
+    for sequence in answers(runner, vocabulary, **knobs):
+        groups, reused = sequence.updates, sequence.reused
+        assert sequence.steps == 1 + groups + sequence.refreshes - reused
+        assert reused == (0 if knobs.get("reuse") is False else 1 + sequence.refreshes)
+    if knobs.get("refresh_every") == 1 and knobs.get("refresh_on") != "forks":
+        assert any(s.refreshes for s in answers(runner, vocabulary, **knobs))
+
+
+def test_reuse_saves_calls_and_answers_as_well(runner: Runner, vocabulary: Vocabulary) -> None:
+    with_reuse, without = (answers(runner, vocabulary, refresh_every=2, reuse=reuse) for reuse in (True, False))
+    assert sum(s.steps for s in with_reuse) + len(PROBLEMS) <= sum(s.steps for s in without)
+
+
+@pytest.mark.parametrize("siblings", ["live", "isolated", "coupled", "commit"])
+def test_every_kind_of_sibling_answers_most_problems(siblings: str, runner: Runner, vocabulary: Vocabulary) -> None:
+    text, sequences = Text(MODEL), answers(runner, vocabulary, siblings=siblings)
+    good = [
+        right(p, text.decode(s.canvas[: min(s.end_at, LENGTH)].tolist()))
+        for p, s in zip(PROBLEMS, sequences, strict=True)
+    ]
+    assert sum(good) >= 5
+    assert sum(s.tree.forks for s in sequences) >= 5
+
+
+class Watch:
+    """An executor that keeps the plans which passed through it."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner, self.plans = runner, list[StepPlan]()
+
+    def execute(self, plan: StepPlan) -> Any:
+        self.plans.append(plan)
+        return self.runner.execute(plan)
+
+
+def test_isolated_siblings_run_in_slots_of_their_own_on_shared_pages(runner: Runner, vocabulary: Vocabulary) -> None:
+    text = Text(MODEL)
+    prompt = text.encode_chat([{"role": "user", "content": PROBLEMS[1].prompt}])
+    watch = Watch(runner)
+    run(watch, vocabulary, [Ask(prompt, LENGTH, knobs={"siblings": "isolated", "threshold": 0.99})])
+    assert max(len(plan.rows) for plan in watch.plans) > 1
+    for plan in watch.plans:
+        by_slot = {placement.slot: placement for placement in plan.placements}
+        assert len({row.slot for row in plan.rows}) == len(plan.rows)
+        for slot, placement in by_slot.items():
+            assert len(set(placement.pages)) == len(placement.pages), slot
+
+
+def test_an_isolated_lane_does_not_see_what_its_sibling_commits(runner: Runner, vocabulary: Vocabulary) -> None:
+    """Otherwise the ablation would measure nothing: answers and costs differ from those of live siblings."""
+    live, isolated = (answers(runner, vocabulary, siblings=kind, threshold=0.99) for kind in ("live", "isolated"))
+    assert canvases(live) != canvases(isolated)
+    assert sum(s.computed_tokens for s in live) < sum(s.computed_tokens for s in isolated)
+
+
+def test_drafts_are_never_end_tokens_and_only_lie_ahead(runner: Runner, vocabulary: Vocabulary) -> None:
+    """With drafts at any confidence, what is written ahead of the lanes is plenty, and ends nothing."""
+    drafted = answers(runner, vocabulary, draft_threshold=0.5)
+    plain = answers(runner, vocabulary, draft_threshold="off")
+    assert sum(s.steps for s in drafted) < sum(s.steps for s in plain)
+    for sequence in drafted:
+        ends = np.flatnonzero(vocabulary.classes[sequence.canvas] & END)
+        assert len(ends) == 0 or sequence.end_at == ends[0]
+
+
+def test_a_foreseen_end_shortens_the_look_ahead(runner: Runner, vocabulary: Vocabulary) -> None:
+    near, far = (answers(runner, vocabulary, end_threshold=threshold) for threshold in (0.9, "off"))
+    assert sum(s.computed_tokens for s in near) < 0.98 * sum(s.computed_tokens for s in far)
+
+
+def test_blocks_may_follow_the_load(runner: Runner, vocabulary: Vocabulary) -> None:
+    """A budget that knows nothing yet starts with long ones; without a budget nobody can ask for it."""
+    prompt = np.array(Text(MODEL).encode_chat([{"role": "user", "content": PROBLEMS[0].prompt}]), np.int32)
+    request = Request(0, prompt, LENGTH, resolve("asynclane", {"block_length": "auto"}, LENGTH))
+    with pytest.raises(KnobError, match="has measured its steps"):
+        Scheduler(LIMITS, vocabulary).add(request)
+    budget = Budget(StepCost([0, 10_000], [1.0, 1.0]))
+    scheduler = Scheduler(LIMITS, vocabulary, budget)
+    sequence = scheduler.add(request)
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(plan, runner.execute(plan))
+    assert sequence.tree.block_length == budget.block_length(1) == max(BLOCK_LENGTHS)
+
+
+def test_settling_costs_positions_and_saves_answers(runner: Runner, vocabulary: Vocabulary) -> None:
+    settled, hasty = (answers(runner, vocabulary, settle=settle, refresh_every=0) for settle in (True, False))
+    per_call = [sum(s.computed_tokens for s in some) / sum(s.steps for s in some) for some in (settled, hasty)]
+    assert per_call[1] < per_call[0]
+    assert canvases(settled) != canvases(hasty)

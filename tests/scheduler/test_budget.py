@@ -1,0 +1,156 @@
+"""The block length of a step follows from what block lengths were seen to bring and what a step costs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from asynclane.bench.simulate import CURVE, read_curve
+from asynclane.scheduler.budget import (
+    BLOCK_LENGTHS,
+    ENOUGH,
+    EPOCH,
+    LONGEST,
+    TRIALS,
+    Budget,
+    StepCost,
+    Yields,
+)
+
+SHORTEST = BLOCK_LENGTHS[0]
+# Commits grow slowly with the block length, positions with all of it: far pays where positions are free.
+CALLS = {block_length: (block_length, 4 * math.sqrt(block_length)) for block_length in BLOCK_LENGTHS}
+
+
+def drive(budget: Budget, requests: int, steps: int, calls: Mapping[int, tuple[float, float]] = CALLS) -> list[int]:
+    chosen = []
+    for _ in range(steps):
+        chosen.append(budget.block_length(requests))
+        positions, commits = calls[chosen[-1]]
+        budget.observe(requests, round(requests * positions), round(requests * commits))
+    return chosen
+
+
+def most(chosen: Sequence[int]) -> int:
+    return max(BLOCK_LENGTHS, key=list(chosen).count)
+
+
+def test_cost_runs_through_its_points_between_them_and_on() -> None:
+    cost = StepCost([10, 20, 40], [1.0, 2.0, 6.0])
+    assert [cost(tokens) for tokens in (5, 10, 15, 20, 30, 40)] == [1.0, 1.0, 1.5, 2.0, 4.0, 6.0]
+    assert cost(50) == pytest.approx(8.0)
+
+
+def test_cost_that_was_measured_to_fall_stays_above_zero() -> None:
+    assert StepCost([1, 2], [2.0, 1.0])(1000) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds"),
+    [
+        ([1], [1.0]),
+        ([2, 1], [1.0, 2.0]),
+        ([1, 1], [1.0, 2.0]),
+        ([1, 2], [1.0]),
+        ([1, 2], [0.0, 1.0]),
+        ([1, math.inf], [1.0, 2.0]),
+        ([1, 2], [1.0, math.nan]),
+    ],
+)
+def test_cost_refuses_bad_points(tokens: list[float], seconds: list[float]) -> None:
+    with pytest.raises(ValueError, match="cost curve needs"):
+        StepCost(tokens, seconds)
+
+
+def test_yields_know_nothing_then_converge_and_forget() -> None:
+    yields = Yields()
+    with pytest.raises(ValueError, match="no call at block length 64"):
+        yields.expected(64)
+    yields.observe(64, 1, 100, 10)
+    assert yields.expected(64) == (100, 10)
+    for _ in range(1000):
+        yields.observe(64, 16, 16 * 50, 16 * 20)
+    assert yields.expected(64) == pytest.approx((50, 20), rel=1e-2)
+    with pytest.raises(ValueError, match="no call at block length 32"):
+        yields.expected(32)
+
+
+def test_yields_of_many_calls_at_once_are_those_of_one_after_the_other() -> None:
+    once, singly = Yields(), Yields()
+    once.observe(32, 64, 64 * 30, 64 * 5)
+    for _ in range(64):
+        singly.observe(32, 1, 30, 5)
+    assert once.expected(32) == pytest.approx(singly.expected(32))
+
+
+def test_a_cold_budget_reaches_far_and_tries_every_block_length() -> None:
+    budget = Budget(read_curve(CURVE))
+    assert budget.block_length(256) == LONGEST
+    chosen = drive(budget, 256, EPOCH * (len(BLOCK_LENGTHS) + 1))
+    assert set(chosen) == set(BLOCK_LENGTHS)
+
+
+@pytest.mark.parametrize(("requests", "expected"), [(1, LONGEST), (64, SHORTEST), (256, SHORTEST)])
+def test_far_for_one_request_and_near_for_many_where_far_brings_little(requests: int, expected: int) -> None:
+    budget = Budget(read_curve(CURVE))
+    drive(budget, requests, 4 * len(BLOCK_LENGTHS) * int(ENOUGH))
+    assert most(drive(budget, requests, 4 * EPOCH * TRIALS)) == expected
+
+
+def test_far_for_many_where_every_position_brings_as_much() -> None:
+    budget = Budget(StepCost([0, 1000], [0.01, 1.0]))
+    calls = {block_length: (50 + block_length, block_length / 4) for block_length in BLOCK_LENGTHS}
+    drive(budget, 256, EPOCH * 10, calls)
+    assert most(drive(budget, 256, 4 * EPOCH * TRIALS, calls)) == LONGEST
+
+
+def test_others_make_a_step_long_already() -> None:
+    budget = Budget(StepCost([0, 200, 400], [1.0, 1.0, 9.0]))
+    drive(budget, 1, 4 * len(BLOCK_LENGTHS) * int(ENOUGH))
+
+    def next_choice(others: int) -> int:
+        chosen = [budget.block_length(1, others)]
+        while len(chosen) < 2 * EPOCH + 1:
+            budget.observe(1, CALLS[chosen[-1]][0], round(CALLS[chosen[-1]][1]))
+            chosen.append(budget.block_length(1, others))
+        return chosen[-1]
+
+    assert next_choice(0) == LONGEST
+    assert next_choice(190) == SHORTEST
+
+
+def test_what_follows_a_change_teaches_nothing() -> None:
+    budget = Budget(StepCost([1, 2], [1.0, 2.0]))
+    budget.block_length(8)
+    budget.observe(8, 10_000, 1)
+    assert all(budget.yields.known(block_length) == 0 for block_length in BLOCK_LENGTHS)
+
+
+def test_never_outside_of_its_block_lengths_and_the_same_again() -> None:
+    loads = [1 + (n * 37) % 256 for n in range(600)]
+    runs = []
+    for _ in range(2):
+        budget = Budget(read_curve(CURVE))
+        runs.append([drive(budget, load, 1)[0] for load in loads])
+    assert runs[0] == runs[1]
+    assert set(runs[0]) <= set(BLOCK_LENGTHS)
+
+
+def test_a_step_without_requests_is_no_evidence() -> None:
+    budget = Budget(StepCost([1, 2], [1.0, 2.0]))
+    for _ in range(10 * EPOCH):
+        budget.observe(0, 0, 0)
+    assert all(budget.yields.known(block_length) == 0 for block_length in BLOCK_LENGTHS)
+
+
+def test_choosing_and_learning_take_a_tenth_of_a_millisecond_at_most() -> None:
+    budget = Budget(read_curve(CURVE))
+    times = []
+    for _ in range(2000):
+        started = time.perf_counter()
+        drive(budget, 64, 1)
+        times.append(time.perf_counter() - started)
+    assert sorted(times)[len(times) // 2] < 1e-4

@@ -1,0 +1,271 @@
+"""`asynclane trace` leaves one page that needs nothing else, and draws in the terminal what it was told."""
+
+from __future__ import annotations
+
+import html.parser
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asynclane.server import cli
+from asynclane.server.knobs import parse_knobs
+from asynclane.server.lanes import Commit, LaneEvent, LaneView
+from asynclane.server.settings import color_allowed, cursor_moves
+from asynclane.server.terminal import LiveView, Screen
+
+CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
+HOSTILE = "Hi</script><script>alert(1)</script><!-- {{trace}} & \u2028 <img onerror=x>"
+FAST = ["--threads", "1", "--max-tokens", "96"]
+
+
+class Page(html.parser.HTMLParser):
+    """Reads a page as a browser would: elements, and what the scripts hold."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(content)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script" and self.scripts:
+            self.scripts[-1] += data
+
+    @property
+    def trace(self) -> dict[str, Any]:
+        return dict(json.loads(self.scripts[0]))
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("trace") / "page.html"
+    assert cli.main(["trace", CODE, "--out", str(path), "--knob", "max_lanes=3", *FAST]) == 0
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_page_needs_no_other(content: str) -> None:
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", content.replace("// ", ""))
+    for tag, attributes in Page(content).elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+        assert not {"src", "href", "srcset"} & attributes.keys()
+    assert "default-src 'none'" in content, "nor may it load one"
+
+
+def test_the_page_can_be_read_by_everybody(content: str) -> None:
+    elements = Page(content).elements
+    assert ("html", {"lang": "en"}) in elements
+    assert any(attributes.get("name") == "viewport" for _, attributes in elements), "on a phone"
+    assert "prefers-color-scheme: dark" in content
+    assert any(attributes.get("type") == "range" for _, attributes in elements), "by keyboard"
+    assert any("aria-live" in attributes for _, attributes in elements), "and by ear"
+
+
+def test_the_page_holds_the_answer_its_cost_and_every_step(content: str) -> None:
+    trace = Page(content).trace
+    canvas = {commit["position"]: commit["text"] for step in trace["steps"] for commit in step["commits"]}
+    tokens = trace["usage"]["completion_tokens"]
+    assert "".join(canvas[position] for position in range(tokens)) == trace["text"] != ""
+    assert len(trace["steps"]) == trace["usage"]["forwards"]
+    assert (trace["prompt"], trace["decoder"], trace["knobs"]) == (CODE, "asynclane", {"max_lanes": 3})
+    calls, forks = trace["usage"]["forwards"], trace["usage"]["forks"]
+    assert f"{tokens} tokens in {calls} calls: {tokens / calls:.1f} tokens per call" in trace["summary"]
+    assert f"{forks} forks" in trace["summary"]
+    assert forks > 0
+
+
+def test_a_prompt_that_is_markup_stays_text(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "page.html"
+    assert cli.main(["trace", HOSTILE, "--out", str(path), *FAST]) == 0
+    hostile = path.read_text(encoding="utf-8")
+    assert Page(hostile).trace["prompt"] == HOSTILE
+    assert Page(hostile).elements == Page(content).elements, "the same elements, whatever the prompt"
+    assert "alert(1)</script>" not in hostile
+
+
+def test_the_default_page_is_written_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["trace", "Hi", *FAST]) == 0
+    assert (tmp_path / "trace.html").is_file()
+    assert "written to trace.html" in capsys.readouterr().out
+
+
+def test_live_into_a_pipe_is_a_line_for_each_step_and_then_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["trace", CODE, "--live", *FAST]) == 0
+    traced = capsys.readouterr().out
+    assert cli.main(["generate", CODE, *FAST]) == 0
+    answer, cost = capsys.readouterr().out.rsplit("\n\n", 1)
+    steps, text, summary = traced.split("\n\n")
+    assert text == answer
+    calls = int(re.findall(r"in (\d+) calls", cost)[0])
+    assert [line.split(":")[0] for line in steps.splitlines()] == [f"step {n}" for n in range(calls)]
+    assert f"in {calls} calls" in summary
+    assert "\x1b" not in traced
+    assert not list(tmp_path.iterdir()), "no page where none was asked for"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--knob", "threshold"], "a knob is NAME=VALUE, not 'threshold'"),
+        (["--knob", "=1"], "a knob is NAME=VALUE"),
+        (["--knob", "factor=1", "--knob", "factor=2"], "'factor' is given twice"),
+        (["--knob", "threshold=7"], "threshold must be a number from 0.0 to 1.0, not 7"),
+        (["--knob", "colour=red"], "no knob 'colour'"),
+        (["--decoder", "beam"], "beam"),
+        (["--out", "/no/such/folder/page.html"], "/no/such/folder"),
+        (["--port", "x"], "--port must be a number"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(
+    flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["trace", "Hi", *FAST, *flags]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("limit", [[], ["--max-tokens", "16"]], ids=["before the model is loaded", "and behind it"])
+def test_a_bad_knob_is_refused_whenever_it_is_found(limit: list[str], tmp_path: Path, capsys: Any) -> None:
+    flags = ["--threads", "1", "--out", str(tmp_path / "page.html"), *limit]
+    assert cli.main(["trace", "Hi", *flags, "--knob", "colour=red"]) == 2
+    assert "no knob 'colour'" in capsys.readouterr().err
+
+
+def test_knobs_are_read_with_the_type_they_look_like() -> None:
+    given = ["a=1", "b=0.5", "c=true", "d=false", "e=dual", "f=x=y"]
+    assert parse_knobs(given) == {"a": 1, "b": 0.5, "c": True, "d": False, "e": "dual", "f": "x=y"}
+
+
+# --- The terminal ------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """Keeps what a terminal would show. It knows what the view may use: line feeds, up, erase below, colours."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._width = width
+        self.lines = [""]
+        self.row = 0
+        self.colors = 0
+
+    def write(self, text: str) -> int:
+        for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|.|\n", text):
+            if part.endswith("A") and part.startswith("\x1b"):
+                self.row -= int(part[2:-1])
+                assert self.row >= 0, "above the top of the screen"
+            elif part == "\x1b[J":
+                self.lines = [*self.lines[: self.row], ""]
+            elif part.startswith("\x1b"):
+                assert part.endswith("m")
+                self.colors += 1
+            elif part == "\n":
+                self.row += 1
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            elif part != "\r":
+                self.lines[self.row] += part
+                assert len(self.lines[self.row]) <= self._width, "the terminal would break this line"
+        return len(text)
+
+    @property
+    def shown(self) -> str:
+        return "\n".join(self.lines)
+
+
+def lane(*tokens: str | None, start: int = 0, **more: Any) -> LaneView:
+    return LaneView(
+        **{"id": 0, "parent": None, "role": "generate", "fate": "live", **more},
+        start=start,
+        end=start + len(tokens),
+        tokens=tokens,
+    )
+
+
+EVENTS = [
+    LaneEvent(0, (-4, 6), False, (lane("One", None, None),), (Commit(0, "One"), Commit(4, " red"))),
+    LaneEvent(1, (0, 6), True, (lane("One", " fish", ".\n"),), (Commit(1, " fish"), Commit(2, ".\n"))),
+    LaneEvent(2, (3, 6), False, (lane("Two", " red", start=3, id=1),), (Commit(3, "Two"),)),
+]
+ANSWER = "One fish.\nTwo red"
+
+
+def draw(screen: Screen) -> Terminal:
+    out = Terminal(screen.width)
+    view = LiveView(out, screen)
+    for event in EVENTS:
+        view.show(event)
+    view.finish(ANSWER)
+    return out
+
+
+@pytest.mark.parametrize("width", [20, 33, 80])
+@pytest.mark.parametrize("height", [4, 24])
+@pytest.mark.parametrize("color", [False, True])
+def test_the_last_frame_is_the_answer(width: int, height: int, color: bool) -> None:
+    out = draw(Screen(width, height, redraw=True, color=color))
+    assert out.shown == f"{ANSWER}\n"
+    assert bool(out.colors) is color
+
+
+def test_a_frame_shows_the_canvas_with_its_open_positions() -> None:
+    out = Terminal(80)
+    view = LiveView(out, Screen(redraw=True, color=True))
+    view.show(EVENTS[0])
+    assert out.lines[0] == "step 0: computed -4..6, 2 committed (1 drafts) | lanes 0 generate 0..3"
+    assert "One··· red" in out.shown.replace("\n", "")
+    view.show(EVENTS[1])
+    assert out.lines[0].startswith("step 1: refreshed 0..6, 2 committed | lanes")
+    assert "One fish.\n· red" in out.shown
+
+
+def test_lines_for_a_pipe_hold_no_control_characters_whatever_the_model_says() -> None:
+    out = io.StringIO()
+    view = LiveView(out, Screen())
+    view.show(LaneEvent(0, (0, 1), False, (lane("\x1b[2J\r\x07"),), (Commit(0, "\x1b[2J\r\x07"),)))
+    view.finish("\x1b[2J\x9b1m\u202e.\tÜ 猫\n")
+    assert out.getvalue().isprintable() is False
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", out.getvalue())
+    assert out.getvalue().endswith(".\tÜ 猫\n\n")
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_only_a_terminal_is_drawn_on() -> None:
+    assert not Screen.of(io.StringIO(), cursor=True, color=True).redraw
+    assert not Screen.of(Tty(), cursor=False, color=True).redraw
+    assert Screen.of(Tty(), cursor=True, color=True) == Screen(redraw=True, color=True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "redraw", "color"),
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "dumb"}, False, False),
+    ],
+)
+def test_no_color_is_respected(environ: dict[str, str], redraw: bool, color: bool) -> None:
+    screen = Screen.of(Tty(), cursor=cursor_moves(environ), color=color_allowed(environ))
+    assert (screen.redraw, screen.color) == (redraw, color)
