@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .plot import draw
-from .report import Interval, table
+from .report import Interval, check_outputs, table
 from .sweep import arguments, finish, measure_all
 
 PAPER_PROBLEMS = 1319  # GSM8K's test set
@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments("python -m asynclane.bench.ablations", __doc__)
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
     options = parser.parse_args(argv)
+    check_outputs(parser, options.plot, options.json)
     found = measure_all([ablation.decoder for ablation in ABLATIONS], options)
     measured = [Measured.of(*pair) for pair in zip(ABLATIONS, found, strict=True)]
     print(table(HEAD, [row(*pair) for pair in zip(ABLATIONS, measured, strict=True)]))

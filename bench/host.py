@@ -70,9 +70,9 @@ def measure(lanes: int, steps: int) -> dict[str, float]:
             raise RuntimeError(f"the load ended after {len(plans)} steps with {lanes} lanes; ask for fewer steps")
         result = executor.execute(plan)
         executed = time.perf_counter()
-        scheduler.commit(plan, result)
+        scheduler.commit(result)
         committed = time.perf_counter()
-        carried = sum(len(row.spans) for row in plan.rows)
+        carried = sum(len(sequence.tree.live) for sequence in scheduler.running.values())
         if carried >= lanes:
             plans.append((planned - started) * 1e3)
             commits.append((committed - executed) * 1e3)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +21,7 @@ from ..server.settings import Settings
 from ..server.streams import AnswerOptions
 from .plot import draw
 from .problems import TASKS, Problem, problems
-from .report import json_line, table
+from .report import check_outputs, json_line, table
 from .tally import Reply, Tally, tally
 
 if TYPE_CHECKING:
@@ -107,11 +106,7 @@ def main(
         settings = Settings(model=options.model, dtype=DTYPE, max_num_seqs=options.batch)
     except ValueError as error:
         parser.error(str(error))
-    if options.plot and find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install 'asynclane[bench]'")
-    for path in filter(None, (options.plot, options.json)):  # not found out after minutes of measuring
-        if not path.parent.is_dir():
-            parser.error(f"no folder {path.parent} to write {path.name} to")
+    check_outputs(parser, options.plot, options.json)
     tallies: list[Tally] = []
     with (open_engine or open_offline)(settings) as engine:
         for number, choice in enumerate(choices, 1):

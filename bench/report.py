@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 Z_95 = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
@@ -42,6 +45,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
     )
+
+
+def check_outputs(parser: argparse.ArgumentParser, plot: Path | None, *files: Path | None) -> None:
+    """Ends the program now if it could not write its results later: measuring takes minutes."""
+    if plot is not None and find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install 'asynclane[bench]'")
+    for path in filter(None, (plot, *files)):
+        if not path.parent.is_dir():
+            parser.error(f"no folder {path.parent} to write {path.name} to")
 
 
 def json_line(figures: Mapping[str, object]) -> str:

@@ -11,14 +11,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from ..scheduler.budget import BLOCK_LENGTHS, Budget, StepCost
 from .curves import draw_curves
+from .quality import positive
 from .recordings import RECORDINGS, RESULTS, Recording, load
 from .replay import Loop, Outcome, Spell
-from .report import json_line, table
+from .report import check_outputs, json_line, table
 
 CURVE = RESULTS / "roofline-h100-llada8b.json"
 LOADS = tuple(2**power for power in range(9))
@@ -76,11 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     recordings, cost = _inputs(parser, options.recordings, options.curve)
-    if options.plot and find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install 'asynclane[bench]'")
-    for path in filter(None, (options.plot, options.json)):
-        if not path.parent.is_dir():
-            parser.error(f"no folder {path.parent} to write {path.name} to")
+    check_outputs(parser, options.plot, options.json)
     loop = Loop(recordings, cost)
     comparisons = []
     for requests in options.requests:
@@ -195,12 +191,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--requests", type=_loads, default=LOADS, help="loads, such as 1,16,256; default: 1 to 256")
     parser.add_argument(
         "--warm-up",
-        type=_positive,
+        type=positive,
         default=400,
         help=f"answers before measuring, {ROUNDS} a request at least (%(default)s)",
     )
     parser.add_argument(
-        "--answers", type=_positive, default=1000, help=f"answers measured, {ROUNDS} a request at least (%(default)s)"
+        "--answers", type=positive, default=1000, help=f"answers measured, {ROUNDS} a request at least (%(default)s)"
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw all settings over the load")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
@@ -215,13 +211,6 @@ def _loads(text: str) -> tuple[int, ...]:
     if not all(1 <= load_ <= MOST_REQUESTS for load_ in loads):
         raise argparse.ArgumentTypeError(f"must be from 1 to {MOST_REQUESTS}, not {text!r}")
     return loads
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .quality import parse_decoder, positive
-from .report import json_line, table
+from .report import check_outputs, json_line, table
 
 HEAD = ("decoder", "accuracy", "95 % interval", "calls", "computed/token", "tokens/call")
 
@@ -38,7 +38,9 @@ def measure(decoder: str, problems: int, seed: int) -> dict[str, Any]:
         command = [sys.executable, "-P", "-m", "asynclane.bench.quality", decoder]
         command += ["--problems", str(problems), "--seed", str(seed), "--json", out.name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise RuntimeError(f"measuring {decoder} failed:\n{done.stderr}")
         figures: dict[str, Any] = json.loads(Path(out.name).read_text(encoding="utf-8"))["decoders"][0]
     return figures
 
@@ -83,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments("python -m asynclane.bench.sweep", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
+    check_outputs(parser, None, options.json)
     try:
         decoders = read_decoders(options.file)
     except (ValueError, OSError) as error:

@@ -84,32 +84,31 @@ class Budget:
         self._since_change = 0
         self.yields = Yields()
 
-    def block_length(self, requests: int, others: int = 0) -> int:
-        """The block length of a step for `requests` running requests, which computes `others` positions besides."""
+    def block_length(self, requests: int) -> int:
+        """The block length of a step for `requests` running requests that adapt to the load."""
         if self._steps >= EPOCH:
             self._steps, self._epochs = 0, self._epochs + 1
-            chosen = self._choose(requests, others)
-            self._since_change *= chosen == self._length
+            chosen = self._choose(requests)
+            if chosen != self._length:
+                self._since_change = 0
             self._length = chosen
         return self._length
 
     def observe(self, requests: int, positions: int, commits: int) -> None:
         """The step whose block length was asked for last computed `positions` for `requests` requests, prompts and
         refreshes included, and committed `commits`."""
-        if not requests:
-            return
         self._steps, self._since_change = self._steps + 1, self._since_change + 1
         if self._since_change > SETTLING:
             self.yields.observe(self._length, requests, positions, commits)
 
-    def _choose(self, requests: int, others: int) -> int:
+    def _choose(self, requests: int) -> int:
         least = min(reversed(BLOCK_LENGTHS), key=self.yields.known)
         if self.yields.known(least) < ENOUGH or self._epochs % TRIALS == 0:
             return least
 
         def speed(block_length: int) -> float:
             positions, commits = self.yields.expected(block_length)
-            return requests * commits / self._cost(others + requests * positions)
+            return requests * commits / self._cost(requests * positions)
 
         fastest = max(BLOCK_LENGTHS, key=speed)
         if speed(fastest) > (1 + MARGIN) * speed(self._best):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
-from .knobs import AUTO, CANVAS, KnobError, Knobs, check
+from .knobs import AUTO, CANVAS, OFF, KnobError, Knobs, check
 from .policies import AsyncLane, Blockwise, LanePolicy
-from .rules import CommitAtFork, CommitRule, Factor, Later, Quota, Threshold
+from .rules import CommitAtFork, CommitRule, Factor, Quota, Threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Decoder:
     early_stop: bool  # the request ends once everything before its first end token is committed
     draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
-    max_lanes: int = 1
     adaptive: bool = False  # blocks are as long as the load allows
-    isolated_row: int = 0  # longest row of an isolated refine lane; 0: siblings are not isolated
+    branches: int = 0  # refine lanes that may run in slots of their own
+    branch_row: int = 0  # longest row of one, less what it starts before its lane to begin with a page
 
 
 def _blockwise(knobs: Knobs) -> LanePolicy:
@@ -143,9 +143,9 @@ def resolve(name: str, overrides: Mapping[str, object], length: int) -> Decoder:
         early_stop=knobs.get("early_stop") is not False,
         draft_threshold=knobs.threshold("draft_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
-        max_lanes=knobs.integer("max_lanes") if "max_lanes" in knobs else 1,
         adaptive=adaptive,
-        isolated_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
+        branches=knobs.integer("max_lanes") - 1 if isolated else 0,
+        branch_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
     )
 
 
@@ -159,6 +159,8 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
     for knob in COMPACT_KNOBS:
         if knob in overrides and cache != "compact":
             raise KnobError(knob, f"{knob} is asked by cache 'compact' alone, not by {cache!r}")
+    if knobs.get("threshold") is None and overrides.get("later_threshold", OFF) != OFF:
+        raise KnobError("later_threshold", "later_threshold goes with the rule 'threshold', not with factor or steps")
     if "lookahead" in overrides and lookahead != CANVAS and knobs.integer("lookahead") > length:
         raise KnobError("lookahead", f"lookahead {lookahead} is larger than the canvas of {length} (max_tokens)")
     if knobs["block_length"] == AUTO:
@@ -178,15 +180,13 @@ def _check_adaptive(name: str, knobs: Knobs) -> None:
 
 def _rule(knobs: Knobs, length: int) -> CommitRule:
     rule = _plain_rule(knobs, length)
-    later = knobs.threshold("later_threshold")
-    if later < 1:
-        rule = Later(rule, later)
     return CommitAtFork(rule) if knobs.get("siblings") == "commit" else rule
 
 
 def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
     if knobs.get("threshold") is not None:
-        return Threshold(knobs.number("threshold"))
+        later = 0.0 if knobs.get("later_threshold", OFF) == OFF else knobs.number("later_threshold")
+        return Threshold(knobs.number("threshold"), later)
     if knobs.get("factor") is not None:
         return Factor(knobs.number("factor"))
     block = knobs.integer("block_length")

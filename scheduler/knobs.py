@@ -73,8 +73,12 @@ def check(name: str, value: object) -> object:
             if not number or not low <= value <= high:  # type: ignore[operator]
                 kind = "a whole number" if whole else "a number"
                 extra = "".join(f" or {word!r}" for word in words)
-                raise KnobError(name, f"{name} must be {kind} from {low} to {high}{extra}, not {value!r}")
+                raise KnobError(name, f"{name} must be {kind} from {_plain(low)} to {_plain(high)}{extra}, not {value!r}")
     return value
+
+
+def _plain(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)
 
 
 class Knobs(dict[str, object]):

@@ -83,15 +83,11 @@ class Sequence:
     foreseen_end: int = NO_END  # first end token that the network is about to commit
     sent: int = 0  # canvas positions before it were handed out
     steps: int = 0
-    updates: int = 0  # steps that advanced the lanes
     computed_tokens: int = 0
     refreshes: int = 0
-    reused: int = 0  # full passes, the first or a refresh, that advanced the lanes as well
+    reused_refreshes: int = 0  # those that advanced the lanes as well, so cost no call of their own
     served_at: int = 0  # the scheduler's step that last carried it, or admitted it
-    committed_last: int = 0  # tokens that the last step committed
-    frame: Frame | None = None  # what the last step did, if somebody watches
     layout: Layout = field(init=False)
-    _progress: Progress = field(default_factory=lambda: Progress(0, 0, 0))
 
     @classmethod
     def of(cls, request: Request, vocabulary: Vocabulary) -> Sequence:
@@ -100,7 +96,6 @@ class Sequence:
         stable_steps = policy.stable_steps
         if not policy.boundary.known_to(vocabulary):
             stable_steps = stable_steps or STABLE_STEPS
-        policy.open(tree)
         return cls(
             request=request,
             tree=tree,
@@ -119,19 +114,14 @@ class Sequence:
         return self.tree.canvas
 
     @property
-    def reused_refreshes(self) -> int:
-        """Refreshes that cost no call of their own: a decoder reuses all of its full passes, or none."""
-        return self.refreshes if self.reused else 0
-
-    @property
     def prompt_length(self) -> int:
         return len(self.request.prompt)
 
     def hold(self, held: Holding, page_size: int) -> None:
-        """It is admitted, with what it needs on the device."""
+        """It is admitted, with what it needs on the device: its first lanes are born."""
         self.held = held
-        isolated = self.request.decoder.isolated_row
-        self.layout = Isolated(held, self, page_size) if isolated else Together(held, self)
+        self.request.decoder.policy.open(self.tree)
+        self.layout = Isolated(held, self, page_size) if self.request.decoder.branches else Together(held, self)
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -156,7 +146,6 @@ class Sequence:
     def take(self, start: int, tokens: Ints, proposals: Ints) -> None:
         """A step left `tokens` from canvas position `start` on, and proposed `proposals`."""
         part = self.canvas[start : start + len(tokens)]
-        self.committed_last += int(np.count_nonzero(part != tokens))
         part[:] = tokens
         if self.stability is not None:
             self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
@@ -165,7 +154,7 @@ class Sequence:
         """The answer seems to end with the token at `end`, an absolute position."""
         self.foreseen_end = NO_END if end is None else end - self.prompt_length
 
-    def advance(self, facts: list[LaneFacts], vocabulary: Vocabulary) -> None:
+    def advance(self, facts: list[LaneFacts], vocabulary: Vocabulary) -> Progress:
         """The canvas holds what a step brought; `facts` belong to the live lanes."""
         tree, started = self.tree, self.tree.live[0].start
         finished, forks = tree.finished, tree.forks
@@ -180,21 +169,20 @@ class Sequence:
         self.frontier = self._next_mask()
         if tree.live:
             self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], vocabulary)
-        self.updates += 1
-        self._progress = Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
+        return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
 
-    def count(self, window: Window, reach: Reach, rows: tuple[Row, ...]) -> None:
-        """A step of `rows` is behind it, which advanced the lanes if `window` drives them."""
-        progress = self._progress if window.drives else Progress(0, 0, reach.frontier)
-        self.cache.computed(window, reach, progress)
+    def count(self, work: Work, progress: Progress) -> Frame | None:
+        """A step is behind it, which brought `progress`; tells those who watch."""
+        window, step, self.steps = work.window, self.steps, self.steps + 1
+        self.cache.computed(window, work.reach, progress)
         self.refreshes += window.refresh
-        self.reused += window.drives and (window.refresh or not self.steps)
-        self.computed_tokens += sum(row.tokens for row in rows)
-        if self.recorder is not None:
-            start, end = min(row.start for row in rows), max(row.end for row in rows)
-            computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
-            self.frame = self.recorder.after(self.tree, self.steps, computed)
-        self.steps += 1
+        self.reused_refreshes += window.refresh and window.drives
+        self.computed_tokens += work.tokens
+        if self.recorder is None:
+            return None
+        start, end = min(row.start for row in work.rows), max(row.end for row in work.rows)
+        computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
+        return self.recorder.after(self.tree, step, computed)
 
     def hand_out(self) -> Ints:
         """The tokens that have become final since the last call, without end tokens."""
@@ -213,3 +201,21 @@ class Sequence:
     def _next_mask(self) -> int:
         masked = self.canvas[self.frontier :] == self.tree.mask_id
         return self.frontier + int(masked.argmax()) if masked.any() else len(self.canvas)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the step in flight computes of a request, and what the commit needs to know of it.
+
+    `open` counts the masks before the step, of a request that adapts to the load.
+    """
+
+    sequence: Sequence
+    window: Window
+    reach: Reach
+    rows: tuple[Row, ...]
+    open: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)

@@ -91,7 +91,7 @@ class Isolated:
         lane = sequence.tree.live[-1]
         if lane.role is Role.GENERATE and window.drives:
             start = sequence.prompt_length + lane.start
-            if not (window.refresh or sequence.steps == 0) and self._branches:
+            if self._branches and not window.refresh:
                 window = window._replace(start=start)
             spans = [_span(sequence, lane, window.start), *_lookahead(sequence, window.end)]
             rows.append(_row(sequence, self._slot, window, spans))
@@ -124,11 +124,6 @@ class Isolated:
         self._branches.append(branch)
         tokens = np.concatenate((sequence.request.prompt, sequence.canvas[: end - prompt]))
         self.placements.append(Placement(branch.slot, tokens, (*self._pages[:shared], *pages)))
-
-
-def isolated_needs(lanes: int, row: int, page_size: int) -> tuple[int, int]:
-    """Slots and pages that `lanes` lanes of one request need besides its own, with rows of `row` positions each."""
-    return lanes - 1, (lanes - 1) * -(-(row + page_size - 1) // page_size)
 
 
 def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:

@@ -8,7 +8,7 @@ sentences depend on numbers that are still open before them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from .contract import Transfer
@@ -20,11 +20,12 @@ class CommitRule(Protocol):
 
 
 class Threshold:
-    """Every position at `threshold` confidence or more. Source: Fast-dLLM, arXiv 2505.22618."""
+    """Every position at `threshold` confidence or more, in lanes behind the leftmost one at `later` if that is more.
+    Source: Fast-dLLM, arXiv 2505.22618; `later` is ours."""
 
-    def __init__(self, threshold: float) -> None:
+    def __init__(self, threshold: float, later: float = 0.0) -> None:
         self._first = Transfer(sure=1, threshold=threshold)
-        self._later = Transfer(sure=0, threshold=threshold)
+        self._later = Transfer(sure=0, threshold=max(threshold, later))
 
     def transfer(self, lane: Lane, first: bool) -> Transfer:
         return self._first if first else self._later
@@ -52,18 +53,6 @@ class Quota:
     def transfer(self, lane: Lane, first: bool) -> Transfer:
         due = -(-lane.masks // max(1, self.steps - lane.steps))
         return Transfer(sure=max(1, due) if first else due, threshold=math.inf)
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """`rule`, with a stricter threshold for the lanes behind the leftmost one."""
-
-    rule: CommitRule
-    threshold: float
-
-    def transfer(self, lane: Lane, first: bool) -> Transfer:
-        asked = self.rule.transfer(lane, first)
-        return asked if first else replace(asked, threshold=max(self.threshold, asked.threshold))
 
 
 @dataclass(frozen=True, slots=True)

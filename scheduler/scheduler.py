@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .budget import Budget
-from .caches import Reach, Window
+from .caches import Progress
 from .contract import Ints, Placement, Row, Span, StepPlan, StepResult
 from .digest import lane_facts
 from .frames import Frame
 from .knobs import KnobError
 from .pages import Limits, Pool
-from .request import Outcome, Request, Sequence, State
-from .rows import Holding, isolated_needs
+from .request import Outcome, Request, Sequence, State, Work
+from .rows import Holding
 from .vocabulary import END, Vocabulary
 
 
@@ -40,20 +40,6 @@ class Update:
     tokens: Ints
     outcome: Outcome | None
     frame: Frame | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What the step in flight computes of a request, and what the commit needs to know of it."""
-
-    sequence: Sequence
-    window: Window
-    reach: Reach
-    rows: tuple[Row, ...]
-
-    @property
-    def tokens(self) -> int:
-        return sum(row.tokens for row in self.rows)
 
 
 class Scheduler:
@@ -83,9 +69,7 @@ class Scheduler:
         sequence = Sequence.of(request, self._vocabulary)
         if request.decoder.adaptive and self.budget is None:
             raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
-        slots, pages = self._needs(request)
-        if slots > self.limits.slots or pages > self.limits.pages:
-            raise KnobError("siblings", f"isolated siblings of so many lanes need {slots} requests' places at once")
+        self._check_isolated(request)
         self.waiting.append(sequence)
         return sequence
 
@@ -119,7 +103,7 @@ class Scheduler:
                 self._in_flight.append(work)
         return StepPlan(tuple(placements), tuple(rows)) if rows else None
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[Update]:
+    def commit(self, result: StepResult) -> list[Update]:
         """Take in a step: lanes advance, final tokens are handed out, what ended is freed."""
         self._step += 1
         self._write(result)
@@ -130,11 +114,12 @@ class Scheduler:
         updates = []
         for work in self._in_flight:
             sequence = work.sequence
+            progress = Progress(0, 0, work.reach.frontier)
             if work.window.drives:
-                sequence.advance(next(facts), self._vocabulary)
-            sequence.count(work.window, work.reach, work.rows)
+                progress = sequence.advance(next(facts), self._vocabulary)
+            frame = sequence.count(work, progress)
             sequence.served_at = self._step
-            updates.append(self._update(sequence))
+            updates.append(self._update(sequence, frame))
         self._in_flight.clear()
         return updates
 
@@ -168,6 +153,8 @@ class Scheduler:
             if slots > self.slots.free or pages > self.pages.free:
                 break  # first come, first served: nobody overtakes
             self.waiting.popleft()
+            if self.budget is not None and sequence.request.decoder.adaptive:
+                sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             sequence.hold(Holding(self.slots.take(slots), self.pages.take(pages)), self.limits.page_size)
             sequence.served_at = self._step
             sequence.move(State.RUNNING)
@@ -175,31 +162,51 @@ class Scheduler:
 
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
-        pages = self.limits.pages_for(len(request.prompt) + request.max_tokens)
-        if not request.decoder.isolated_row:
-            return 1, pages
-        extra = isolated_needs(request.decoder.max_lanes, request.decoder.isolated_row, self.limits.page_size)
-        return 1 + extra[0], pages + extra[1]
+        decoder, pages_for = request.decoder, self.limits.pages_for
+        own = pages_for(len(request.prompt) + request.max_tokens)
+        return 1 + decoder.branches, own + decoder.branches * pages_for(self._branch_tokens(request))
+
+    def _branch_tokens(self, request: Request) -> int:
+        """Positions of an isolated lane's row, at most: it begins with a page."""
+        return request.decoder.branch_row + self.limits.page_size - 1
+
+    def _check_isolated(self, request: Request) -> None:
+        """Raises `KnobError` if isolated siblings can never all be held, or never be in one step."""
+        branches = request.decoder.branches
+        if not branches:
+            return
+        slots, pages = self._needs(request)
+        tokens = len(request.prompt) + request.max_tokens + branches * self._branch_tokens(request)
+        limits = self.limits
+        if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
+            raise KnobError(
+                "siblings",
+                f"isolated siblings of {slots} lanes need {slots} requests' places, {pages} pages and {tokens} tokens"
+                f" in a step; there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower max_lanes",
+            )
 
     def _lengthen(self) -> None:
         """Requests that adapt to the load get blocks as long as it allows."""
-        adaptive = [sequence for sequence in self.running.values() if sequence.request.decoder.adaptive]
+        adaptive = self._adaptive()
         if self.budget is not None and adaptive:
             length = self.budget.block_length(len(adaptive))
             for sequence in adaptive:
                 sequence.tree.block_length = length
 
+    def _adaptive(self) -> list[Sequence]:
+        return [sequence for sequence in self.running.values() if sequence.request.decoder.adaptive]
+
     def _work(self, sequence: Sequence) -> Work:
         reach = sequence.reach()
         window = sequence.cache.window(reach)
-        return Work(sequence, window, reach, sequence.layout.rows(sequence, window))
+        open_ = sequence.tree.masks(0, sequence.tree.limit) if sequence.request.decoder.adaptive else 0
+        return Work(sequence, window, reach, sequence.layout.rows(sequence, window), open_)
 
     def _write(self, result: StepResult) -> None:
         """Copies the result into the canvases."""
         offset = 0
         for work in self._in_flight:
             sequence, prompt = work.sequence, work.sequence.prompt_length
-            sequence.committed_last = 0
             for span in (span for row in work.rows for span in row.spans):
                 part = slice(offset, offset := offset + span.end - span.start)
                 sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
@@ -208,7 +215,7 @@ class Scheduler:
         """Tells the budget what the step in flight brought the requests that adapt to the load."""
         adaptive = [work for work in self._in_flight if work.sequence.request.decoder.adaptive]
         if self.budget is not None and adaptive:
-            commits = sum(work.sequence.committed_last for work in adaptive)
+            commits = sum(work.open - work.sequence.tree.masks(0, work.sequence.tree.limit) for work in adaptive)
             self.budget.observe(len(adaptive), sum(work.tokens for work in adaptive), commits)
 
     def _foresee(self, result: StepResult) -> None:
@@ -230,7 +237,7 @@ class Scheduler:
         for work in self._in_flight:
             work.sequence.foresee(first.get(work.sequence.id))
 
-    def _update(self, sequence: Sequence) -> Update:
+    def _update(self, sequence: Sequence, frame: Frame | None) -> Update:
         if sequence.state is State.LEAVING:
             self._release(sequence)
             return Update(sequence, sequence.canvas[:0], sequence.outcome)
@@ -239,7 +246,7 @@ class Scheduler:
         sequence.outcome = sequence.ending()
         if sequence.outcome is not None:
             self._release(sequence)
-        return Update(sequence, tokens, sequence.outcome, sequence.frame)
+        return Update(sequence, tokens, sequence.outcome, frame)
 
     def _release(self, sequence: Sequence) -> None:
         if sequence.state is State.WAITING:

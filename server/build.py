@@ -25,7 +25,7 @@ from .metrics import Metrics
 from .settings import Settings
 from .text import Text
 
-MEASURED = (16, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
+MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def build_parts(settings: Settings) -> Parts:
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
     runner = worker.submit(load_runner, directory, config, memory, hardware, text.end_ids).result()
-    sizes = [size for size in MEASURED if size <= limits.step_tokens]
+    sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
     seconds = list(worker.map(runner.step_seconds, sizes))
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
     warn_of_missing_boundaries(vocabulary)

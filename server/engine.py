@@ -147,7 +147,7 @@ class Engine:
             try:
                 result = await self._device.execute(plan)
                 executed = time.perf_counter()
-                updates = self._scheduler.commit(plan, result)
+                updates = self._scheduler.commit(result)
             except Exception:
                 # Whatever went wrong, it concerns the requests of this step and no other.
                 logging.getLogger(__name__).exception("a step failed")

@@ -74,14 +74,11 @@ class Watcher:
     def __init__(self, canvas: Ints, tokens: Tokens) -> None:
         self._canvas = canvas
         self._tokens = tokens
-        self._seen: Frame | None = None
 
     def look(self, frame: Frame | None) -> LaneEvent | None:
-        """To be called behind the step, while the canvas is as it left it. A step that did nothing to the lanes
-        comes with the frame of the one before it: that was told."""
-        if frame is None or frame is self._seen:
+        """To be called behind the step, while the canvas is as it left it."""
+        if frame is None:
             return None
-        self._seen = frame
         lanes = tuple(
             LaneView(
                 id=lane.id,

@@ -60,6 +60,6 @@ def run(runner: Executor, vocabulary: Vocabulary, asks: Many[Ask], limits: Limit
         for number, ask in enumerate(asks)
     ]
     while (plan := scheduler.plan()) is not None:
-        scheduler.commit(plan, runner.execute(plan))
+        scheduler.commit(runner.execute(plan))
     scheduler.check_integrity()
     return sequences

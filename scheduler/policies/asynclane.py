@@ -28,7 +28,7 @@ class AsyncLane:
     early_stop: bool = True
 
     def open(self, tree: LaneTree) -> None:
-        tree.block_length = self.block_length
+        tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:

@@ -27,7 +27,7 @@ class LanePolicy(Protocol):
 
     @property
     def min_fill(self) -> float:
-        """Share of `[start, boundary]` that must be committed before a lane may fork there; above 1: never."""
+        """Share of `[start, boundary]` that must be committed before a lane may fork there."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class LanePolicy(Protocol):
         ...
 
     def open(self, tree: LaneTree) -> None:
-        """Put the first lanes on an empty canvas."""
+        """Put the first lanes on an empty canvas, with blocks as long as the tree says, if it does."""
         ...
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:

@@ -11,18 +11,18 @@ from ..boundaries import Boundary
 from ..tree import LaneTree
 from .base import LaneFacts
 
-NEVER = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class Blockwise:
+    """Its lanes never fork: they know no boundary, and no proposals settle."""
+
     block_length: int
-    min_fill: float = NEVER
+    min_fill: float = 1.0
     boundary: Boundary = Boundary.STABLE
     stable_steps: int = 0
 
     def open(self, tree: LaneTree) -> None:
-        tree.block_length = self.block_length
+        tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:

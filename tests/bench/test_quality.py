@@ -140,9 +140,9 @@ def test_default_decoders_exist(text: str) -> None:
     [
         ("nonesuch", "unknown decoder 'nonesuch'"),
         ("", "unknown decoder ''"),
-        ("asynclane:threshold", "'threshold' is not knob=value"),
-        ("asynclane:threshold=", "'threshold=' is not knob=value"),
-        ("asynclane:threshold=0.9,", "'' is not knob=value"),
+        ("asynclane:threshold", "a knob is NAME=VALUE, not 'threshold'"),
+        ("asynclane:threshold=", "a knob is NAME=VALUE, not 'threshold='"),
+        ("asynclane:threshold=0.9,", "a knob is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
         ("asynclane:treshold=0.9", "has no knob 'treshold'"),
         ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),

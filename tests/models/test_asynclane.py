@@ -12,6 +12,7 @@ from asynclane.models.runner import Runner
 from asynclane.scheduler.budget import BLOCK_LENGTHS, Budget, StepCost
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.frames import Frame
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.request import Request, Sequence
 from asynclane.scheduler.scheduler import Scheduler
@@ -32,6 +33,23 @@ def answers(runner: Runner, vocabulary: Vocabulary, decoder: str = "asynclane", 
 
 def canvases(sequences: list[Sequence]) -> list[list[int]]:
     return [sequence.canvas.tolist() for sequence in sequences]
+
+
+def watched(runner: Runner, vocabulary: Vocabulary, **knobs: Any) -> list[tuple[Sequence, list[Frame]]]:
+    """Each answer with what every call did to its lanes."""
+    text, seen = Text(MODEL), []
+    decoder = resolve("asynclane", knobs, LENGTH)
+    for number, problem in enumerate(PROBLEMS):
+        prompt = np.array(text.encode_chat([{"role": "user", "content": problem.prompt}]), np.int32)
+        scheduler = Scheduler(LIMITS, vocabulary)
+        sequence = scheduler.add(Request(number, prompt, LENGTH, decoder, watched=True))
+        frames: list[Frame] = []
+        while (plan := scheduler.plan()) is not None:
+            (update,) = scheduler.commit(runner.execute(plan))
+            assert update.frame is not None
+            frames.append(update.frame)
+        seen.append((sequence, frames))
+    return seen
 
 
 @pytest.mark.parametrize("rule", [{"threshold": 0.9}, {"factor": 1.0}, {"steps": 64}])
@@ -64,12 +82,16 @@ def test_calls_are_one_and_groups_and_refreshes_less_what_is_reused(
     knobs: dict[str, object], runner: Runner, vocabulary: Vocabulary
 ) -> None:
     """The paper's identity. Packed rows make one group of all that a request updates in a step."""
-    for sequence in answers(runner, vocabulary, **knobs):
-        groups, reused = sequence.updates, sequence.reused
-        assert sequence.steps == 1 + groups + sequence.refreshes - reused
-        assert reused == (0 if knobs.get("reuse") is False else 1 + sequence.refreshes)
-    if knobs.get("refresh_every") == 1 and knobs.get("refresh_on") != "forks":
-        assert any(s.refreshes for s in answers(runner, vocabulary, **knobs))
+    reuse = knobs.get("reuse") is not False
+    for sequence, frames in watched(runner, vocabulary, **knobs):
+        groups = sum(bool(frame.lanes) for frame in frames)
+        full = [frame for frame in frames if frame.start < 0]
+        reused = sum(bool(frame.lanes) for frame in full)
+        assert len(full) == 1 + sequence.refreshes
+        assert sequence.steps == len(frames) == 1 + groups + sequence.refreshes - reused
+        assert reused == (len(full) if reuse else 0)
+        assert sequence.reused_refreshes == (sequence.refreshes if reuse else 0)
+        assert sequence.refreshes > 0 or knobs.get("refresh_every") != 1 or sequence.steps < 4
 
 
 def test_reuse_saves_calls_and_answers_as_well(runner: Runner, vocabulary: Vocabulary) -> None:
@@ -106,10 +128,14 @@ def test_isolated_siblings_run_in_slots_of_their_own_on_shared_pages(runner: Run
     run(watch, vocabulary, [Ask(prompt, LENGTH, knobs={"siblings": "isolated", "threshold": 0.99})])
     assert max(len(plan.rows) for plan in watch.plans) > 1
     for plan in watch.plans:
-        by_slot = {placement.slot: placement for placement in plan.placements}
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
-        for slot, placement in by_slot.items():
-            assert len(set(placement.pages)) == len(placement.pages), slot
+    main, *branches = {p.slot: p.pages for plan in watch.plans for p in plan.placements}.values()
+    assert branches
+    for pages in branches:
+        shared = sum(own == other for own, other in zip(pages, main, strict=False))
+        assert 0 < shared < len(pages)
+        assert pages[:shared] == main[:shared]
+        assert not set(pages[shared:]) & set(main)
 
 
 def test_an_isolated_lane_does_not_see_what_its_sibling_commits(runner: Runner, vocabulary: Vocabulary) -> None:
@@ -143,9 +169,12 @@ def test_blocks_may_follow_the_load(runner: Runner, vocabulary: Vocabulary) -> N
     budget = Budget(StepCost([0, 10_000], [1.0, 1.0]))
     scheduler = Scheduler(LIMITS, vocabulary, budget)
     sequence = scheduler.add(request)
+    first = 0
     while (plan := scheduler.plan()) is not None:
-        scheduler.commit(plan, runner.execute(plan))
-    assert sequence.tree.block_length == budget.block_length(1) == max(BLOCK_LENGTHS)
+        first = first or sequence.tree.live[0].end
+        scheduler.commit(runner.execute(plan))
+    assert budget.block_length(1) == max(BLOCK_LENGTHS)
+    assert first == max(BLOCK_LENGTHS)
 
 
 def test_settling_costs_positions_and_saves_answers(runner: Runner, vocabulary: Vocabulary) -> None:

@@ -28,7 +28,7 @@ QUESTIONS = [
 DECODERS = [
     ("asynclane", {}),
     ("asynclane", {"threshold": 0.7, "refresh_every": 1, "max_lanes": 8}),
-    ("asynclane", {"siblings": "isolated", "threshold": 0.99}),
+    ("asynclane", {"siblings": "isolated", "threshold": 0.99, "max_lanes": 3}),
     ("asynclane", {"reuse": False, "draft_threshold": 0.9, "stable_steps": 1}),
     ("asynclane", {"siblings": "commit", "boundary": "comma"}),
     ("fast-dllm", {"cache": "dual"}),

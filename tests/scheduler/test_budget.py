@@ -107,21 +107,6 @@ def test_far_for_many_where_every_position_brings_as_much() -> None:
     assert most(drive(budget, 256, 4 * EPOCH * TRIALS, calls)) == LONGEST
 
 
-def test_others_make_a_step_long_already() -> None:
-    budget = Budget(StepCost([0, 200, 400], [1.0, 1.0, 9.0]))
-    drive(budget, 1, 4 * len(BLOCK_LENGTHS) * int(ENOUGH))
-
-    def next_choice(others: int) -> int:
-        chosen = [budget.block_length(1, others)]
-        while len(chosen) < 2 * EPOCH + 1:
-            budget.observe(1, CALLS[chosen[-1]][0], round(CALLS[chosen[-1]][1]))
-            chosen.append(budget.block_length(1, others))
-        return chosen[-1]
-
-    assert next_choice(0) == LONGEST
-    assert next_choice(190) == SHORTEST
-
-
 def test_what_follows_a_change_teaches_nothing() -> None:
     budget = Budget(StepCost([1, 2], [1.0, 2.0]))
     budget.block_length(8)
@@ -137,13 +122,6 @@ def test_never_outside_of_its_block_lengths_and_the_same_again() -> None:
         runs.append([drive(budget, load, 1)[0] for load in loads])
     assert runs[0] == runs[1]
     assert set(runs[0]) <= set(BLOCK_LENGTHS)
-
-
-def test_a_step_without_requests_is_no_evidence() -> None:
-    budget = Budget(StepCost([1, 2], [1.0, 2.0]))
-    for _ in range(10 * EPOCH):
-        budget.observe(0, 0, 0)
-    assert all(budget.yields.known(block_length) == 0 for block_length in BLOCK_LENGTHS)
 
 
 def test_choosing_and_learning_take_a_tenth_of_a_millisecond_at_most() -> None:

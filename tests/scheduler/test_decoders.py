@@ -59,6 +59,8 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("asynclane", {"siblings": "none"}, "siblings"),
         ("asynclane", {"siblings": "isolated", "cache": "none"}, "siblings"),
         ("asynclane", {"siblings": "isolated", "lookahead": "canvas"}, "siblings"),
+        ("asynclane", {"factor": 1.0, "later_threshold": 0.98}, "later_threshold"),
+        ("asynclane", {"steps": 64, "later_threshold": 1.0}, "later_threshold"),
         ("asynclane", {"refresh_on": "tokens"}, "refresh_on"),
         ("asynclane", {"cache": "prefix", "refresh_on": "forks"}, "refresh_on"),
         ("asynclane", {"cache": "prefix", "reuse": False}, "reuse"),
@@ -98,10 +100,8 @@ def test_a_lane_is_done_within_its_budget_of_calls_whenever_it_was_forked() -> N
 
 
 def test_later_lanes_may_have_a_stricter_threshold() -> None:
-    rule, lane = (
-        resolve("asynclane", {"later_threshold": 0.98, "threshold": 0.9}, 64).rule,
-        Lane(0, None, Role.GENERATE, 0, 32, 32),
-    )
+    rule = resolve("asynclane", {"later_threshold": 0.98, "threshold": 0.9}, 64).rule
+    lane = Lane(0, None, Role.GENERATE, 0, 32, 32)
     assert rule.transfer(lane, first=True) == Transfer(sure=1, threshold=0.9)
     assert rule.transfer(lane, first=False) == Transfer(sure=0, threshold=0.98)
 

@@ -181,5 +181,5 @@ def test_with_a_tokenizer_that_ends_no_sentence_lanes_fork_at_settled_proposals(
     scheduler = Scheduler(Limits(1, 64, 8, 512, 512, 1), bare)
     sequence = scheduler.add(Request(0, np.full(5, 3, np.int32), 200, resolve("asynclane", {}, 200)))
     while (plan := scheduler.plan()) is not None:
-        scheduler.commit(plan, executor.execute(plan))
+        scheduler.commit(executor.execute(plan))
     assert sequence.tree.forks > 0

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from asynclane.scheduler.budget import Budget, StepCost
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import Decoder, resolve
+from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, Sequence, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
@@ -31,7 +32,8 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {"cache": "prefix", "lookahead": "canvas", "factor": 1.0}),
     ("asynclane", {"cache": "none", "block_length": 6}),
     ("asynclane", {"cache": "dual", "lookahead": "canvas"}),
-    ("asynclane", {"siblings": "isolated", "block_length": 8, "lookahead": 4, "max_lanes": 3, "threshold": 0.6}),
+    ("asynclane", {"siblings": "isolated", "block_length": 4, "lookahead": 1, "max_lanes": 2, "threshold": 0.6}),
+    ("asynclane", {"siblings": "isolated", "block_length": 2, "lookahead": 0, "max_lanes": 3, "refresh_every": 1}),
     ("asynclane", {"siblings": "coupled", "block_length": 8, "threshold": 0.6, "draft_threshold": 0.5}),
     ("asynclane", {"siblings": "commit", "block_length": 8, "threshold": 0.6, "boundary": "comma"}),
     ("asynclane", {"reuse": False, "refresh_every": 1, "settle": False, "threshold": 0.6}),
@@ -90,7 +92,7 @@ class Schedules(RuleBasedStateMachine):
     @rule()
     def commit_step(self) -> None:
         assert self.plan is not None
-        self._take(self.scheduler.commit(self.plan, self.executor.execute(self.plan)))
+        self._take(self.scheduler.commit(self.executor.execute(self.plan)))
         self.plan = None
 
     @precondition(lambda self: self.plan is not None)
@@ -161,7 +163,7 @@ def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
         plan = scheduler.plan()
         assert plan is not None
         assert len(plan.rows) == 1
-        scheduler.commit(plan, executor.execute(plan))
+        scheduler.commit(executor.execute(plan))
         steps = [s.steps for s in sequences]
         assert max(steps) - min(steps) <= 1
 
@@ -185,8 +187,16 @@ def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once
                 if alive and leaver.state is State.FINISHED:  # held nothing in this step: gone without an update
                     ended.append(leaver.id)
             failed = rng.random() < 0.02
-            updates = scheduler.fail() if failed else scheduler.commit(plan, executor.execute(plan))
+            updates = scheduler.fail() if failed else scheduler.commit(executor.execute(plan))
             ended += [u.sequence.id for u in updates if u.outcome is not None]
             scheduler.check_integrity()
         assert sorted(ended) == [s.id for s in sequences]
         assert scheduler.pages.held == scheduler.slots.held == 0
+
+
+def test_isolated_siblings_that_could_never_share_a_step_are_refused() -> None:
+    """Their rows travel together: a request whose rows never fit would wait for ever."""
+    decoder = resolve("asynclane", {"siblings": "isolated", "block_length": 16, "lookahead": 32}, 60)
+    with pytest.raises(KnobError, match="lower max_lanes") as refused:
+        Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, decoder))
+    assert refused.value.param == "siblings"
