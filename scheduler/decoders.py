@@ -74,13 +74,13 @@ METHODS: Mapping[str, Method] = {
     "asynclane": Method(
         policy=_asynclane,
         defaults={
-            "threshold": 0.93,
-            "block_length": 40,
+            "threshold": 0.95,
+            "block_length": 32,
             "cache": "compact",
             "lookahead": 32,
-            "draft_threshold": 0.99,
+            "draft_threshold": 0.995,
             "end_threshold": 0.5,
-            "later_threshold": 0.98,
+            "later_threshold": 0.99,
             "max_lanes": 4,
             "min_fill": 0.1,
             "min_steps": 1,
