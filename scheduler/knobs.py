@@ -73,7 +73,8 @@ def check(name: str, value: object) -> object:
             if not number or not low <= value <= high:  # type: ignore[operator]
                 kind = "a whole number" if whole else "a number"
                 extra = "".join(f" or {word!r}" for word in words)
-                raise KnobError(name, f"{name} must be {kind} from {_plain(low)} to {_plain(high)}{extra}, not {value!r}")
+                bounds = f"from {_plain(low)} to {_plain(high)}"
+                raise KnobError(name, f"{name} must be {kind} {bounds}{extra}, not {value!r}")
     return value
 
 
