@@ -53,24 +53,42 @@ class Boundary(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """What is open where a request's first live lane starts, as its committed tokens tell."""
+    """What is open where a request's first live lane starts, as its committed tokens tell.
+
+    `code_only`: fences begin a new block, but nothing is prose. `bare`: its line has nothing but digits so far.
+    """
 
     in_code: bool = False
+    code_only: bool = False
     brackets: int = 0
     quotes: int = 0  # double quotes
+    apostrophes: int = 0  # single quotes in this line
+    bare: bool = True
+
+    @classmethod
+    def of(cls, boundary: Boundary) -> Nesting:
+        """Of an empty answer."""
+        code_only = boundary is Boundary.CODE
+        return cls(in_code=code_only, code_only=code_only)
 
     def after(self, tokens: Ints, vocabulary: Vocabulary) -> Nesting:
         """What is open behind `tokens`, which follow."""
         classes = vocabulary.classes[tokens]
-        fences = np.flatnonzero(classes & FENCE)
-        in_code = self.in_code ^ bool(len(fences) % 2)
-        if not in_code:
-            return Nesting()
-        start, before = (fences[-1] + 1, Nesting()) if len(fences) else (0, self)
+        fences, lines = np.flatnonzero(classes & FENCE), np.flatnonzero(classes & LINE)
+        in_code = self.code_only or self.in_code ^ bool(len(fences) % 2)
+        block = classes[fences[-1] + 1 :] if len(fences) else classes
+        line = classes[lines[-1] + 1 :] if len(lines) else classes
+        fresh = bool(len(fences)) or not in_code
+        quoted = classes[max([-1, *fences[-1:], *lines[-1:]]) + 1 :]
+        started = (tokens[fences[-1] + 1 :] if len(fences) else tokens) if in_code else tokens[:0]
         return Nesting(
-            in_code,
-            before.brackets + int(vocabulary.brackets[tokens[start:]].sum()),
-            before.quotes + int(np.count_nonzero(classes[start:] & DOUBLE)),
+            in_code=in_code,
+            code_only=self.code_only,
+            brackets=(0 if fresh else self.brackets) + int(vocabulary.brackets[started].sum()),
+            quotes=(0 if fresh else self.quotes) + (int(np.count_nonzero(block & DOUBLE)) if in_code else 0),
+            apostrophes=(0 if fresh or len(lines) else self.apostrophes)
+            + (int(np.count_nonzero(quoted & SINGLE)) if in_code else 0),
+            bare=bool((line & DIGIT).all()) and (self.bare or bool(len(lines))),
         )
 
 
@@ -125,6 +143,7 @@ def _in_numbers(packed: Packed, classes: npt.NDArray[np.uint16], masked: Bools) 
     before_digits = np.maximum.accumulate(np.where(digit, -1, position))
     before_digits[1:] = before_digits[:-1]  # the last position before this one that is no digit
     opens_request = before_digits < packed.spread(packed.starts.tolist())
+    opens_request &= packed.spread([nesting.bare for nesting in packed.nesting]) == 1
     item = opens_request | ((classes[np.maximum(before_digits, 0)] & LINE) != 0)
     stops &= decimal | item
     return stops
@@ -147,21 +166,12 @@ def _statement_ends(
     Counts run from the block's fence, single quotes from their line's start: they are apostrophes in comments. What is
     still masked counts as nothing.
     """
-    position = np.arange(len(classes))
-    first = packed.spread(packed.starts.tolist())
-    fence = (classes & FENCE) != 0
-    block = np.maximum(np.maximum.accumulate(np.where(fence, position, 0)), first)
-    line = (classes & LINE) != 0
-    nothing = [0] * len(packed.nesting)
-    before_line = np.zeros_like(position)
-    before_line[1:] = np.maximum.accumulate(np.where(line | fence, position, 0))[:-1]
-    brackets = _count(
-        vocabulary.brackets[packed.tokens] * in_code, block, first, [n.brackets for n in packed.nesting], packed
-    )
-    quotes = _count(((classes & DOUBLE) != 0) & in_code, block, first, [n.quotes for n in packed.nesting], packed)
-    apostrophes = _count((classes & SINGLE) != 0, np.maximum(before_line, first), first, nothing, packed)
-    unfinished = (classes & UNFINISHED) != 0
-    bare = (classes & BARE) != 0
+    fence, line = (classes & FENCE) != 0, (classes & LINE) != 0
+    nesting = packed.nesting
+    brackets = _count(vocabulary.brackets[packed.tokens] * in_code, fence, [n.brackets for n in nesting], packed)
+    quotes = _count(((classes & DOUBLE) != 0) & in_code, fence, [n.quotes for n in nesting], packed)
+    apostrophes = _count((classes & SINGLE) != 0, fence | line, [n.apostrophes for n in nesting], packed)
+    unfinished, bare = (classes & UNFINISHED) != 0, (classes & BARE) != 0
     before_unfinished, before_masked = np.zeros_like(bare), np.zeros_like(bare)
     before_unfinished[1:], before_masked[1:] = unfinished[:-1], masked[:-1]
     asks_more = np.where(bare, before_unfinished | before_masked, unfinished)
@@ -169,10 +179,14 @@ def _statement_ends(
     return ends
 
 
-def _count(values: npt.NDArray[np.generic], since: Longs, first: Longs, carried: list[int], packed: Packed) -> Longs:
-    """Sums of `values` over `(since, position]`; where `since` is a request's `first` position, what it carried in
-    and its own value count as well."""
-    total = np.cumsum(values.astype(np.int64))
-    own = values.astype(np.int64)
-    result: Longs = total - total[since]
-    return result + np.where(since == first, own[since] + packed.spread(carried), 0)
+def _count(values: npt.NDArray[np.generic], restarts: Bools, carried: list[int], packed: Packed) -> Longs:
+    """Sums of `values` up to each position, from behind the last restart before it, or from its request's first
+    position and what that carried in."""
+    position = np.arange(len(values))
+    last = np.full(len(values), -1)
+    last[1:] = np.maximum.accumulate(np.where(restarts, position, -1))[:-1]
+    first = packed.spread(packed.starts.tolist())
+    restarted = last >= first
+    before = np.concatenate(([0], np.cumsum(values.astype(np.int64))))
+    sums: Longs = before[1:] - before[np.where(restarted, last + 1, first)]
+    return sums + np.where(restarted, 0, packed.spread(carried))

@@ -7,7 +7,7 @@ from enum import Enum
 
 import numpy as np
 
-from .boundaries import Boundary, Nesting
+from .boundaries import Nesting
 from .caches import CachePolicy, Progress, Reach, Window
 from .contract import Ints, Row, Sampling
 from .decoders import Decoder
@@ -100,7 +100,7 @@ class Sequence:
             request=request,
             tree=tree,
             cache=request.decoder.cache(),
-            nesting=Nesting(in_code=policy.boundary is Boundary.CODE),
+            nesting=Nesting.of(policy.boundary),
             stability=Stability(request.max_tokens, stable_steps) if stable_steps else None,
             recorder=Recorder(tree.canvas, mask_id) if request.watched else None,
         )
@@ -174,7 +174,9 @@ class Sequence:
     def count(self, work: Work, progress: Progress) -> Frame | None:
         """A step is behind it, which brought `progress`; tells those who watch."""
         window, step, self.steps = work.window, self.steps, self.steps + 1
-        self.cache.computed(window, work.reach, progress)
+        frontier, known = work.reach.frontier, self.layout.known
+        reach = work.reach._replace(frontier=min(frontier, known))
+        self.cache.computed(window, reach, progress._replace(frontier=min(progress.frontier, known)))
         self.refreshes += window.refresh
         self.reused_refreshes += window.refresh and window.drives
         self.computed_tokens += work.tokens

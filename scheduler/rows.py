@@ -33,6 +33,7 @@ class Layout(Protocol):
     """How the lanes of one request travel. `placements` are due with its next step."""
 
     placements: list[Placement]
+    known: int  # the last rows computed no position from here on with what was committed before them, absolute
 
     def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]: ...
 
@@ -41,8 +42,13 @@ class Layout(Protocol):
         ...
 
 
+EVERYTHING = 1 << 30
+
+
 class Together:
     """All lanes in one row."""
+
+    known = EVERYTHING
 
     def __init__(self, held: Holding, sequence: Sequence) -> None:
         self._slot = held.slots[0]
@@ -80,10 +86,15 @@ class Isolated:
         self._pages, self._spare = held.pages[:own], list(held.pages[own:])
         self._page_size = page_size
         self._branches: list[Branch] = []
+        self.known = EVERYTHING
         self.placements = [Placement(self._slot, prompt, self._pages)]
 
     def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
         rows = []
+        self.known = EVERYTHING
+        if self._branches:  # the request's own slot knows nothing of what they commit until they end
+            first = sequence.prompt_length + self._branches[0].lane.start
+            self.known = first if window.refresh else min(first, window.start)
         if window.drives:
             for branch in self._branches:
                 own = Window(branch.start, branch.end, branch.end)

@@ -235,7 +235,8 @@ class Scheduler:
         owner = np.repeat([work.sequence.id for work, _ in spans], sizes)
         first = dict(zip(owner[ends][::-1].tolist(), (origin + offset)[ends][::-1].tolist(), strict=True))
         for work in self._in_flight:
-            work.sequence.foresee(first.get(work.sequence.id))
+            if work.window.drives:  # others have seen nothing new, alone or in company
+                work.sequence.foresee(first.get(work.sequence.id))
 
     def _update(self, sequence: Sequence, frame: Frame | None) -> Update:
         if sequence.state is State.LEAVING:

@@ -194,7 +194,11 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     screen = Screen.of(sys.stdout, cursor=cursor_moves(environ), color=color_allowed(environ))
     views = Views(Path(page) if page else None, screen if arguments.live else None)
     try:
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal may know no Unicode
         return trace_main(settings, question, views, sys.stdout)
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(str(error))
 

@@ -59,6 +59,8 @@ def trace_main(settings: Settings, question: Question, views: Views, out: TextIO
         resolve(settings.decoder, question.knobs, question.max_tokens)
     if views.page is not None and not views.page.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {views.page.parent} to write {views.page.name} to")
+    if views.page is not None and views.page.is_dir():
+        raise IsADirectoryError(f"{views.page} is a folder: give the name of a file")
     live = None if views.screen is None else LiveView(out, views.screen)
     with Offline(settings) as offline:
         trace = ask(offline, question, live)

@@ -40,5 +40,8 @@ class Compact:
         return Window(start, reach.end, reach.end, refresh=due and not first, drives=self.reuse or not full)
 
     def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
-        self._events = (0 if window.refresh else self._events) + EVENTS[self.refresh_on](progress)
+        if window.refresh:
+            self._events = 0
+        if window.drives:  # a pass for the cache alone must not bring on the next one
+            self._events += EVENTS[self.refresh_on](progress)
         self._settled = reach.frontier if self.settle else progress.frontier

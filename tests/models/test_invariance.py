@@ -29,7 +29,7 @@ DECODERS = [
     ("asynclane", {}),
     ("asynclane", {"threshold": 0.7, "refresh_every": 1, "max_lanes": 8}),
     ("asynclane", {"siblings": "isolated", "threshold": 0.99, "max_lanes": 3}),
-    ("asynclane", {"reuse": False, "draft_threshold": 0.9, "stable_steps": 1}),
+    ("asynclane", {"reuse": False, "refresh_every": 2, "refresh_on": "steps", "end_threshold": 0.0, "stable_steps": 1}),
     ("asynclane", {"siblings": "commit", "boundary": "comma"}),
     ("fast-dllm", {"cache": "dual"}),
     ("fast-dllm", {"cache": "prefix", "factor": 1.0}),

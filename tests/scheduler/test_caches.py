@@ -60,7 +60,7 @@ def test_forks_and_steps_can_ask_for_a_refresh_too() -> None:
 
 def test_without_reuse_a_full_pass_drives_no_lane_and_its_call_follows() -> None:
     windows = steps(Compact(2, reuse=False), *[WITHIN] * 6, finished=1)
-    assert [window.drives for window in windows] == [False, True, False, True, False, True]
+    assert [window.drives for window in windows] == [False, True, True, False, True, True]
     assert all(window.start == 0 for window in windows if not window.drives)
 
 
@@ -72,3 +72,8 @@ def test_without_settling_what_was_committed_is_cached_at_once() -> None:
 def test_a_refresh_stops_at_the_look_ahead_and_never_computes_the_unused_tail() -> None:
     for window in steps(Compact(1), START, WITHIN, NEXT, finished=1):
         assert window.end == window.visible <= START.end
+
+
+def test_a_pass_for_the_cache_alone_does_not_bring_on_the_next_one() -> None:
+    windows = steps(Compact(1, refresh_on="steps", reuse=False), *[WITHIN] * 6)
+    assert [window.drives for window in windows] == [False, True, False, True, False, True]

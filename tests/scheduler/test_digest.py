@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -195,3 +197,21 @@ def test_a_tokenizer_without_a_boundarys_tokens_is_noticed() -> None:
         Boundary.COMMA,
     ]
     assert all(boundary.known_to(vocabulary()) for boundary in Boundary)
+
+
+@pytest.mark.parametrize("boundary", [Boundary.AUTO, Boundary.CODE, Boundary.PROSE, Boundary.COMMA])
+def test_boundaries_do_not_depend_on_where_the_first_live_lane_starts(boundary: Boundary) -> None:
+    """Random texts, read from their beginning and from the middle with what was open there."""
+    rng, letters = random.Random(5), "wwww../12,`()\":='N"
+    for _ in range(600):
+        text = "".join(rng.choice(letters) for _ in range(rng.randint(6, 24)))
+        cut = rng.randint(1, len(text) - 4)
+        start = Nesting.of(boundary)
+        middle = start.after(ids(text[:cut]), vocabulary())
+        whole = view(text, min_fill=0, boundary=boundary, nesting=start)
+        part = view(text[cut:], start=cut, min_fill=0, boundary=boundary, nesting=middle)
+        ((all_,),), ((late,),) = facts(whole), facts(part)
+        if all_.fork_at > cut:
+            assert late.fork_at == all_.fork_at, (text, cut)
+        else:
+            assert late.fork_at == ABSENT, (text, cut)

@@ -40,6 +40,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {"boundary": "stable", "stable_steps": 1, "block_length": 8, "end_threshold": 0.5}),
     ("asynclane", {"draft_threshold": 0.4, "threshold": 0.6, "refresh_every": 1}),
     ("asynclane", {"block_length": "auto", "threshold": 0.6, "later_threshold": 0.7}),
+    ("asynclane", {"reuse": False, "refresh_every": 1, "refresh_on": "steps", "block_length": 4}),
     ("asynclane", {"early_stop": False, "block_length": 8, "threshold": 0.5}),
     ("llada", {}),
     ("llada", {"early_stop": False, "cache": "prefix"}),
