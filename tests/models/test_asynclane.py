@@ -85,7 +85,7 @@ def test_calls_are_one_and_groups_and_refreshes_less_what_is_reused(
     reuse = knobs.get("reuse") is not False
     for sequence, frames in watched(runner, vocabulary, **knobs):
         groups = sum(bool(frame.lanes) for frame in frames)
-        full = [frame for frame in frames if frame.start < 0]
+        full = [frame for frame in frames if frame.refresh or frame.step == 0]
         reused = sum(bool(frame.lanes) for frame in full)
         assert len(full) == 1 + sequence.refreshes
         assert sequence.steps == len(frames) == 1 + groups + sequence.refreshes - reused

@@ -124,7 +124,7 @@ def test_live_into_a_pipe_is_a_line_for_each_step_and_then_the_answer(
         (["--knob", "threshold"], "a knob is NAME=VALUE, not 'threshold'"),
         (["--knob", "=1"], "a knob is NAME=VALUE"),
         (["--knob", "factor=1", "--knob", "factor=2"], "'factor' is given twice"),
-        (["--knob", "threshold=7"], "threshold must be a number from 0.0 to 1.0, not 7"),
+        (["--knob", "threshold=7"], "threshold must be a number from 0 to 1, not 7"),
         (["--knob", "colour=red"], "no knob 'colour'"),
         (["--decoder", "beam"], "beam"),
         (["--out", "/no/such/folder/page.html"], "/no/such/folder"),
