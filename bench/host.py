@@ -23,7 +23,7 @@ from .report import json_line
 MASK, PERIOD, WORD = 0, 1, 2
 PIECES = ["", ".", " word"]
 PROMPT, CANVAS, LANES_EACH = 100, 4096, 4
-DRAFTS = 0.99  # lanes commit below this threshold, drafts are not written here
+DRAFTS = 0.995  # lanes commit below this threshold, drafts are not written here
 
 
 class SlowCommits:
@@ -52,7 +52,7 @@ class SlowCommits:
 
 def measure(lanes: int, steps: int) -> dict[str, float]:
     """Milliseconds of plan and commit, medians over steps that carried at least `lanes` live lanes."""
-    count = lanes // 2  # requests; each holds two to four lanes once it has forked
+    count = lanes * 3 // 8  # requests; each holds between two and three lanes on average
     limits = Limits(count, count * 512, 16, count * (PROMPT + CANVAS), PROMPT + CANVAS, count)
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]))
     executor = SlowCommits(seed=0)

@@ -73,6 +73,8 @@ class Nesting:
 
     def after(self, tokens: Ints, vocabulary: Vocabulary) -> Nesting:
         """What is open behind `tokens`, which follow."""
+        if not len(tokens):
+            return self
         classes = vocabulary.classes[tokens]
         fences, lines = np.flatnonzero(classes & FENCE), np.flatnonzero(classes & LINE)
         in_code = self.code_only or self.in_code ^ bool(len(fences) % 2)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .boundaries import Bools
 from .budget import Budget
 from .caches import Progress
 from .contract import Ints, Placement, Row, Span, StepPlan, StepResult
@@ -221,22 +222,24 @@ class Scheduler:
     def _foresee(self, result: StepResult) -> None:
         """Tells each request where the network is about to end its answer: the first open position at which it
         proposes an end token with enough confidence."""
-        spans = [(work, span) for work in self._in_flight for row in work.rows for span in row.spans]
-        if not spans:
-            return
-        sizes = [span.end - span.start for _, span in spans]
-        # A refine lane may not end the answer, whatever it proposes.
-        enough = [_end_threshold(work, span) for work, span in spans]
         ends = (self._vocabulary.classes[result.proposals] & END) != 0
         ends &= result.tokens == self._vocabulary.mask_id
-        ends &= result.confidence >= np.repeat(enough, sizes)
-        origin = np.repeat([span.start for _, span in spans], sizes)
-        offset = np.arange(len(ends)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        owner = np.repeat([work.sequence.id for work, _ in spans], sizes)
-        first = dict(zip(owner[ends][::-1].tolist(), (origin + offset)[ends][::-1].tolist(), strict=True))
+        first = self._first_ends(ends, result) if ends.any() else {}
         for work in self._in_flight:
             if work.window.drives:  # others have seen nothing new, alone or in company
                 work.sequence.foresee(first.get(work.sequence.id))
+
+    def _first_ends(self, ends: Bools, result: StepResult) -> dict[int, int]:
+        """Of each request with one, the first of the positions `ends` [n] that count, absolute."""
+        spans = [(work, span) for work in self._in_flight for row in work.rows for span in row.spans]
+        sizes = [span.end - span.start for _, span in spans]
+        # A refine lane may not end the answer, whatever it proposes.
+        ends &= result.confidence >= np.repeat([_end_threshold(work, span) for work, span in spans], sizes)
+        origin = np.repeat([span.start for _, span in spans], sizes)
+        offset = np.arange(len(ends)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        owner = np.repeat([work.sequence.id for work, _ in spans], sizes)
+        # From the last to the first, which stays.
+        return dict(zip(owner[ends][::-1].tolist(), (origin + offset)[ends][::-1].tolist(), strict=True))
 
     def _update(self, sequence: Sequence, frame: Frame | None) -> Update:
         if sequence.state is State.LEAVING:
