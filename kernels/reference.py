@@ -5,9 +5,13 @@ T tokens, R rows, S spans, N projected positions, H query heads, G key heads, D 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .prediction import Draws, Prediction
 
 # Below this many rows the CPU's matrix product takes another summation order, and a request alone would differ in
 # the last bit from the same request in a crowd.
@@ -46,13 +50,14 @@ def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: T
     """Rotates queries and keys, writes keys and values to their places, returns the queries [T, H, D].
 
     qkv [T, H + 2 * G, D]; cos, sin [T, D] float32, half-split rotation (Su et al., 2021) in float32;
-    keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`.
+    keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`, negative: nothing is written.
     """
     kv_heads = keys.shape[2]
     heads = qkv.shape[1] - 2 * kv_heads
     rotated = _rotate(qkv[:, : heads + kv_heads].float(), cos[:, None], sin[:, None]).to(qkv.dtype)
-    keys.flatten(0, 1)[places] = rotated[:, heads:]
-    values.flatten(0, 1)[places] = qkv[:, heads + kv_heads :]
+    written = (places >= 0).nonzero()[:, 0]
+    keys.flatten(0, 1)[places[written]] = rotated[written, heads:]
+    values.flatten(0, 1)[places[written]] = qkv[written, heads + kv_heads :]
     return rotated[:, :heads]
 
 
@@ -63,12 +68,20 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def paged_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, row_starts: Tensor, visible: Tensor
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    row_starts: Tensor,
+    visible: Tensor,
+    block_size: Tensor | None = None,
+    positions: Tensor | None = None,
 ) -> Tensor:
     """Attention without a causal mask, each row to the first `visible` keys of its request: [T, H * D].
 
     queries [T, H, D]; keys, values [pages, page_size, G, D]; page_table [R, pages per request] int32;
     row_starts [R + 1] int32, row r owns tokens `row_starts[r] .. row_starts[r + 1]`; visible [R] int32.
+    block_size [R] int32 (0: off) with positions [T] int64: a query at p sees keys below `(p // block + 1) * block`.
     """
     page_size = keys.shape[1]
     grouped = queries.shape[1] != keys.shape[2]
@@ -81,9 +94,12 @@ def paged_attention(
         pages = page_table[row, : -(-length // page_size)]
         k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
         q = queries[start:end].transpose(0, 1)
-        out[start:end] = F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=grouped)[0].transpose(
-            0, 1
-        )
+        mask = None
+        if block_size is not None and positions is not None and block_size[row] > 0:
+            limit = (positions[start:end] // block_size[row] + 1) * block_size[row]
+            mask = torch.arange(length, device=k.device) < limit[:, None]
+        attended = F.scaled_dot_product_attention(q[None], k[None], v[None], mask, enable_gqa=grouped)
+        out[start:end] = attended[0].transpose(0, 1)
     return out.flatten(1)
 
 
@@ -127,32 +143,49 @@ def replace_ends(
 
 
 def sample(
-    logits: Tensor, temperature: Tensor, top_p: Tensor, seeds: Tensor, positions: Tensor, steps: Tensor
+    logits: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    steps: Tensor,
+    top_k: Tensor | None = None,
+    min_p: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A token drawn at each position, and its probability at temperature 1: ([N] int64, [N] float64).
 
-    logits [N, V] with banned ids at -inf; temperature, top_p [N] float32, temperature > 0; seeds, positions, steps
-    [N] int64. Gumbel noise (Gumbel, 1954) comes from a counter, so a draw depends on (seed, position, step) alone.
-    top_p keeps the smallest set of tokens that holds this probability (Holtzman et al., 2019).
+    logits [N, V] with banned ids at -inf; temperature, top_p, min_p [N] float32, temperature > 0; top_k [N] int32
+    (0: off); seeds, positions, steps [N] int64. Gumbel noise (Gumbel, 1954) comes from a counter, so a draw depends on
+    (seed, position, step) alone. top_p keeps the smallest set of tokens that holds this probability (Holtzman et al.,
+    2019), min_p tokens at least so likely against the best (Nguyen et al., 2024); `Draws` says how they nest.
     """
     best = logits.float().amax(-1, keepdim=True)
     # From the best downwards: however small the temperature, the best is 0 and none becomes inf or NaN.
     scaled = (logits.float() - best) / temperature.clamp_min(COLDEST)[:, None]
-    narrow = top_p < 1
-    if narrow.any():
-        scaled[narrow] = _nucleus(scaled[narrow], top_p[narrow])
+    if min_p is not None:
+        scaled = scaled.masked_fill(scaled < min_p.log()[:, None], float("-inf"))
+    if top_k is not None:
+        scaled = _keep(scaled, top_k > 0, lambda ordered, where: top_k[where].long())
+    scaled = _keep(scaled, top_p < 1, lambda ordered, where: _nucleus(ordered, top_p[where]))
     tokens = (scaled + _gumbel(seeds, positions, steps, logits.shape[-1])).argmax(-1)
     chosen = logits.gather(-1, tokens[:, None])[:, 0]
     return tokens, _probability(logits, best[:, 0], chosen)
 
 
-def _nucleus(scaled: Tensor, top_p: Tensor) -> Tensor:
-    ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+def _keep(scaled: Tensor, asked: Tensor, count: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Only the `count` best of each row that asked, and those as good as the last of them."""
+    where = asked.nonzero()[:, 0]
+    if not len(where):
+        return scaled
+    rows = scaled[where]
+    ordered = rows.sort(dim=-1, descending=True).values
+    last = ordered.gather(-1, count(ordered, where).clamp(1, rows.shape[-1])[:, None] - 1)
+    return scaled.index_copy(0, where, rows.masked_fill(rows < last, float("-inf")))
+
+
+def _nucleus(ordered: Tensor, top_p: Tensor) -> Tensor:
     mass = ordered.softmax(-1)
-    before = mass.cumsum(-1) - mass
-    dropped = torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= top_p[:, None])
-    dropped.scatter_(-1, order[:, :1], False)  # the best always stays
-    return scaled.masked_fill(dropped, float("-inf"))
+    return (mass.cumsum(-1) - mass < top_p[:, None]).sum(-1)
 
 
 def _gumbel(seeds: Tensor, positions: Tensor, steps: Tensor, vocabulary: int) -> Tensor:
@@ -176,6 +209,28 @@ def _mix(x: Tensor) -> Tensor:
     x = (x ^ x >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     x = (x ^ x >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
     return x ^ x >> 16
+
+
+def predict(logits: Tensor, banned: Tensor, end_ids: Tensor, endless: Tensor, draws: Draws | None = None) -> Prediction:
+    """All that a step needs to know of its projected positions, from logits [N, V] that it may overwrite.
+
+    banned [any] int64, ids never proposed; end_ids [any] int64; endless [N] bool, where `tokens` holds no end id.
+    """
+    proposals, confidence = propose(logits, banned)
+    best = logits.amax(-1)
+    if draws is not None:
+        where = (draws.temperature > 0).nonzero()[:, 0]
+        if len(where):
+            drawn = Draws(*(knob[where] for knob in draws))
+            proposals[where], confidence[where] = sample(
+                logits[where], drawn.temperature, drawn.top_p, drawn.seeds, drawn.positions, drawn.steps, drawn.top_k,
+                drawn.min_p,
+            )  # fmt: skip
+    tokens, chances = replace_ends(logits, proposals, confidence, endless, end_ids)
+    second = _probability(logits, best, logits.topk(2, dim=-1).values[:, 1])
+    shares = logits.float().log_softmax(-1)
+    entropy = -(shares.exp() * shares.clamp_min(torch.finfo(torch.float32).min)).sum(-1)
+    return Prediction(proposals, confidence, tokens, chances, second, entropy)
 
 
 def transfer(
@@ -207,3 +262,36 @@ def transfer(
     chosen = passes.cumprod(1).bool() & (rank <= count)
     commit = torch.zeros_like(eligible).scatter_(1, order, chosen)
     return commit[inside]
+
+
+def commit(
+    canvases: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    tokens: Tensor,
+    confidence: Tensor,
+    mask_id: int,
+    span_starts: Tensor,
+    sure: Tensor,
+    threshold: Tensor,
+    factor: Tensor,
+    last_free: Tensor,
+) -> Tensor:
+    """Writes `tokens` where masks commit by `transfer`; returns what the canvases then hold: [N] int64.
+
+    canvases [slots, length] int64; slots, positions, tokens [N] int64; confidence [N] float64; the rest as in
+    `transfer`.
+    """
+    held = canvases[slots, positions]
+    chosen = transfer(confidence, held == mask_id, span_starts, sure, threshold, factor, last_free)
+    held = torch.where(chosen, tokens, held)
+    canvases[slots, positions] = held
+    return held
+
+
+def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:
+    """Embeddings [T, dim] of the canvas tokens at (slots, positions).
+
+    canvases [slots, length] int64; slots, positions [T] int64; embedding [V, dim].
+    """
+    return embedding[canvases[slots, positions]]

@@ -6,24 +6,27 @@ import torch
 from torch import Tensor
 
 from .config import ModelConfig
-from .pack import Batch
+from .pack import NOWHERE, Batch
 
 
 class KvPages:
     """`keys[layer]`, `values[layer]`: [pages, page_size, kv_heads, head_dim]. `table` [slots, pages per request]
     maps a request's positions to pages."""
 
-    def __init__(self, config: ModelConfig, pages: int, page_size: int, slots: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: ModelConfig, pages: int, page_size: int, slots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         shape = (pages, page_size, config.kv_heads, config.head_dim)
         self.page_size = page_size
-        self.keys = [torch.zeros(shape, dtype=dtype) for _ in range(config.layers)]
-        self.values = [torch.zeros(shape, dtype=dtype) for _ in range(config.layers)]
-        self.table = torch.zeros((slots, -(-config.max_model_len // page_size)), dtype=torch.int32)
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        self.table = torch.zeros((slots, -(-config.max_model_len // page_size)), dtype=torch.int32, device=device)
 
     def assign(self, slot: int, pages: tuple[int, ...]) -> None:
-        self.table[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+        self.table[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int32).to(self.table.device)
 
     def places(self, batch: Batch) -> Tensor:
-        """Where each token's keys and values go: [T] int64, `page * page_size + offset`."""
-        page = self.table[batch.slots, batch.positions // self.page_size].long()
-        return page * self.page_size + batch.positions % self.page_size
+        """Where each token's keys and values go: [T] int64, `page * page_size + offset`; negative for padding."""
+        page = self.table[batch.slots, batch.positions.clamp_min(0) // self.page_size].long()
+        place = page * self.page_size + batch.positions % self.page_size
+        return torch.where(batch.positions < 0, NOWHERE, place)

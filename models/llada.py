@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..kernels import reference as ops
+from ..kernels import ops
+from ..kernels.tiles import AttentionPlan
 from .config import ModelConfig
 from .kv_pages import KvPages
 from .pack import Batch
@@ -75,27 +76,29 @@ class Llada:
         ]
         self._cos, self._sin = _rotations(config, self._embedding.device)
 
-    def hidden(self, tokens: Tensor, batch: Batch, pages: KvPages) -> Tensor:
-        """tokens [T] int64 -> hidden states [N, dim] of the projected positions, before the final norm.
+    def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
+        """canvases [slots, length] int64 -> hidden states [N, dim] of the projected positions, before the final norm.
 
         Writes keys and values of all T. Behind those of the last block only projected positions matter, so the rest
         of that block is computed for them alone.
         """
         config = self.config
-        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        positions = batch.positions.clamp_min(0)  # of padding, too
+        cos, sin = self._cos[positions], self._sin[positions]
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
-        residual = self._embedding[tokens]
+        residual = ops.embed(canvases, batch.slots, positions, self._embedding)
+        whole, last = _plans(batch)
         x = ops.rms_norm(residual, self._blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(self._blocks):
-            qkv = ops.linear(x, block.qkv).view(len(tokens), -1, config.head_dim)
+            qkv = ops.linear(x, block.qkv).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
             queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places)
-            row_starts = batch.row_starts
+            row_starts, plan = batch.row_starts, whole
             if index + 1 == config.layers:
                 queries, residual = queries[batch.projected], residual[batch.projected]
-                row_starts = batch.projected_starts
-            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible)
+                row_starts, plan = batch.projected_starts, last
+            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible, plan=plan)
             x, residual = ops.add_rms_norm(ops.linear(x, block.attn_out), residual, block.ff_norm, config.norm_eps)
             x = ops.linear(ops.swiglu(ops.linear(x, block.gate_up)), block.ff_out)
             if index + 1 < config.layers:
@@ -105,6 +108,17 @@ class Llada:
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, dim] -> logits [N, V]."""
         return ops.linear(ops.rms_norm(hidden, self._norm, self.config.norm_eps), self._head)
+
+
+def _plans(batch: Batch) -> tuple[AttentionPlan | None, AttentionPlan | None]:
+    """How attention is launched over all tokens, and over the projected ones."""
+    shape = batch.shape
+    if shape is None or batch.tiles is None or batch.projected_tiles is None:
+        return None, None
+    return (
+        AttentionPlan(shape.tiling.config, batch.tiles),
+        AttentionPlan(shape.projected_tiling.config, batch.projected_tiles),
+    )
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:

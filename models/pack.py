@@ -1,14 +1,73 @@
-"""Packs a plan into one int32 buffer, so that a step costs one copy to the device."""
+"""Packs a plan into one int32 buffer, so that a step costs one copy to the device.
+
+With a `Shape` all sections are padded to its capacities, so a CUDA graph finds every number where it was when it was
+captured. Padding is inert: its tokens write no keys, its rows and spans are empty.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels.prediction import Draws
+from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
+
+NOWHERE = -1  # position of a padding token
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How attention over one list of rows is launched: so many `queries` to a tile."""
+
+    config: AttentionConfig
+    queries: int
+
+    def capacity(self, tokens: int, rows: int) -> int:
+        return tile_capacity(tokens, rows, self.queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p)."""
+
+    tokens: int
+    rows: int
+    projected: int
+    spans: int
+    sampled: bool
+    narrowed: bool
+    tiling: Tiling
+    projected_tiling: Tiling
+
+    def sections(self) -> dict[str, int]:
+        """Words of each section of the buffer, in order."""
+        return {
+            "slots": self.tokens,
+            "positions": self.tokens,
+            "row_slots": self.rows,
+            "row_starts": self.rows + 1,
+            "visible": self.rows,
+            "projected": self.projected,
+            "projected_starts": self.rows + 1,
+            "span_starts": self.spans + 1,
+            "sure": self.spans,
+            "threshold": self.spans,
+            "factor": self.spans,
+            "last_free": self.spans,
+            "endless": self.projected,
+            **({"draws": 5 * self.projected} if self.sampled else {}),
+            "tiles": 2 * self.tiling.capacity(self.tokens, self.rows),
+            "projected_tiles": 2 * self.projected_tiling.capacity(self.projected, self.rows),
+        }
+
+    @property
+    def words(self) -> int:
+        return sum(self.sections().values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +75,7 @@ class Batch:
     """A plan on the device. T tokens in R rows laid end to end; N projected positions in S spans likewise."""
 
     slots: Tensor  # [T] int64: canvas of each token
-    positions: Tensor  # [T] int64, absolute
+    positions: Tensor  # [T] int64, absolute; NOWHERE for padding
     row_slots: Tensor  # [R] int64
     row_starts: Tensor  # [R + 1] int32
     visible: Tensor  # [R] int32
@@ -28,14 +87,92 @@ class Batch:
     factor: Tensor  # [S] float32
     last_free: Tensor  # [S] bool
     endless: Tensor  # [N] bool: no end token may commit there
-    drawn: Tensor  # [M] int64: which of the projected positions are sampled, not argmax
-    temperature: Tensor  # [M] float32
-    top_p: Tensor  # [M] float32
-    seeds: Tensor  # [M] int64
-    steps: Tensor  # [M] int64
+    draws: Draws | None  # None: no row is sampled
+    shape: Shape | None  # None: nothing is padded
+    tiles: Tensor | None  # [tiles, 2] int32 of attention over all tokens; None without a shape
+    projected_tiles: Tensor | None  # the same over projected positions
+
+
+def measure(plan: StepPlan) -> tuple[int, int, int, int]:
+    """Tokens, rows, projected positions and spans of a plan."""
+    spans = [span for row in plan.rows for span in row.spans]
+    return plan.tokens, len(plan.rows), sum(span.end - span.start for span in spans), len(spans)
 
 
 def pack(plan: StepPlan, device: torch.device) -> Batch:
+    """Unpadded, for a step that is computed once."""
+    sections = {name: np.asarray(part).astype(np.int32, copy=False) for name, part in _sections(plan).items()}
+    buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
+    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None)
+
+
+def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
+    """Fills `words` [shape.words] int32 with a plan that fits the shape."""
+    parts = _sections(plan)
+    if not shape.sampled:
+        del parts["draws"]
+    else:  # five numbers of each position, each in a block of its own
+        draws = np.zeros((5, shape.projected), np.int32)
+        draws[:, : len(parts["endless"])] = parts["draws"].reshape(5, -1)
+        parts["draws"] = draws.reshape(-1)
+    visible = np.asarray(parts["visible"])
+    for name, tiling, starts in (
+        ("tiles", shape.tiling, parts["row_starts"]),
+        ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
+    ):
+        capacity = shape.sections()[name] // 2
+        parts[name] = row_tiles(np.diff(starts), tiling.queries, capacity, visible).reshape(-1)
+    start = 0
+    for name, size in shape.sections().items():
+        part = parts[name]
+        words[start : start + len(part)] = part
+        words[start + len(part) : start + size] = part[-1] if name.endswith("_starts") else _PADDING.get(name, 0)
+        start += size
+
+
+_PADDING = {"positions": NOWHERE}
+
+
+def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None) -> Batch:
+    """Views, and copies where a kernel wants another type, of a buffer with sections of `sizes` words."""
+    views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
+    positions = views["positions"].long()
+    return Batch(
+        slots=views["slots"].long(),
+        positions=positions,
+        row_slots=views["row_slots"].long(),
+        row_starts=views["row_starts"],
+        visible=views["visible"],
+        projected=views["projected"].long(),
+        projected_starts=views["projected_starts"],
+        span_starts=views["span_starts"],
+        sure=views["sure"],
+        threshold=views["threshold"].view(torch.float32),
+        factor=views["factor"].view(torch.float32),
+        last_free=views["last_free"].bool(),
+        endless=views["endless"].bool(),
+        draws=_draws(views["draws"], positions[views["projected"].long()]) if len(views.get("draws", ())) else None,
+        shape=shape,
+        tiles=views["tiles"].view(-1, 2) if shape else None,
+        projected_tiles=views["projected_tiles"].view(-1, 2) if shape else None,
+    )
+
+
+def _draws(words: Tensor, positions: Tensor) -> Draws:
+    temperature, top_p, low, high, steps = words.view(5, -1).unbind(0)
+    off = torch.zeros_like(steps)
+    return Draws(
+        temperature=temperature.view(torch.float32),
+        top_p=top_p.view(torch.float32),
+        top_k=off,
+        min_p=off.float(),
+        seeds=high.long() << 32 | low.long() & 0xFFFFFFFF,
+        positions=positions,
+        steps=steps.long(),
+    )
+
+
+def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
     rows = plan.rows
     spans = [(row, span) for row in rows for span in row.spans]
     row_sizes = np.array([row.tokens for row in rows])
@@ -46,14 +183,7 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
     row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
     first_token = row_starts[row_of_span] + np.array([span.start - row.start for row, span in spans], np.int64)
     projected = np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1])
-
-    samplings = [row.sampling for row, _ in spans]
-    hot = np.repeat(np.array([s.temperature > 0 for s in samplings], np.bool_), span_sizes)
-    drawn = np.flatnonzero(hot)
-    owner = np.repeat(np.arange(len(spans)), span_sizes)[drawn]
-    seeds = np.array([s.seed for s in samplings], np.int64)[owner].view(np.int32)
-
-    sections: dict[str, np.ndarray] = {
+    return {
         "slots": np.repeat([row.slot for row in rows], row_sizes),
         "positions": np.repeat([row.start for row in rows] - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
         "row_slots": np.array([row.slot for row in rows]),
@@ -67,35 +197,27 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
         "factor": _bits([span.transfer.factor for _, span in spans]),
         "last_free": np.array([span.transfer.last_free for _, span in spans], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
-        "drawn": drawn,
-        "temperature": _bits([s.temperature for s in samplings])[owner],
-        "top_p": _bits([s.top_p for s in samplings])[owner],
-        "seeds": seeds,
-        "steps": np.array([row.step for row, _ in spans], np.int32)[owner],
+        "draws": _draw_words(plan, span_sizes),
     }
-    buffer = torch.from_numpy(np.concatenate([part.astype(np.int32, copy=False) for part in sections.values()]))
-    buffer = buffer.to(device, non_blocking=True)
-    views = dict(zip(sections, torch.split(buffer, [len(part) for part in sections.values()]), strict=True))
-    return Batch(
-        slots=views["slots"].long(),
-        positions=views["positions"].long(),
-        row_slots=views["row_slots"].long(),
-        row_starts=views["row_starts"],
-        visible=views["visible"],
-        projected=views["projected"].long(),
-        projected_starts=views["projected_starts"],
-        span_starts=views["span_starts"],
-        sure=views["sure"],
-        threshold=views["threshold"].view(torch.float32),
-        factor=views["factor"].view(torch.float32),
-        last_free=views["last_free"].bool(),
-        endless=views["endless"].bool(),
-        drawn=views["drawn"].long(),
-        temperature=views["temperature"].view(torch.float32),
-        top_p=views["top_p"].view(torch.float32),
-        seeds=_wide(views["seeds"]),
-        steps=views["steps"].long(),
+
+
+def _draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
+    """Temperature, top-p, both halves of the seed and the step, of each projected position; nothing if none is hot."""
+    rows = [row for row in plan.rows for _ in row.spans]
+    samplings = [row.sampling for row in rows]
+    if not any(sampling.temperature > 0 for sampling in samplings):
+        return np.zeros(0, np.int32)
+    seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
+    words = np.stack(
+        [
+            _bits([sampling.temperature for sampling in samplings]),
+            _bits([sampling.top_p for sampling in samplings]),
+            seeds[:, 0],
+            seeds[:, 1],
+            np.array([row.step for row in rows], np.int32),
+        ]
     )
+    return np.repeat(words, span_sizes, axis=1).reshape(-1)
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
@@ -105,9 +227,3 @@ def _starts(sizes: np.ndarray) -> np.ndarray:
 def _bits(values: list[float]) -> np.ndarray:
     """float32 values as the int32 words that hold them."""
     return np.array(values, np.float32).view(np.int32)
-
-
-def _wide(halves: Tensor) -> Tensor:
-    """[2 * M] int32 words, low half first -> [M] int64."""
-    low, high = halves.view(-1, 2).long().unbind(-1)
-    return high << 32 | low & 0xFFFFFFFF

@@ -49,6 +49,14 @@ class Hardware:
     threads: int | None = None
 
 
+def _device(name: str) -> torch.device:
+    """A GPU where there is one, unless the CPU was asked for. Raises `ModelError`."""
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise ModelError("device 'cuda' was asked for, and torch sees no GPU: use 'cpu', or install torch for CUDA")
+    return torch.device("cuda" if there and name != "cpu" else "cpu")
+
+
 def _cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -58,15 +66,15 @@ def load_runner(
     directory: Path, config: ModelConfig, memory: Memory, hardware: Hardware, end_ids: Collection[int]
 ) -> Runner:
     """Loads the weights and takes the memory; `end_ids` end an answer. Raises `ModelError`."""
-    if hardware.device == "cuda":
-        raise ModelError("device 'cuda' needs kernels that are not there yet: use 'cpu'")
+    device = _device(hardware.device)
     if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
         torch.set_num_threads(hardware.threads or _cores())
     # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
-    dtype = DTYPES["float32" if hardware.dtype == "auto" else hardware.dtype]
-    network = Llada(config, load_weights(directory, tensor_shapes(config), dtype))
+    automatic = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = DTYPES[automatic if hardware.dtype == "auto" else hardware.dtype]
+    network = Llada(config, load_weights(directory, tensor_shapes(config), dtype, device))
     try:
-        pages = KvPages(config, memory.pages, memory.page_size, memory.slots, dtype)
+        pages = KvPages(config, memory.pages, memory.page_size, memory.slots, dtype, device)
     except RuntimeError:
         tokens = memory.pages * memory.page_size
         raise ModelError(f"no memory for keys and values of {tokens} positions: lower kv_cache_tokens") from None

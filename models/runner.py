@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels import reference as ops
+from ..kernels import ops
 from ..scheduler.contract import GREEDY, Row, Span, StepPlan, StepResult, Transfer
+from .graphs import StepGraphs
 from .kv_pages import KvPages
 from .llada import Llada
-from .pack import Batch, pack
+from .pack import Batch, measure, pack
 
 ROW = 64  # positions of a row when step time is measured: a block and its look-ahead
 NOTHING = Transfer(sure=0, threshold=2.0)  # no confidence reaches it
@@ -33,18 +35,19 @@ class Runner:
         self._canvases = torch.full((slots, config.max_model_len), config.mask_id, device=self._device)
         self._banned = torch.tensor(banned, device=self._device)
         self._end_ids = torch.tensor(end_ids, device=self._device)
+        self._graphs = StepGraphs(self._compute, config, slots) if self._device.type == "cuda" else None
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
-        batch = self._place(plan)
-        tokens, proposals, confidence = self._commit(batch, self._logits(batch))
-        return StepResult(
-            tokens=tokens.int().cpu().numpy(),
-            proposals=proposals.int().cpu().numpy(),
-            confidence=confidence.float().cpu().numpy(),
-            device_s=time.perf_counter() - started,
-        )
+        self._place(plan)
+        shape = self._graphs.shape_for(plan) if self._graphs is not None else None
+        if self._graphs is not None and shape is not None:
+            out = self._graphs.run(plan, shape)
+        else:
+            out = self._compute(pack(plan, self._device)).cpu().numpy()
+        tokens, proposals, confidence = out[:, : measure(plan)[2]].copy()
+        return StepResult(tokens, proposals, confidence.view(np.float32), time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
         """How long a step of about so many positions takes: the better of two, in rows of up to `ROW` positions.
@@ -61,47 +64,38 @@ class Runner:
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
         """The raw logits [N, V] of a plan's spans; commits nothing."""
-        return self._logits(self._place(plan))
+        self._place(plan)
+        return self._logits(pack(plan, self._device))
 
-    def _place(self, plan: StepPlan) -> Batch:
+    def _place(self, plan: StepPlan) -> None:
         for placement in plan.placements:
             canvas = self._canvases[placement.slot]
             canvas.fill_(self._network.config.mask_id)
-            canvas[: len(placement.prompt)] = torch.from_numpy(placement.prompt)
+            canvas[: len(placement.prompt)] = torch.from_numpy(placement.prompt).to(self._device)
             self._pages.assign(placement.slot, placement.pages)
-        return pack(plan, self._device)
 
     def _logits(self, batch: Batch) -> Tensor:
-        tokens = self._canvases[batch.slots, batch.positions]
-        return self._network.logits(self._network.hidden(tokens, batch, self._pages))
+        return self._network.logits(self._network.hidden(self._canvases, batch, self._pages))
 
-    def _commit(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Writes what commits into the canvases; returns, over all spans, the canvas, what the network proposes and
-        with which confidence."""
-        slots, positions = batch.slots[batch.projected], batch.positions[batch.projected]
-        held = self._canvases[slots, positions]
-        proposals, confidence = ops.propose(logits, self._banned)
-        if not len(held):
-            return held, proposals, confidence
-        if len(batch.drawn):
-            proposals[batch.drawn], confidence[batch.drawn] = ops.sample(
-                logits[batch.drawn],
-                batch.temperature,
-                batch.top_p,
-                batch.seeds,
-                positions[batch.drawn],
-                batch.steps,
-            )
-        tokens, chances = ops.replace_ends(logits, proposals, confidence, batch.endless, self._end_ids)
-        commit = ops.transfer(
-            chances,
-            held == self._network.config.mask_id,
+    def _compute(self, batch: Batch) -> Tensor:
+        """The whole step. int32 [3, N] over all spans: what the canvases then hold, what the network proposes, and
+        the bits of its float32 confidence."""
+        logits = self._logits(batch)
+        if not len(batch.projected):
+            return torch.empty((3, 0), dtype=torch.int32, device=self._device)
+        narrowed = batch.shape is None or batch.shape.narrowed
+        found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed)
+        held = ops.commit(
+            self._canvases,
+            batch.slots[batch.projected],
+            batch.positions[batch.projected],
+            found.tokens,
+            found.chances,
+            self._network.config.mask_id,
             batch.span_starts,
             batch.sure,
             batch.threshold,
             batch.factor,
             batch.last_free,
         )
-        held = torch.where(commit, tokens, held)
-        self._canvases[slots, positions] = held
-        return held, proposals, confidence
+        return torch.stack((held.int(), found.proposals.int(), found.confidence.float().view(torch.int32)))

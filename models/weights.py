@@ -17,8 +17,10 @@ INDEX = "model.safetensors.index.json"
 SHOWN = 3  # names in an error, before "and N more"
 
 
-def load_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors named in `shapes`, on the CPU in `dtype`.
+def load_weights(
+    directory: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
+    """The tensors named in `shapes`, on `device` in `dtype`, read one at a time.
 
     Raises `ModelError` if a file cannot be read, or if a tensor is missing, unexpected or of another shape.
     """
@@ -28,7 +30,7 @@ def load_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]], dtype: 
             with safe_open(path, framework="pt") as shard:
                 for name in shard.keys():  # noqa: SIM118 - not a mapping
                     _check_shape(path, name, tuple(shard.get_slice(name).get_shape()), shapes)
-                    found[name] = shard.get_tensor(name).to(dtype)
+                    found[name] = shard.get_tensor(name).to(device, dtype)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
     missing = [name for name in shapes if name not in found]

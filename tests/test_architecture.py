@@ -26,7 +26,7 @@ EXCEPTIONS: dict[str, set[str]] = {"server/build.py": {"models"}, "server/cli.py
 
 THIRD_PARTY: dict[str, set[str]] = {
     "scheduler": {"numpy"},
-    "kernels": {"torch"},
+    "kernels": {"torch", "numpy", "triton"},
     "models": {"numpy", "torch", "safetensors"},
     "clients": {"httpx", "pydantic"},
 }

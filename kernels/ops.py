@@ -1,0 +1,141 @@
+"""Every operation of a step, on the device that its tensors are on: Triton on CUDA, torch elsewhere.
+
+Triton is imported at the first CUDA tensor, so a machine without it can import this. Shapes are in `reference`.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import reference
+from .prediction import Draws, Prediction
+from .tiles import AttentionPlan
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x [T, in] times weight [out, in], transposed: [T, out]."""
+    return F.linear(x, weight) if x.is_cuda else reference.linear(x, weight)
+
+
+def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:
+    """Embeddings [T, dim] of the canvas tokens at (slots, positions)."""
+    if embedding.is_cuda:
+        from .triton import elementwise
+
+        return elementwise.embed(canvases, slots, positions, embedding)
+    return reference.embed(canvases, slots, positions, embedding)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [T, dim] over its root mean square, times weight [dim]."""
+    if x.is_cuda:
+        from .triton import elementwise
+
+        return elementwise.rms_norm(x, weight, eps)
+    return reference.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`residual + x` [T, dim], normed and as it is: (normed, sum)."""
+    if x.is_cuda:
+        from .triton import elementwise
+
+        return elementwise.add_rms_norm(x, residual, weight, eps)
+    return reference.add_rms_norm(x, residual, weight, eps)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """gate_up [T, 2 * ff] -> silu(gate) * up [T, ff]."""
+    if gate_up.is_cuda:
+        from .triton import elementwise
+
+        return elementwise.swiglu(gate_up)
+    return reference.swiglu(gate_up)
+
+
+def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
+    """Rotates queries and keys, writes keys and values to their places, returns the queries [T, H, D]."""
+    if qkv.is_cuda:
+        from .triton import elementwise
+
+        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places)
+    return reference.rope_write_kv(qkv, cos, sin, keys, values, places)
+
+
+def paged_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    row_starts: Tensor,
+    visible: Tensor,
+    block_size: Tensor | None = None,
+    positions: Tensor | None = None,
+    plan: AttentionPlan | None = None,
+) -> Tensor:
+    """Attention of each row to the first `visible` keys of its request: [T, H * D]. `plan` lays out a CUDA launch."""
+    if queries.is_cuda:
+        from .triton import attention
+
+        return attention.paged_attention(
+            queries, keys, values, page_table, row_starts, visible, block_size, positions, plan
+        )
+    return reference.paged_attention(queries, keys, values, page_table, row_starts, visible, block_size, positions)
+
+
+def predict(
+    logits: Tensor,
+    banned: Tensor,
+    end_ids: Tensor,
+    endless: Tensor,
+    draws: Draws | None = None,
+    narrowed: bool = True,
+) -> Prediction:
+    """What each projected position proposes and may commit. `narrowed` False: no row asks for top_k or top_p."""
+    if logits.is_cuda:
+        from .triton import confidence
+
+        return confidence.predict(logits, banned, end_ids, endless, draws, narrowed)
+    return reference.predict(logits, banned, end_ids, endless, draws)
+
+
+def transfer(
+    confidence: Tensor,
+    open_: Tensor,
+    span_starts: Tensor,
+    sure: Tensor,
+    threshold: Tensor,
+    factor: Tensor,
+    last_free: Tensor,
+) -> Tensor:
+    """Which open positions commit: [N] bool."""
+    rule = confidence, open_, span_starts, sure, threshold, factor, last_free
+    if confidence.is_cuda:
+        from .triton import commit as device
+
+        return device.transfer(*rule)
+    return reference.transfer(*rule)
+
+
+def commit(
+    canvases: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    tokens: Tensor,
+    confidence: Tensor,
+    mask_id: int,
+    span_starts: Tensor,
+    sure: Tensor,
+    threshold: Tensor,
+    factor: Tensor,
+    last_free: Tensor,
+) -> Tensor:
+    """Writes `tokens` where masks commit; returns what the canvases then hold: [N] int64."""
+    where = canvases, slots, positions, tokens, confidence, mask_id
+    rule = span_starts, sure, threshold, factor, last_free
+    if canvases.is_cuda:
+        from .triton import commit as device
+
+        return device.commit(*where, *rule)
+    return reference.commit(*where, *rule)

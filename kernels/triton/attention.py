@@ -1,0 +1,264 @@
+"""Attention reads paged keys without gathering them first, at one launch for rows of any length.
+
+The loop is FlashAttention-2's (Dao, 2023), the split over keys Flash-Decoding's (Dao et al., 2023).
+"""
+
+# ruff: noqa: N803, N806, SIM108 - what Triton compiles in is written in capitals
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..tiles import AttentionPlan, plan_attention, workspace_floats
+
+LOG2E = tl.constexpr(1.4426950408889634)
+# Where a running maximum starts. Not -inf: a query that sees nothing of a block would compute inf - inf.
+LOWEST = tl.constexpr(-1.0e30)
+COMBINED = 8  # (token, head) pairs of one program that adds up splits
+
+
+def paged_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    row_starts: Tensor,
+    visible: Tensor,
+    block_size: Tensor | None = None,
+    positions: Tensor | None = None,
+    plan: AttentionPlan | None = None,
+) -> Tensor:
+    """Attention without a causal mask, each row to the first `visible` keys of its request: [T, H * D].
+
+    queries [T, H, D] fp16, bf16 or float32; keys, values [pages, page_size, G, D]; page_table [R, pages per request]
+    int32; row_starts [R + 1] int32; visible [R] int32; block_size [R] int32 (0: off) with positions [T] int64: a query
+    at p sees only keys below `(p // block + 1) * block`. D is a power of two from 16.
+
+    In a CUDA graph give a `plan`: every number of a row is read on the device, and only the plan's capacity, config
+    and workspace are fixed. Rows behind the last real one are empty (`row_starts` repeats its end). Tokens that
+    belong to no row keep undefined values.
+    """
+    tokens, heads, head_dim = queries.shape
+    rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
+    _require(queries, keys, values, page_table, positions if block_size is not None else None)
+    if block_size is not None and positions is None:
+        raise ValueError("block_size needs positions")
+    out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
+    if plan is None:
+        plan = plan_attention(queries, keys, page_table, row_starts)
+    config = plan.config
+    partial = out  # never touched without splits
+    if config.splits > 1:
+        floats = workspace_floats(config, tokens, heads, head_dim)
+        partial = plan.workspace if plan.workspace is not None else out.new_empty(floats, dtype=torch.float32)
+        if partial.numel() < floats:
+            raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
+    _attend[(len(plan.tiles), kv_heads, config.splits)](
+        queries,
+        keys,
+        values,
+        page_table,
+        row_starts,
+        visible,
+        visible if block_size is None else block_size,
+        row_starts if positions is None else positions,
+        plan.tiles,
+        out,
+        partial,
+        head_dim**-0.5 * 1.4426950408889634,
+        page_table.stride(0),
+        tokens,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        DIM=head_dim,
+        PAGE=page_size,
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        SPLITS=config.splits,
+        BLOCK_CAUSAL=block_size is not None,
+        PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    if config.splits > 1:
+        _combine[(triton.cdiv(tokens * heads, COMBINED),)](
+            partial, row_starts, out, tokens, rows, heads, DIM=head_dim, SPLITS=config.splits, PAIRS=COMBINED
+        )
+    return out
+
+
+def _require(queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, positions: Tensor | None) -> None:
+    head_dim = queries.shape[2]
+    if head_dim < 16 or head_dim & (head_dim - 1):
+        raise ValueError(f"head dim {head_dim} is not a power of two from 16")
+    if not (queries.is_contiguous() and keys.is_contiguous() and values.is_contiguous()):
+        raise ValueError("queries, keys and values are read as contiguous")
+    if page_table.stride(1) != 1 or (positions is not None and not positions.is_contiguous()):
+        raise ValueError("page table rows and positions are read as contiguous")
+
+
+@triton.jit(do_not_specialize=["table_stride", "tokens"])
+def _attend(
+    queries_ptr,
+    keys_ptr,
+    values_ptr,
+    table_ptr,
+    starts_ptr,
+    visible_ptr,
+    block_size_ptr,
+    positions_ptr,
+    tiles_ptr,
+    out_ptr,
+    partial_ptr,
+    scale,  # of scores, times log2(e): exponentials are powers of two
+    table_stride,
+    tokens,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_CAUSAL: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row = tl.load(tiles_ptr + 2 * tile)
+    if row < 0:
+        return
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
+    token = tl.load(starts_ptr + row) + tl.load(tiles_ptr + 2 * tile + 1) + packed // GROUP
+    valid = (packed < BLOCK_M // GROUP * GROUP) & (token < tl.load(starts_ptr + row + 1))
+    pair = token.to(tl.int64) * HEADS + kv_head * GROUP + packed % GROUP
+    dim = tl.arange(0, DIM)
+    spot = pair[:, None] * DIM + dim[None, :]
+    q = tl.load(queries_ptr + spot, mask=valid[:, None], other=0.0)
+
+    seen = tl.load(visible_ptr + row)
+    limit = tl.where(valid, seen, 0)
+    whole = seen  # keys that all queries of the tile see
+    if BLOCK_CAUSAL:
+        size = tl.load(block_size_ptr + row)
+        position = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
+        if size > 0:
+            limit = tl.where(valid, tl.minimum((position // size + 1) * size, seen), 0)
+            whole = tl.min(tl.where(valid, limit, seen), axis=0)
+            seen = tl.max(limit, axis=0)
+    turns = tl.cdiv(seen, BLOCK_N)
+    share = tl.cdiv(turns, SPLITS)
+    begin = tl.minimum(split * share, turns)
+    stop = tl.minimum(begin + share, turns)
+    unmasked = tl.maximum(begin, tl.minimum(stop, whole // BLOCK_N))
+
+    top = tl.full([BLOCK_M], LOWEST, tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
+    table_ptr += row.to(tl.int64) * table_stride
+    keys_ptr += kv_head * DIM
+    values_ptr += kv_head * DIM
+    for turn in range(begin, unmasked):
+        acc, top, weight = _turn(
+            acc, top, weight, q, turn, seen, limit, scale, keys_ptr, values_ptr, table_ptr,
+            KV_HEADS * DIM, DIM, PAGE, BLOCK_N, False, BLOCK_CAUSAL, PRECISION,
+        )  # fmt: skip
+    for turn in range(unmasked, stop):
+        acc, top, weight = _turn(
+            acc, top, weight, q, turn, seen, limit, scale, keys_ptr, values_ptr, table_ptr,
+            KV_HEADS * DIM, DIM, PAGE, BLOCK_N, True, BLOCK_CAUSAL, PRECISION,
+        )  # fmt: skip
+
+    if SPLITS == 1:
+        acc = acc / tl.where(weight > 0, weight, 1.0)[:, None]
+        tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=valid[:, None])
+    else:
+        pairs = tokens.to(tl.int64) * HEADS
+        tl.store(partial_ptr + split * pairs * DIM + spot, acc, mask=valid[:, None] & (weight > 0)[:, None])
+        state_ptr = partial_ptr + SPLITS * pairs * DIM + (split * pairs + pair) * 2
+        tl.store(state_ptr, top, mask=valid)
+        tl.store(state_ptr + 1, weight, mask=valid)
+
+
+@triton.jit
+def _turn(
+    acc, top, weight, q, turn, seen, limit, scale, keys_ptr, values_ptr, table_ptr,
+    STRIDE: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One block of keys: the new (sum of values, maximum, sum of weights)."""
+    offset = tl.arange(0, BLOCK_N)
+    key = turn * BLOCK_N + offset
+    inside = key < seen
+    if PAGE % BLOCK_N == 0:  # the block lies in one page
+        page = tl.load(table_ptr + turn * BLOCK_N // PAGE).to(tl.int64)
+        place = page * PAGE + turn * BLOCK_N % PAGE + offset
+    else:
+        if MASKED:
+            pages = tl.load(table_ptr + key // PAGE, mask=inside, other=0)
+        else:
+            pages = tl.load(table_ptr + key // PAGE)
+        place = pages.to(tl.int64) * PAGE + key % PAGE
+    spot = place[:, None] * STRIDE + tl.arange(0, DIM)[None, :]
+    if MASKED:  # what lies behind the last key may be anything, NaN too
+        k = tl.load(keys_ptr + spot, mask=inside[:, None], other=0.0)
+    else:
+        k = tl.load(keys_ptr + spot)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if MASKED:
+        if BLOCK_CAUSAL:
+            scores = tl.where(key[None, :] < limit[:, None], scores, float("-inf"))
+        else:
+            scores = tl.where(inside[None, :], scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
+    weights = tl.exp2(scores * scale - higher[:, None])
+    shrink = tl.exp2(top - higher)
+    weight = weight * shrink + tl.sum(weights, axis=1)
+    if MASKED:
+        v = tl.load(values_ptr + spot, mask=inside[:, None], other=0.0)
+    else:
+        v = tl.load(values_ptr + spot)
+    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+    return acc, higher, weight
+
+
+@triton.jit(do_not_specialize=["tokens", "rows", "heads"])
+def _combine(
+    partial_ptr,
+    starts_ptr,
+    out_ptr,
+    tokens,
+    rows,
+    heads,
+    DIM: tl.constexpr,
+    SPLITS: tl.constexpr,
+    PAIRS: tl.constexpr,
+):
+    """Adds up what the splits of a tile have seen."""
+    real = tl.load(starts_ptr + rows) * heads  # pairs behind it are padding
+    first = tl.program_id(0) * PAIRS
+    if first >= real:
+        return
+    pair = (first + tl.arange(0, PAIRS)).to(tl.int64)
+    valid = pair < real
+    pairs = tokens.to(tl.int64) * heads
+    spot = pair[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    states_ptr = partial_ptr + SPLITS * pairs * DIM + pair * 2
+    top = tl.full([PAIRS], LOWEST, tl.float32)
+    for split in tl.static_range(SPLITS):
+        top = tl.maximum(top, tl.load(states_ptr + split * pairs * 2, mask=valid, other=LOWEST))
+    acc = tl.zeros([PAIRS, DIM], tl.float32)
+    total = tl.zeros([PAIRS], tl.float32)
+    for split in tl.static_range(SPLITS):
+        state_ptr = states_ptr + split * pairs * 2
+        weight = tl.load(state_ptr + 1, mask=valid, other=0.0)
+        shrink = tl.exp2(tl.load(state_ptr, mask=valid, other=LOWEST) - top)
+        part = tl.load(partial_ptr + split * pairs * DIM + spot, mask=(weight > 0)[:, None], other=0.0)
+        acc += part * shrink[:, None]
+        total += weight * shrink
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=valid[:, None])

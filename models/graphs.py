@@ -1,0 +1,108 @@
+"""Captures a whole step as a CUDA graph, once for each shape: a replay costs one launch instead of hundreds.
+
+A plan is padded to the smallest shape that holds it, copied into the static buffer of that shape's graph, and read back
+in one copy. Shapes are captured when they are first met; graphs share one memory pool, since one runs at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..kernels.tiles import attention_config, tile_queries
+from ..scheduler.contract import StepPlan
+from .config import ModelConfig
+from .pack import Batch, Shape, Tiling, batch_of, measure, pack_into
+
+# Positions of a step: fine where a step's time is flat, then about an eighth apart.
+TOKENS = (
+    *range(16, 129, 16), *range(160, 257, 32), *range(320, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256),
+    *range(2560, 4097, 512),
+)  # fmt: skip
+SPANS_OF_ROW = 6  # four lanes, the look-ahead, and one to spare; a plan with more is computed without a graph
+ROW = 64  # positions of a row of the usual length: decides how attention is tiled
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    graph: torch.cuda.CUDAGraph
+    host_in: Tensor  # pinned int32 [shape.words]
+    device_in: Tensor
+    device_out: Tensor  # int32 [3, projected]
+    host_out: Tensor  # pinned
+
+
+class StepGraphs:
+    """`compute` makes int32 [3, N] of a batch, with the same operations whatever the numbers in it."""
+
+    def __init__(self, compute: Callable[[Batch], Tensor], config: ModelConfig, slots: int) -> None:
+        self._compute = compute
+        self._config = config
+        self._slots = slots
+        self._captured: dict[Shape, Captured] = {}
+        self._pool: tuple[int, int] | None = None
+
+    def shape_for(self, plan: StepPlan) -> Shape | None:
+        """The smallest shape that holds a plan; None if no graph does."""
+        tokens, rows, projected, spans = measure(plan)
+        if not projected or tokens > TOKENS[-1]:
+            return None
+        tokens, projected = (TOKENS[bisect_left(TOKENS, size)] for size in (tokens, projected))
+        most_rows = min(self._slots, tokens)
+        if rows > most_rows or spans > SPANS_OF_ROW * most_rows:
+            return None
+        samplings = [row.sampling for row in plan.rows]
+        sampled = any(sampling.temperature > 0 for sampling in samplings)
+        narrowed = any(sampling.temperature > 0 and sampling.top_p < 1 for sampling in samplings)
+        tiling, projected_tiling = self._tiling(tokens), self._tiling(projected)
+        return Shape(
+            tokens, most_rows, projected, SPANS_OF_ROW * most_rows, sampled, narrowed, tiling, projected_tiling
+        )
+
+    def run(self, plan: StepPlan, shape: Shape) -> np.ndarray:
+        """What `compute` makes of a plan that fits `shape`: int32 [3, shape.projected]."""
+        step = self._captured.get(shape) or self._capture(plan, shape)
+        pack_into(step.host_in.numpy(), plan, shape)
+        step.device_in.copy_(step.host_in, non_blocking=True)
+        step.graph.replay()
+        step.host_out.copy_(step.device_out, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        out: np.ndarray = step.host_out.numpy()
+        return out
+
+    def _tiling(self, tokens: int) -> Tiling:
+        config = self._config
+        shape = attention_config(
+            tokens, max(1, tokens // ROW), config.max_model_len, config.heads, config.kv_heads, config.head_dim
+        )
+        return Tiling(shape, tile_queries(shape, config.heads, config.kv_heads))
+
+    def _capture(self, plan: StepPlan, shape: Shape) -> Captured:
+        host_in = torch.zeros(shape.words, dtype=torch.int32).pin_memory()
+        pack_into(host_in.numpy(), plan, shape)
+        device_in = host_in.cuda()
+        # Kernels compile, and libraries take their workspaces, on the warm-up. It computes nothing for anyone: without
+        # a span nothing commits, and the step itself writes the same keys and values once more.
+        idle = device_in.clone()
+        start = 0
+        for name, size in shape.sections().items():
+            if name == "span_starts":
+                idle[start : start + size] = 0
+            start += size
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._compute(batch_of(idle, shape.sections(), shape))
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            device_out = self._compute(batch_of(device_in, shape.sections(), shape))
+        self._pool = graph.pool()
+        host_out = torch.empty(device_out.shape, dtype=torch.int32).pin_memory()
+        self._captured[shape] = Captured(graph, host_in, device_in, device_out, host_out)
+        return self._captured[shape]
