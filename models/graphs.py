@@ -75,6 +75,9 @@ class StepGraphs:
         out: np.ndarray = step.host_out.numpy()
         return out
 
+    def graph(self, shape: Shape) -> torch.cuda.CUDAGraph:
+        return self._captured[shape].graph
+
     def _tiling(self, tokens: int) -> Tiling:
         config = self._config
         shape = attention_config(

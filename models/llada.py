@@ -60,10 +60,10 @@ class Llada:
             return weights.pop(f"{PREFIX}{name}.weight")
 
         self.config = config
-        self._embedding = take("wte")
-        self._norm = take("ln_f")
-        self._head = self._embedding if config.tied_head else take("ff_out")
-        self._blocks = [
+        self.embedding = take("wte")
+        self.norm = take("ln_f")
+        self.head = self.embedding if config.tied_head else take("ff_out")
+        self.blocks = [
             Block(
                 attn_norm=take(f"blocks.{i}.attn_norm"),
                 qkv=torch.cat([take(f"blocks.{i}.{part}_proj") for part in "qkv"]),
@@ -74,7 +74,7 @@ class Llada:
             )
             for i in range(config.layers)
         ]
-        self._cos, self._sin = _rotations(config, self._embedding.device)
+        self._cos, self._sin = _rotations(config, self.embedding.device)
 
     def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
         """canvases [slots, length] int64 -> hidden states [N, dim] of the projected positions, before the final norm.
@@ -87,10 +87,10 @@ class Llada:
         cos, sin = self._cos[positions], self._sin[positions]
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
-        residual = ops.embed(canvases, batch.slots, positions, self._embedding)
+        residual = ops.embed(canvases, batch.slots, positions, self.embedding)
         whole, last = _plans(batch)
-        x = ops.rms_norm(residual, self._blocks[0].attn_norm, config.norm_eps)
-        for index, block in enumerate(self._blocks):
+        x = ops.rms_norm(residual, self.blocks[0].attn_norm, config.norm_eps)
+        for index, block in enumerate(self.blocks):
             qkv = ops.linear(x, block.qkv).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
             queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places)
@@ -102,12 +102,12 @@ class Llada:
             x, residual = ops.add_rms_norm(ops.linear(x, block.attn_out), residual, block.ff_norm, config.norm_eps)
             x = ops.linear(ops.swiglu(ops.linear(x, block.gate_up)), block.ff_out)
             if index + 1 < config.layers:
-                x, residual = ops.add_rms_norm(x, residual, self._blocks[index + 1].attn_norm, config.norm_eps)
+                x, residual = ops.add_rms_norm(x, residual, self.blocks[index + 1].attn_norm, config.norm_eps)
         return residual + x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, dim] -> logits [N, V]."""
-        return ops.linear(ops.rms_norm(hidden, self._norm, self.config.norm_eps), self._head)
+        return ops.linear(ops.rms_norm(hidden, self.norm, self.config.norm_eps), self.head)
 
 
 def _plans(batch: Batch) -> tuple[AttentionPlan | None, AttentionPlan | None]:

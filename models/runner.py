@@ -61,6 +61,15 @@ class Runner:
         )
         return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
 
+    def graph_for(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
+        """The graph that `execute` replays for a plan, after it has run once: for measurements. Raises `ValueError`
+        where there is none."""
+        shape = self._graphs.shape_for(plan) if self._graphs is not None else None
+        if self._graphs is None or shape is None:
+            raise ValueError("this plan is computed without a graph")
+        self.execute(plan)
+        return self._graphs.graph(shape)
+
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
         """The raw logits [N, V] of a plan's spans; commits nothing."""
