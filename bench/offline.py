@@ -126,7 +126,7 @@ class Reference:
         if self.batched is not None:
             rows = len(self.load.rows)
             q = queries.view(rows, -1, *queries.shape[1:]).transpose(1, 2)
-            out = F.scaled_dot_product_attention(q, *self.batched, enable_gqa=grouped)
+            out = F.scaled_dot_product_attention(q, self.batched[0], self.batched[1], enable_gqa=grouped)
             return out.transpose(1, 2).reshape(len(queries), -1)
         parts, start = [], 0
         for (size, _), kv in zip(self.load.rows, self.kv, strict=True):
@@ -141,9 +141,9 @@ def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
     """Median milliseconds of a replay."""
     graph.replay()
     torch.cuda.synchronize()
-    times = []
+    times: list[float] = []
     for _ in range(ROUNDS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         for _ in range(REPEATS):
             graph.replay()
@@ -154,7 +154,7 @@ def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
 
 
 def captured(compute: Callable[[], Tensor]) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         compute()

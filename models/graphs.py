@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ class StepGraphs:
         self._config = config
         self._slots = slots
         self._captured: dict[Shape, Captured] = {}
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None  # torch names the type of a pool only privately
 
     def shape_for(self, plan: StepPlan) -> Shape | None:
         """The smallest shape that holds a plan; None if no graph does."""
@@ -97,7 +98,7 @@ class StepGraphs:
             if name == "span_starts":
                 idle[start : start + size] = 0
             start += size
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._compute(batch_of(idle, shape.sections(), shape))

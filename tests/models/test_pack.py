@@ -1,0 +1,92 @@
+"""A plan padded for a CUDA graph says what the plan says, and its padding nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from asynclane.kernels.tiles import AttentionConfig
+from asynclane.models.config import read_config
+from asynclane.models.graphs import StepGraphs
+from asynclane.models.pack import NOWHERE, Shape, Tiling, batch_of, measure, pack, pack_into
+from asynclane.scheduler.contract import GREEDY, Row, Sampling, Span, StepPlan, Transfer
+
+from ..driver import MODEL
+
+TILING = Tiling(AttentionConfig(16, 64, 4, 3), queries=16)
+CPU = torch.device("cpu")
+
+
+def random_plan(rng: random.Random, sampled: bool) -> StepPlan:
+    rows = []
+    for slot in rng.sample(range(8), rng.randint(1, 5)):
+        start = rng.randint(0, 40)
+        end = start + rng.randint(2, 50)
+        cut = rng.randint(start + 1, end)
+        spans = [
+            Span(start, cut, Transfer(sure=1, threshold=0.5, last_free=True)),
+            Span(cut, end, Transfer(0, 0.9), False),
+        ]
+        hot = Sampling(rng.random() + 0.1, 0.9, rng.getrandbits(63)) if sampled else GREEDY
+        rows.append(Row(slot, start, end, end + rng.randint(0, 9), tuple(s for s in spans if s.end > s.start), hot, 7))
+    return StepPlan((), tuple(rows))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> None:
+    rng = random.Random(3)
+    shape = Shape(320, 8, 320, 48, sampled, sampled, TILING, TILING)
+    for _ in range(100):
+        plan = random_plan(rng, sampled)
+        words = np.full(shape.words, 12345, np.int32)
+        pack_into(words, plan, shape)
+        padded, plain = batch_of(torch.from_numpy(words), shape.sections(), shape), pack(plan, CPU)
+        for name in (field.name for field in fields(plain)):
+            whole, part = getattr(padded, name), getattr(plain, name)
+            if isinstance(part, torch.Tensor):
+                assert torch.equal(whole[: len(part)], part), name
+                rest = whole[len(part) :]
+                assert (rest == (part[-1] if name.endswith("_starts") else NOWHERE if name == "positions" else 0)).all()
+        if sampled:
+            assert padded.draws is not None
+            assert plain.draws is not None
+            for whole, part in zip(padded.draws, plain.draws, strict=True):
+                assert torch.equal(whole[: len(part)], part)
+        else:
+            assert padded.draws is None
+
+
+def test_tiles_cover_every_query_of_every_row_once() -> None:
+    rng = random.Random(4)
+    shape = Shape(320, 8, 320, 48, False, False, TILING, TILING)
+    for _ in range(50):
+        plan = random_plan(rng, sampled=False)
+        words = np.zeros(shape.words, np.int32)
+        pack_into(words, plan, shape)
+        tiles = batch_of(torch.from_numpy(words), shape.sections(), shape).tiles
+        assert tiles is not None
+        covered = [
+            (row, query) for row, first in tiles.tolist() if row >= 0 for query in range(first, first + TILING.queries)
+        ]
+        wanted = [(number, query) for number, row in enumerate(plan.rows) for query in range(row.tokens)]
+        assert len(set(covered)) == len(covered)
+        assert set(wanted) <= set(covered)
+        assert len({row for row, _ in covered}) == len(plan.rows)
+
+
+def test_a_plan_that_no_graph_holds_is_computed_without_one() -> None:
+    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), slots=4)
+    plan = random_plan(random.Random(1), sampled=False)
+    shape = graphs.shape_for(StepPlan((), plan.rows[:2]))
+    assert shape is not None
+    assert shape.tokens >= measure(StepPlan((), plan.rows[:2]))[0]
+    row = plan.rows[0]
+    long = Row(row.slot, 0, 5000, 5000, row.spans, GREEDY, 0)
+    assert graphs.shape_for(StepPlan((), (long,))) is None
+    assert graphs.shape_for(StepPlan((), plan.rows[:1] * 5)) is None, "more rows than slots"
+    idle = Row(row.slot, 0, 9, 9, (), GREEDY, 0)
+    assert graphs.shape_for(StepPlan((), (idle,))) is None, "nothing to read back"
