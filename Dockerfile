@@ -54,5 +54,8 @@ USER 10001
 
 # The default target is the last stage.
 FROM runtime AS gpu
+# Triton builds the host side of its kernels at the first start.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY --from=build-gpu /opt/asynclane /opt/asynclane
 USER 10001

@@ -25,7 +25,7 @@ LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_
 
 def embedded_runner(dtype: str = "float32") -> Runner:
     memory = Memory(LIMITS.slots, LIMITS.pages, LIMITS.page_size)
-    return load_runner(MODEL, read_config(MODEL), memory, Hardware(dtype=dtype), Text(MODEL).end_ids)
+    return load_runner(MODEL, read_config(MODEL), memory, Hardware(device="cpu", dtype=dtype), Text(MODEL).end_ids)
 
 
 def embedded_vocabulary() -> Vocabulary:
