@@ -126,11 +126,15 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
     for name, size in shape.sections().items():
         part = parts[name]
         words[start : start + len(part)] = part
-        words[start + len(part) : start + size] = part[-1] if name.endswith("_starts") else _PADDING.get(name, 0)
+        words[start + len(part) : start + size] = _padding(name, part)
         start += size
 
 
-_PADDING = {"positions": NOWHERE}
+def _padding(name: str, part: np.ndarray) -> int:
+    """Rows and spans without positions, tokens that are nowhere, tiles of no row; elsewhere nothing looks."""
+    if name.endswith("_starts"):
+        return int(part[-1])
+    return NOWHERE if name == "positions" else 0
 
 
 def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None) -> Batch:

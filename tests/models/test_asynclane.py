@@ -16,6 +16,7 @@ from asynclane.scheduler.frames import Frame
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.request import Request, Sequence
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.tree import Role
 from asynclane.scheduler.vocabulary import END, Vocabulary
 from asynclane.server.text import Text
 
@@ -145,14 +146,17 @@ def test_an_isolated_lane_does_not_see_what_its_sibling_commits(runner: Runner, 
     assert sum(s.computed_tokens for s in live) < sum(s.computed_tokens for s in isolated)
 
 
-def test_drafts_are_never_end_tokens_and_only_lie_ahead(runner: Runner, vocabulary: Vocabulary) -> None:
-    """With drafts at any confidence, what is written ahead of the lanes is plenty, and ends nothing."""
-    drafted = answers(runner, vocabulary, draft_threshold=0.5)
-    plain = answers(runner, vocabulary, draft_threshold="off")
-    assert sum(s.steps for s in drafted) < sum(s.steps for s in plain)
-    for sequence in drafted:
-        ends = np.flatnonzero(vocabulary.classes[sequence.canvas] & END)
-        assert len(ends) == 0 or sequence.end_at == ends[0]
+def test_only_generate_lanes_end_an_answer_never_drafts_or_refine_lanes(runner: Runner, vocabulary: Vocabulary) -> None:
+    """With drafts at any confidence much is written ahead of the lanes, and nothing of it ends anything."""
+    drafts = 0
+    for _, frames in watched(runner, vocabulary, draft_threshold=0.3, end_threshold="off"):
+        for frame in frames:
+            for position, token in zip(frame.positions.tolist(), frame.tokens.tolist(), strict=True):
+                roles = [lane.role for lane in frame.lanes if lane.start <= position < lane.end]
+                drafts += not roles
+                if vocabulary.classes[token] & END:
+                    assert roles == [Role.GENERATE]
+    assert drafts > 50
 
 
 def test_a_foreseen_end_shortens_the_look_ahead(runner: Runner, vocabulary: Vocabulary) -> None:
