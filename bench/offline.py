@@ -13,15 +13,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..kernels.linear import Fp8Matrix
 from ..models.config import ModelConfig
 from ..models.kv_pages import KvPages
-from ..models.llada import Llada, tensor_shapes
+from ..models.llada import Llada, allocate
+from ..models.numerics import Numerics
 from ..models.runner import Runner
 from ..scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
 from .report import json_line, table
@@ -60,16 +63,18 @@ def loads(keys: int) -> list[Load]:
     return [*even, mixed, Load("one row", ((mixed.tokens, mixed.tokens),))]
 
 
-def random_network(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Llada:
+def random_network(config: ModelConfig, numerics: Numerics, device: torch.device) -> Llada:
     """Weights of a plausible size: what they are does not change what a step costs."""
     torch.manual_seed(0)
-    weights = {
-        name: torch.ones(shape, device=device, dtype=dtype)
-        if len(shape) == 1
-        else torch.randn(shape, device=device, dtype=dtype).mul_(shape[-1] ** -0.5)
-        for name, shape in tensor_shapes(config).items()
-    }
-    return Llada(config, weights)
+    weights, parts = allocate(config, numerics, device)
+    for part in parts.values():
+        matrix = part.weight.values if isinstance(part.weight, Fp8Matrix) else part.weight
+        shape = (part.end - part.start, *matrix.shape[1:])
+        if len(shape) == 1:
+            part.put(torch.ones(shape, device=device, dtype=numerics.dtype))
+        else:
+            part.put(torch.randn(shape, device=device, dtype=numerics.dtype).mul_(shape[-1] ** -0.5))
+    return Llada(config, numerics, weights)
 
 
 def plan_of(load: Load, step: int) -> StepPlan:
@@ -109,7 +114,8 @@ class Reference:
         self.batched = torch.stack(self.kv, 1) if same else None  # [2, rows, G, keys, D]
 
     def __call__(self) -> Tensor:
-        network, config = self.network, self.network.config
+        network: Any = self.network.weights  # matrices of torch's own types
+        config = self.network.config
         x = network.embedding[self.tokens]
         for block in network.blocks:
             h = F.rms_norm(x, (config.dim,), block.attn_norm, config.norm_eps)
@@ -168,7 +174,7 @@ def captured(compute: Callable[[], Tensor]) -> torch.cuda.CUDAGraph:
 @torch.inference_mode()
 def measure(config: ModelConfig, keys: int) -> list[dict[str, object]]:
     device, dtype = torch.device("cuda"), torch.bfloat16
-    network = random_network(config, device, dtype)
+    network = random_network(config, Numerics(dtype), device)
     steps = []
     for load in loads(keys):
         slots = max(64, len(load.rows))

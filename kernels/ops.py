@@ -8,14 +8,37 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import linear as products
 from . import reference
+from .linear import Fp8Matrix, Matrix
 from .prediction import Draws, Prediction
 from .tiles import AttentionPlan
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x [T, in] times weight [out, in], transposed: [T, out]."""
-    return F.linear(x, weight) if x.is_cuda else reference.linear(x, weight)
+def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
+    """x [T, in] times weight [out, in], transposed: [T, out]. `fixed`: a row's bits do not depend on the other rows."""
+    if isinstance(weight, Fp8Matrix):
+        if x.is_cuda:
+            from .triton import linear as device
+
+            return device.fp8_linear(x, weight)
+        return products.fp8_linear(x, weight)
+    if x.is_cuda and fixed:
+        from .triton import linear as device
+
+        return device.fixed_linear(x, weight)
+    if x.is_cuda:
+        return F.linear(x, weight)
+    return products.fixed_linear(x, weight) if fixed else products.linear(x, weight)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, n] as FP8 values [T, n] and their scales [T] float32."""
+    if x.is_cuda:
+        from .triton import linear as device
+
+        return device.quantize_rows(x)
+    return products.quantize_rows(x)
 
 
 def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:
@@ -91,12 +114,15 @@ def predict(
     endless: Tensor,
     draws: Draws | None = None,
     narrowed: bool = True,
+    fixed: bool = False,
 ) -> Prediction:
-    """What each projected position proposes and may commit. `narrowed` False: no row asks for top_k or top_p."""
+    """What each projected position proposes and may commit. `narrowed` False: no row asks for top_k or top_p;
+    `fixed`: a position's bits do not depend on how many there are."""
     if logits.is_cuda:
         from .triton import confidence
 
-        return confidence.predict(logits, banned, end_ids, endless, draws, narrowed)
+        splits = confidence.FIXED_SPLITS if fixed else None
+        return confidence.predict(logits, banned, end_ids, endless, draws, narrowed, splits)
     return reference.predict(logits, banned, end_ids, endless, draws)
 
 

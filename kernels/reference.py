@@ -13,19 +13,7 @@ from torch import Tensor
 
 from .prediction import Draws, Prediction
 
-# Below this many rows the CPU's matrix product takes another summation order, and a request alone would differ in
-# the last bit from the same request in a crowd.
-MIN_ROWS = 16
-
 COLDEST = 1e-20  # a temperature that float32 can divide by
-
-
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x [T, in] times weight [out, in], transposed: [T, out]. A row's bits do not depend on the other rows."""
-    tokens = x.shape[0]
-    if tokens >= MIN_ROWS:
-        return F.linear(x, weight)
-    return F.linear(F.pad(x, (0, 0, 0, MIN_ROWS - tokens)), weight)[:tokens]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -73,6 +73,11 @@ def attention_config(
     return AttentionConfig(block_m, config.block_n, config.warps, config.stages, splits)
 
 
+def fixed_config(heads: int, kv_heads: int, head_dim: int, element_bytes: int = 2) -> AttentionConfig:
+    """One class for every launch, so that a query's bits do not depend on the rows beside it."""
+    return attention_config(1 << 20, 1, 0, heads, kv_heads, head_dim, element_bytes)
+
+
 def tile_queries(config: AttentionConfig, heads: int, kv_heads: int) -> int:
     """Queries of a tile: the heads that share a key head travel together."""
     return config.block_m // (heads // kv_heads)

@@ -1,12 +1,12 @@
 """Captures a whole step as a CUDA graph, once for each shape: a replay costs one launch instead of hundreds.
 
 A plan is padded to the smallest shape that holds it, copied into the static buffer of that shape's graph, and read back
-in one copy. Shapes are captured when they are first met; graphs share one memory pool, since one runs at a time.
+in one copy. Shapes are captured when they are first met; graphs share one memory pool, since one runs at a time. The
+largest is met at start, so the pool never grows.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,18 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..kernels.tiles import attention_config, tile_queries
+from ..kernels.tiles import attention_config, fixed_config, tile_queries
 from ..scheduler.contract import StepPlan
 from .config import ModelConfig
+from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, measure, pack_into
 
-# Positions of a step: fine where a step's time is flat, then about an eighth apart.
-TOKENS = (
-    *range(16, 129, 16), *range(160, 257, 32), *range(320, 513, 64), *range(640, 1025, 128), *range(1280, 2049, 256),
-    *range(2560, 4097, 512),
-)  # fmt: skip
-SPANS_OF_ROW = 6  # four lanes, the look-ahead, and one to spare; a plan with more is computed without a graph
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
+FINEST = 16  # positions between two shapes where a step's time is flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +37,32 @@ class Captured:
 class StepGraphs:
     """`compute` makes int32 [3, N] of a batch, with the same operations whatever the numbers in it."""
 
-    def __init__(self, compute: Callable[[Batch], Tensor], config: ModelConfig, slots: int) -> None:
+    def __init__(self, compute: Callable[[Batch], Tensor], config: ModelConfig, numerics: Numerics, slots: int) -> None:
         self._compute = compute
         self._config = config
+        self._numerics = numerics
         self._slots = slots
         self._captured: dict[Shape, Captured] = {}
         self._pool: Any = None  # torch names the type of a pool only privately
 
-    def shape_for(self, plan: StepPlan) -> Shape | None:
-        """The smallest shape that holds a plan; None if no graph does."""
-        tokens, rows, projected, spans = measure(plan)
-        if not projected or tokens > TOKENS[-1]:
-            return None
-        tokens, projected = (TOKENS[bisect_left(TOKENS, size)] for size in (tokens, projected))
-        most_rows = min(self._slots, tokens)
-        if rows > most_rows or spans > SPANS_OF_ROW * most_rows:
-            return None
+    def shape_for(self, plan: StepPlan) -> Shape:
+        """The smallest shape that holds a plan."""
+        real_tokens, _, real_projected, _ = measure(plan)
+        tokens = real_tokens + -real_tokens % spacing(real_tokens)
+        # At most eight sizes of the projected part for each size of the whole.
+        projected = min(tokens, real_projected + -real_projected % max(FINEST, tokens // 8))
         samplings = [row.sampling for row in plan.rows]
         sampled = any(sampling.temperature > 0 for sampling in samplings)
         narrowed = any(sampling.temperature > 0 and sampling.top_p < 1 for sampling in samplings)
-        tiling, projected_tiling = self._tiling(tokens), self._tiling(projected)
         return Shape(
-            tokens, most_rows, projected, SPANS_OF_ROW * most_rows, sampled, narrowed, tiling, projected_tiling
+            tokens=tokens,
+            rows=min(self._slots, tokens),
+            projected=projected,
+            spans=projected,  # a span has a position at least
+            sampled=sampled,
+            narrowed=narrowed,
+            tiling=self._tiling(tokens),
+            projected_tiling=self._tiling(projected),
         )
 
     def run(self, plan: StepPlan, shape: Shape) -> np.ndarray:
@@ -80,10 +80,12 @@ class StepGraphs:
         return self._captured[shape].graph
 
     def _tiling(self, tokens: int) -> Tiling:
-        config = self._config
-        shape = attention_config(
-            tokens, max(1, tokens // ROW), config.max_model_len, config.heads, config.kv_heads, config.head_dim
-        )
+        config, element_bytes = self._config, self._numerics.element_bytes
+        heads = config.heads, config.kv_heads, config.head_dim, element_bytes
+        if self._numerics.fixed:
+            shape = fixed_config(*heads)
+        else:
+            shape = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *heads)
         return Tiling(shape, tile_queries(shape, config.heads, config.kv_heads))
 
     def _capture(self, plan: StepPlan, shape: Shape) -> Captured:
@@ -110,3 +112,8 @@ class StepGraphs:
         host_out = torch.empty(device_out.shape, dtype=torch.int32).pin_memory()
         self._captured[shape] = Captured(graph, host_in, device_in, device_out, host_out)
         return self._captured[shape]
+
+
+def spacing(tokens: int) -> int:
+    """How far shapes of about so many positions lie apart: an eighth at most, and no less than `FINEST`."""
+    return max(FINEST, (1 << (tokens - 1).bit_length()) // 8)

@@ -22,6 +22,11 @@ class KvPages:
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
         self.table = torch.zeros((slots, -(-config.max_model_len // page_size)), dtype=torch.int32, device=device)
 
+    @staticmethod
+    def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+        """Of one page, in all layers."""
+        return 2 * config.layers * page_size * config.kv_heads * config.head_dim * dtype.itemsize
+
     def assign(self, slot: int, pages: tuple[int, ...]) -> None:
         self.table[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int32).to(self.table.device)
 

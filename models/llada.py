@@ -6,15 +6,19 @@ Source: Nie et al., arXiv 2502.09992; tensor names as in its published checkpoin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..kernels import ops
+from ..kernels.linear import Fp8Matrix, Matrix
 from ..kernels.tiles import AttentionPlan
 from .config import ModelConfig
 from .kv_pages import KvPages
+from .numerics import Numerics
 from .pack import Batch
+from .weights import Part
 
 PREFIX = "model.transformer."
 
@@ -40,41 +44,79 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {f"{PREFIX}{name}.weight": shape for name, shape in names.items()}
 
 
+# What each weight of a block is made of: projections that read the same input are one matrix.
+FUSED = {
+    "attn_norm": ("attn_norm",),
+    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "attn_out": ("attn_out",),
+    "ff_norm": ("ff_norm",),
+    "gate_up": ("ff_proj", "up_proj"),
+    "ff_out": ("ff_out",),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     attn_norm: Tensor
-    qkv: Tensor
-    attn_out: Tensor
+    qkv: Matrix
+    attn_out: Matrix
     ff_norm: Tensor
-    gate_up: Tensor
-    ff_out: Tensor
+    gate_up: Matrix
+    ff_out: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    embedding: Tensor
+    norm: Tensor
+    head: Tensor
+    blocks: tuple[Block, ...]
+
+
+def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> tuple[Weights, dict[str, Part]]:
+    """Memory for the weights, not yet filled, and where in it each tensor of the checkpoint goes.
+
+    In FP8 are the matrices of the blocks. Embedding and head stay as they are: confidence is read off the head.
+    """
+    shapes, parts = tensor_shapes(config), dict[str, Part]()
+
+    def take(*names: str, quantized: bool = False) -> Any:
+        full = [f"{PREFIX}{name}.weight" for name in names]
+        sizes = [shapes[name] for name in full]
+        rows = sum(size[0] for size in sizes)
+        weight: Matrix
+        if quantized and len(sizes[0]) == 2:
+            weight = Fp8Matrix.empty(rows, sizes[0][1], device)
+        else:
+            weight = torch.empty((rows, *sizes[0][1:]), dtype=numerics.dtype, device=device)
+        start = 0
+        for name, size in zip(full, sizes, strict=True):
+            parts[name] = Part(weight, start, start + size[0])
+            start += size[0]
+        return weight
+
+    embedding = take("wte")
+    blocks = tuple(
+        Block(
+            **{
+                field: take(*(f"blocks.{i}.{name}" for name in names), quantized=numerics.fp8)
+                for field, names in FUSED.items()
+            }
+        )
+        for i in range(config.layers)
+    )
+    head = embedding if config.tied_head else take("ff_out")
+    return Weights(embedding, take("ln_f"), head, blocks), parts
 
 
 class Llada:
-    """Weights ready to run: projections that read the same input are fused into one matrix."""
+    """The network, ready to run."""
 
-    def __init__(self, config: ModelConfig, weights: dict[str, Tensor]) -> None:
-        """`weights` as `tensor_shapes` names them; they are taken out of the dict as they are used."""
-
-        def take(name: str) -> Tensor:
-            return weights.pop(f"{PREFIX}{name}.weight")
-
+    def __init__(self, config: ModelConfig, numerics: Numerics, weights: Weights) -> None:
         self.config = config
-        self.embedding = take("wte")
-        self.norm = take("ln_f")
-        self.head = self.embedding if config.tied_head else take("ff_out")
-        self.blocks = [
-            Block(
-                attn_norm=take(f"blocks.{i}.attn_norm"),
-                qkv=torch.cat([take(f"blocks.{i}.{part}_proj") for part in "qkv"]),
-                attn_out=take(f"blocks.{i}.attn_out"),
-                ff_norm=take(f"blocks.{i}.ff_norm"),
-                gate_up=torch.cat([take(f"blocks.{i}.{part}_proj") for part in ("ff", "up")]),
-                ff_out=take(f"blocks.{i}.ff_out"),
-            )
-            for i in range(config.layers)
-        ]
-        self._cos, self._sin = _rotations(config, self.embedding.device)
+        self.numerics = numerics
+        self.weights = weights
+        self._cos, self._sin = _rotations(config, weights.embedding.device)
 
     def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
         """canvases [slots, length] int64 -> hidden states [N, dim] of the projected positions, before the final norm.
@@ -87,27 +129,33 @@ class Llada:
         cos, sin = self._cos[positions], self._sin[positions]
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
-        residual = ops.embed(canvases, batch.slots, positions, self.embedding)
+        blocks, fixed = self.weights.blocks, self.numerics.fixed
+        residual = ops.embed(canvases, batch.slots, positions, self.weights.embedding)
         whole, last = _plans(batch)
-        x = ops.rms_norm(residual, self.blocks[0].attn_norm, config.norm_eps)
-        for index, block in enumerate(self.blocks):
-            qkv = ops.linear(x, block.qkv).view(len(positions), -1, config.head_dim)
+        x = ops.rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
+        for index, block in enumerate(blocks):
+            qkv = ops.linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
             queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places)
             row_starts, plan = batch.row_starts, whole
             if index + 1 == config.layers:
                 queries, residual = queries[batch.projected], residual[batch.projected]
                 row_starts, plan = batch.projected_starts, last
+                if not len(queries):  # keys and values were all that was asked for
+                    return residual
             x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible, plan=plan)
-            x, residual = ops.add_rms_norm(ops.linear(x, block.attn_out), residual, block.ff_norm, config.norm_eps)
-            x = ops.linear(ops.swiglu(ops.linear(x, block.gate_up)), block.ff_out)
+            x, residual = ops.add_rms_norm(
+                ops.linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps
+            )
+            x = ops.linear(ops.swiglu(ops.linear(x, block.gate_up, fixed)), block.ff_out, fixed)
             if index + 1 < config.layers:
-                x, residual = ops.add_rms_norm(x, residual, self.blocks[index + 1].attn_norm, config.norm_eps)
+                x, residual = ops.add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
         return residual + x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, dim] -> logits [N, V]."""
-        return ops.linear(ops.rms_norm(hidden, self.norm, self.config.norm_eps), self.head)
+        normed = ops.rms_norm(hidden, self.weights.norm, self.config.norm_eps)
+        return ops.linear(normed, self.weights.head, self.numerics.fixed)
 
 
 def _plans(batch: Batch) -> tuple[AttentionPlan | None, AttentionPlan | None]:

@@ -125,6 +125,8 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
     start = 0
     for name, size in shape.sections().items():
         part = parts[name]
+        if len(part) > size:
+            raise ValueError(f"{len(part)} words of {name} do not fit a shape with {size}")
         words[start : start + len(part)] = part
         words[start + len(part) : start + size] = _padding(name, part)
         start += size

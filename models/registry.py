@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
+import logging
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,9 +14,11 @@ import torch
 
 from .config import ModelConfig, ModelError
 from .kv_pages import KvPages
-from .llada import Llada, tensor_shapes
+from .llada import Llada, allocate, tensor_shapes
+from .memory import Footprint, Memory, pages_that_fit, require_room
+from .numerics import Numerics
 from .runner import Runner
-from .weights import load_weights
+from .weights import check_weights, load_weights
 
 EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -30,31 +35,68 @@ def find_model(name: str) -> Path:
     raise ModelError(f"no model {name!r}: not a directory, and the embedded models are {', '.join(embedded)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """How much the runner may hold: requests at once, pages of keys and values, positions in a page."""
-
-    slots: int
-    pages: int
-    page_size: int
+OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units
+OLDEST_FP8 = (8, 9)
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Where the network runs and in which numbers. `threads` None takes every core that the
-    process may use, or what `OMP_NUM_THREADS` says."""
+    """Where the network runs and in which numbers. `threads` None takes every core that the process may use, or what
+    `OMP_NUM_THREADS` says. `deterministic`: answers are the same to the bit in any crowd, in every dtype."""
 
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None
+    quantization: str | None = None
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A runner with the memory that it has taken."""
+
+    runner: Runner
+    footprint: Footprint
 
 
 def _device(name: str) -> torch.device:
-    """A GPU where there is one, unless the CPU was asked for. Raises `ModelError`."""
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
-        raise ModelError("device 'cuda' was asked for, and torch sees no GPU: use 'cpu', or install torch for CUDA")
-    return torch.device("cuda" if there and name != "cpu" else "cpu")
+    """A GPU where there is one that can be used, unless the CPU was asked for. Raises `ModelError`."""
+    if name == "cpu":
+        return torch.device("cpu")
+    lacking = _lacking()
+    if name == "cuda" and lacking:
+        raise ModelError(f"device 'cuda' was asked for, and {lacking}; or use --device cpu")
+    if lacking and torch.cuda.is_available():
+        logging.getLogger(__name__).warning("the GPU is not used: %s", lacking)
+    return torch.device("cpu" if lacking else "cuda")
+
+
+def _lacking() -> str | None:
+    """What keeps a GPU from being used."""
+    if not torch.cuda.is_available():
+        return "torch sees no GPU: install torch for CUDA"
+    capability = torch.cuda.get_device_capability()
+    if capability < OLDEST:
+        name = torch.cuda.get_device_name()
+        return f"{name} has compute capability {capability[0]}.{capability[1]}: {OLDEST[0]}.{OLDEST[1]} is needed"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is missing: install asynclane[gpu]"
+    return None
+
+
+def _numerics(hardware: Hardware, device: torch.device) -> Numerics:
+    """Raises `ModelError` for what does not go together."""
+    # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
+    automatic = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = DTYPES[automatic if hardware.dtype == "auto" else hardware.dtype]
+    fp8 = hardware.quantization == "fp8"
+    if fp8 and hardware.deterministic:
+        raise ModelError("quantization fp8 cannot be deterministic: its products follow the size of the batch")
+    if fp8 and device.type == "cuda" and dtype is not torch.bfloat16:
+        raise ModelError(f"quantization fp8 goes with dtype bfloat16 on a GPU, not {hardware.dtype}")
+    if fp8 and device.type == "cuda" and torch.cuda.get_device_capability() < OLDEST_FP8:
+        raise ModelError(f"quantization fp8 needs compute capability {OLDEST_FP8[0]}.{OLDEST_FP8[1]}")
+    return Numerics(dtype, fp8, hardware.deterministic)
 
 
 def _cores() -> int:
@@ -64,18 +106,53 @@ def _cores() -> int:
 
 def load_runner(
     directory: Path, config: ModelConfig, memory: Memory, hardware: Hardware, end_ids: Collection[int]
-) -> Runner:
-    """Loads the weights and takes the memory; `end_ids` end an answer. Raises `ModelError`."""
+) -> Loaded:
+    """Checks everything, then loads the weights and takes the memory; `end_ids` end an answer. Raises `ModelError`."""
     device = _device(hardware.device)
+    numerics = _numerics(hardware, device)
+    if device.type == "cuda":
+        _check_for_gpu(config, memory)
     if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
         torch.set_num_threads(hardware.threads or _cores())
-    # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
-    automatic = "bfloat16" if device.type == "cuda" else "float32"
-    dtype = DTYPES[automatic if hardware.dtype == "auto" else hardware.dtype]
-    network = Llada(config, load_weights(directory, tensor_shapes(config), dtype, device))
+    check_weights(directory, tensor_shapes(config))
+    if device.type == "cuda":
+        require_room(config, numerics, memory.share, device)
     try:
-        pages = KvPages(config, memory.pages, memory.page_size, memory.slots, dtype, device)
-    except RuntimeError:
-        tokens = memory.pages * memory.page_size
-        raise ModelError(f"no memory for keys and values of {tokens} positions: lower kv_cache_tokens") from None
-    return Runner(network, pages, memory.slots, [config.mask_id], sorted(end_ids))
+        weights, parts = allocate(config, numerics, device)
+        load_weights(directory, parts)
+    except torch.OutOfMemoryError:
+        raise ModelError("no memory for the weights: free some of the GPU's") from None
+    except ValueError as error:  # sizes that FP8 products cannot take
+        raise ModelError(f"{directory}: {error}") from None
+    network = Llada(config, numerics, weights)
+
+    def runner(pages: int) -> Runner:
+        cache = KvPages(config, pages, memory.page_size, memory.slots, numerics.dtype, device)
+        return Runner(network, cache, memory.slots, [config.mask_id], sorted(end_ids))
+
+    def workspace() -> int:
+        """A first runner, with hardly a page, computes the largest step, and goes."""
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        runner(pages=1).step_seconds(memory.step_tokens)
+        taken = torch.cuda.memory_reserved() - before
+        gc.collect()
+        torch.cuda.empty_cache()
+        return taken
+
+    footprint = pages_that_fit(config, numerics, memory, device, workspace)
+    try:
+        final = runner(footprint.pages)
+        if device.type == "cuda":
+            final.step_seconds(memory.step_tokens)  # memory that it takes now cannot be lacking later
+    except (RuntimeError, MemoryError):
+        tokens = footprint.pages * memory.page_size
+        raise ModelError(f"no memory for keys and values of {tokens} positions: lower --kv-cache-tokens") from None
+    return Loaded(final, footprint)
+
+
+def _check_for_gpu(config: ModelConfig, memory: Memory) -> None:
+    """What the kernels can read. Raises `ModelError`."""
+    for name, size in (("--page-size", memory.page_size), ("the model's head dim", config.head_dim)):
+        if size < 16 or size & (size - 1):
+            raise ModelError(f"on a GPU {name} must be a power of two from 16, not {size}")

@@ -35,40 +35,41 @@ class Runner:
         self._canvases = torch.full((slots, config.max_model_len), config.mask_id, device=self._device)
         self._banned = torch.tensor(banned, device=self._device)
         self._end_ids = torch.tensor(end_ids, device=self._device)
-        self._graphs = StepGraphs(self._compute, config, slots) if self._device.type == "cuda" else None
+        on_gpu = self._device.type == "cuda"
+        self._graphs = StepGraphs(self._compute, config, network.numerics, slots) if on_gpu else None
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
         self._place(plan)
-        shape = self._graphs.shape_for(plan) if self._graphs is not None else None
-        if self._graphs is not None and shape is not None:
-            out = self._graphs.run(plan, shape)
+        if self._graphs is not None:
+            out = self._graphs.run(plan, self._graphs.shape_for(plan))
         else:
             out = self._compute(pack(plan, self._device)).cpu().numpy()
         tokens, proposals, confidence = out[:, : measure(plan)[2]].copy()
         return StepResult(tokens, proposals, confidence.view(np.float32), time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
-        """How long a step of about so many positions takes: the better of two, in rows of up to `ROW` positions.
+        """How long a step of about so many positions takes: the better of two, in rows of about `ROW` positions.
 
         Only while no request is running: it writes to the pages and canvases of no one.
         """
-        sizes = [min(ROW, tokens - start) for start in range(0, tokens, ROW)]
+        slots, longest = self._canvases.shape
+        tokens = min(tokens, slots * longest)
+        count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
+        sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         rows = tuple(
-            Row(number % len(self._canvases), 0, size, size, (Span(0, size, NOTHING),), GREEDY, step=0)
-            for number, size in enumerate(sizes)
+            Row(slot, 0, size, size, (Span(0, size, NOTHING),), GREEDY, step=0) for slot, size in enumerate(sizes)
         )
         return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
 
     def graph_for(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
-        """The graph that `execute` replays for a plan, after it has run once: for measurements. Raises `ValueError`
-        where there is none."""
-        shape = self._graphs.shape_for(plan) if self._graphs is not None else None
-        if self._graphs is None or shape is None:
-            raise ValueError("this plan is computed without a graph")
+        """The graph that `execute` replays for a plan, after it has run once: for measurements on a GPU. Raises
+        `ValueError` where there is none."""
+        if self._graphs is None:
+            raise ValueError("only a GPU's steps are graphs")
         self.execute(plan)
-        return self._graphs.graph(shape)
+        return self._graphs.graph(self._graphs.shape_for(plan))
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
@@ -93,7 +94,8 @@ class Runner:
         if not len(batch.projected):
             return torch.empty((3, 0), dtype=torch.int32, device=self._device)
         narrowed = batch.shape is None or batch.shape.narrowed
-        found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed)
+        fixed = self._network.numerics.fixed
+        found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
         held = ops.commit(
             self._canvases,
             batch.slots[batch.projected],

@@ -1,15 +1,17 @@
-"""Reads safetensors, one file or many, and checks names and shapes in both directions before anything is used."""
+"""Reads safetensors, one file or many, and checks names and shapes in both directions before any memory is taken."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..kernels import ops
+from ..kernels.linear import Fp8Matrix, Matrix
 from .config import ModelError
 
 SINGLE = "model.safetensors"
@@ -17,26 +19,52 @@ INDEX = "model.safetensors.index.json"
 SHOWN = 3  # names in an error, before "and N more"
 
 
-def load_weights(
-    directory: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device
-) -> dict[str, Tensor]:
-    """The tensors named in `shapes`, on `device` in `dtype`, read one at a time.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a tensor of the checkpoint goes: rows `[start, end)` of a weight."""
 
-    Raises `ModelError` if a file cannot be read, or if a tensor is missing, unexpected or of another shape.
-    """
-    found: dict[str, Tensor] = {}
+    weight: Matrix
+    start: int
+    end: int
+
+    def put(self, tensor: Tensor) -> None:
+        """Copies it there, in the weight's type."""
+        if isinstance(self.weight, Fp8Matrix):
+            values, scales = ops.quantize_rows(tensor.to(self.weight.values.device))
+            self.weight.values[self.start : self.end] = values
+            self.weight.scales[self.start : self.end] = scales
+        else:
+            self.weight[self.start : self.end].copy_(tensor)
+
+
+def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises `ModelError` if a file cannot be read, or if a tensor is missing, unexpected or of another shape."""
+    found: set[str] = set()
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as shard:
                 for name in shard.keys():  # noqa: SIM118 - not a mapping
                     _check_shape(path, name, tuple(shard.get_slice(name).get_shape()), shapes)
-                    found[name] = shard.get_tensor(name).to(device, dtype)
+                    found.add(name)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
     missing = [name for name in shapes if name not in found]
     if missing:
         raise ModelError(f"{directory} lacks {_some(missing)}")
-    return found
+
+
+def load_weights(directory: Path, parts: Mapping[str, Part]) -> None:
+    """Puts each tensor where it belongs, one at a time: besides the weights, memory holds one tensor.
+
+    The directory has passed `check_weights`. Raises `ModelError` if a file can no longer be read.
+    """
+    for path in _files(directory):
+        try:
+            with safe_open(path, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 - not a mapping
+                    parts[name].put(shard.get_tensor(name))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path} cannot be read: {error}") from None
 
 
 def _files(directory: Path) -> list[Path]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from ..models.config import ModelConfig, ModelError, read_config
-from ..models.registry import Hardware, Memory, find_model, load_runner
+from ..models.memory import Memory
+from ..models.registry import Hardware, find_model, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, StepCost
 from ..scheduler.decoders import METHODS, RULES
@@ -56,13 +57,31 @@ def build_parts(settings: Settings) -> Parts:
     text = _load_text(directory)
     if text.mask_id != config.mask_id or text.vocab_size > config.vocab_size:
         raise ModelError(f"{directory}: tokenizer and config.json do not belong together")
-    limits = _limits(settings, config)
-    memory = Memory(limits.slots, limits.pages, limits.page_size)
-    hardware = Hardware(settings.device, settings.dtype, settings.threads)
+    max_model_len = _max_model_len(settings, config)
+    memory = Memory(
+        slots=settings.max_num_seqs,
+        page_size=settings.page_size,
+        step_tokens=settings.max_step_tokens,
+        cache_tokens=settings.kv_cache_tokens,
+        share=settings.gpu_memory_utilization,
+    )
+    hardware = Hardware(
+        settings.device, settings.dtype, settings.threads, settings.quantization, settings.deterministic
+    )
     # The thread that will run the model also loads it: OpenMP keeps a team for every thread that has computed, and
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
-    runner = worker.submit(load_runner, directory, config, memory, hardware, text.end_ids).result()
+    loaded = worker.submit(load_runner, directory, config, memory, hardware, text.end_ids).result()
+    runner = loaded.runner
+    logging.getLogger(__name__).info("memory: %s", loaded.footprint)
+    limits = Limits(
+        slots=memory.slots,
+        pages=loaded.footprint.pages,
+        page_size=memory.page_size,
+        step_tokens=memory.step_tokens,
+        max_model_len=max_model_len,
+        max_queue=settings.max_queue,
+    )
     sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
     seconds = list(worker.map(runner.step_seconds, sizes))
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
@@ -113,15 +132,8 @@ def _load_text(directory: Path) -> Text:
         raise ModelError(f"the tokenizer in {directory} cannot be read: {error}") from None
 
 
-def _limits(settings: Settings, config: ModelConfig) -> Limits:
-    max_model_len = settings.max_model_len or config.max_model_len
-    if max_model_len > config.max_model_len:
-        raise ValueError(f"--max-model-len {max_model_len} exceeds the model's {config.max_model_len}")
-    return Limits(
-        slots=settings.max_num_seqs,
-        pages=-(-settings.kv_cache_tokens // settings.page_size),
-        page_size=settings.page_size,
-        step_tokens=settings.max_step_tokens,
-        max_model_len=max_model_len,
-        max_queue=settings.max_queue,
-    )
+def _max_model_len(settings: Settings, config: ModelConfig) -> int:
+    length = settings.max_model_len or config.max_model_len
+    if length > config.max_model_len:
+        raise ValueError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
+    return length

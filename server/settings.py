@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
+SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
 class SettingsError(ValueError):
@@ -29,6 +30,10 @@ def _number(default: int | float | None, text: str, low: float, high: float = 2*
     return dataclasses.field(default=default, metadata={"help": text, "low": low, "high": high, "type": kind})
 
 
+def _switch(text: str) -> Any:
+    return dataclasses.field(default=False, metadata={"help": text, "choices": tuple(SWITCH), "type": bool})
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Raises `SettingsError` for a value out of range, whoever builds it."""
@@ -40,13 +45,20 @@ class Settings:
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
+    quantization: str | None = _word(None, "of the weights; default: none", "fp8")
+    deterministic: bool = _switch("answers that are the same to the bit in any crowd, in every dtype, at some speed")
     threads: int | None = _number(None, "CPU threads of the model; default: OMP_NUM_THREADS, or every core", 1, 4096)
     max_model_len: int | None = _number(None, "context in tokens; default: the checkpoint's", 2)
     max_num_seqs: int = _number(64, "requests that run at once", 1, 65536)
     max_queue: int = _number(256, "requests that may wait; more are refused with 429", 1)
     max_step_tokens: int = _number(4096, "positions that one model call may compute", 1)
-    kv_cache_tokens: int = _number(16384, "positions whose keys and values fit in memory, over all requests", 1)
-    page_size: int = _number(16, "positions in a page of keys and values", 1, 1024)
+    kv_cache_tokens: int | None = _number(
+        None,
+        "positions whose keys and values fit, over all requests; default: 16384, or what a GPU has left",
+        1,
+    )
+    gpu_memory_utilization: float = _number(0.9, "share of a GPU's memory that may be in use", 0.01, 1)
+    page_size: int = _number(64, "positions in a page of keys and values; on a GPU a power of two from 16", 1, 1024)
     decoder: str = _word("asynclane", "decoding method of requests that name none")
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
     max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
@@ -72,6 +84,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each field. What is not given stays None, and `read_settings` fills it in."""
     for field in dataclasses.fields(Settings):
         text = field.metadata["help"]
+        if field.metadata["type"] is bool:
+            parser.add_argument(_flag(field.name), action=argparse.BooleanOptionalAction, help=text, default=None)
+            continue
         if field.default is not None:
             text += f" (default: {field.default})"
         parser.add_argument(
@@ -122,6 +137,8 @@ def _flag(name: str) -> str:
 
 
 def _convert(field: dataclasses.Field[Any], text: str, source: str) -> Any:
+    if field.metadata["type"] is bool:
+        return SWITCH.get(str(text).lower(), text)
     try:
         return field.metadata["type"](text)
     except ValueError:
@@ -134,7 +151,10 @@ def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     wanted: Mapping[str, Any] = field.metadata
     if value is None and field.default is None:
         return value
-    if wanted["type"] is str:
+    if wanted["type"] is bool:
+        if not isinstance(value, bool):
+            raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
+    elif wanted["type"] is str:
         if wanted["choices"] and value not in wanted["choices"]:
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
         if not value:

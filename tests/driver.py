@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from asynclane.models.config import read_config
-from asynclane.models.registry import EMBEDDED, Hardware, Memory, load_runner
+from asynclane.models.memory import Memory
+from asynclane.models.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.runner import Runner
 from asynclane.scheduler.contract import Executor, Sampling
 from asynclane.scheduler.decoders import resolve
@@ -23,9 +25,10 @@ MODEL = EMBEDDED / "tiny-llada"
 LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
 
 
-def embedded_runner(dtype: str = "float32") -> Runner:
-    memory = Memory(LIMITS.slots, LIMITS.pages, LIMITS.page_size)
-    return load_runner(MODEL, read_config(MODEL), memory, Hardware(device="cpu", dtype=dtype), Text(MODEL).end_ids)
+def embedded_runner(dtype: str = "float32", device: str = "cpu", **numerics: Any) -> Runner:
+    memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
+    hardware = Hardware(device, dtype, **numerics)
+    return load_runner(MODEL, read_config(MODEL), memory, hardware, Text(MODEL).end_ids).runner
 
 
 def embedded_vocabulary() -> Vocabulary:

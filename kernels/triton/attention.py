@@ -4,7 +4,7 @@ The loop is FlashAttention-2's (Dao, 2023), the split over keys Flash-Decoding's
 lies in one page, so the GPU's bulk copy engine fetches it whole, while the number of the next page is on its way.
 """
 
-# ruff: noqa: N803, N806, SIM108 - what Triton compiles in is written in capitals
+# ruff: noqa: N803, N806 - what Triton compiles in is written in capitals
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _require(
     queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, row_starts: Tensor, visible: Tensor
 ) -> None:
     expect("queries", queries, ("T", "H", "D"), FLOATS)
-    tokens, heads, head_dim = queries.shape
+    heads, head_dim = queries.shape[1:]
     expect("keys", keys, ("pages", "page_size", "G", head_dim), (queries.dtype,))
     expect("values", values, tuple(keys.shape), (queries.dtype,))
     rows = visible.shape[0]

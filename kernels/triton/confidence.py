@@ -23,6 +23,7 @@ DEPTH = 1  # rows of a block
 REGISTERS = 64  # of a thread, so that eight programs share a multiprocessor
 PROGRAMS = 4096  # enough to fill the multiprocessors several times over
 MOST_SPLITS = 32
+FIXED_SPLITS = 8  # where the bits of a row may not depend on the number of rows
 
 
 def propose(logits: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asynclane.models.config import ModelError, read_config
-from asynclane.models.llada import PREFIX, tensor_shapes
+from asynclane.models.llada import PREFIX, Weights, allocate, tensor_shapes
+from asynclane.models.numerics import Numerics
 from asynclane.models.registry import find_model
-from asynclane.models.weights import INDEX, SINGLE, load_weights
+from asynclane.models.weights import INDEX, SINGLE, check_weights, load_weights
 from asynclane.server.build import build_parts
 from asynclane.server.settings import Settings
 
@@ -31,8 +32,12 @@ def checkpoint(tmp_path: Path) -> Path:
     return Path(shutil.copytree(MODEL, tmp_path / "model"))
 
 
-def load(directory: Path) -> dict[str, torch.Tensor]:
-    return load_weights(directory, tensor_shapes(read_config(directory)), torch.float32, torch.device("cpu"))
+def load(directory: Path) -> Weights:
+    config = read_config(directory)
+    check_weights(directory, tensor_shapes(config))
+    weights, parts = allocate(config, Numerics(torch.float32), torch.device("cpu"))
+    load_weights(directory, parts)
+    return weights
 
 
 def edit_config(directory: Path, **changes: Any) -> None:
@@ -54,8 +59,13 @@ def test_one_file_or_many_give_the_same_weights(checkpoint: Path) -> None:
     )
     (checkpoint / INDEX).unlink()
     single = load(checkpoint)
-    assert single.keys() == sharded.keys()
-    assert all(torch.equal(single[name], sharded[name]) for name in single)
+    tensors = load_file(checkpoint / SINGLE)
+    for weights in (single, sharded):
+        assert torch.equal(weights.embedding, tensors[f"{PREFIX}wte.weight"])
+        assert torch.equal(weights.norm, tensors[NORM])
+        for index, block in enumerate(weights.blocks):
+            names = [f"{PREFIX}blocks.{index}.{part}_proj.weight" for part in "qkv"]
+            assert torch.equal(block.qkv, torch.cat([tensors[name] for name in names]))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import torch
 
 from asynclane.kernels.tiles import AttentionConfig
 from asynclane.models.config import read_config
-from asynclane.models.graphs import StepGraphs
+from asynclane.models.graphs import StepGraphs, spacing
+from asynclane.models.numerics import Numerics
 from asynclane.models.pack import NOWHERE, Shape, Tiling, batch_of, measure, pack, pack_into
 from asynclane.scheduler.contract import GREEDY, Row, Sampling, Span, StepPlan, Transfer
 
@@ -78,15 +79,34 @@ def test_tiles_cover_every_query_of_every_row_once() -> None:
         assert len({row for row, _ in covered}) == len(plan.rows)
 
 
-def test_a_plan_that_no_graph_holds_is_computed_without_one() -> None:
-    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), slots=4)
+def test_every_plan_fits_the_shape_that_is_found_for_it() -> None:
+    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=8)
+    for seed in range(40):
+        plan = random_plan(random.Random(seed), sampled=seed % 2 == 0)
+        shape = graphs.shape_for(plan)
+        pack_into(np.empty(shape.words, np.int32), plan, shape)
+        tokens, _, projected, _ = measure(plan)
+        assert tokens <= shape.tokens <= tokens + max(16, tokens // 4)
+        assert projected <= shape.projected <= projected + max(16, shape.tokens // 8)
+
+
+def test_a_plan_that_only_renews_keys_has_a_shape_too() -> None:
+    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=4)
+    plan = StepPlan((), (Row(0, 0, 9, 9, (), GREEDY, 0),))
+    shape = graphs.shape_for(plan)
+    assert (shape.tokens, shape.projected) == (16, 0)
+    pack_into(np.empty(shape.words, np.int32), plan, shape)
+
+
+def test_shapes_of_larger_steps_lie_an_eighth_apart_at_most() -> None:
+    assert [spacing(tokens) for tokens in (1, 16, 128, 129, 512, 1024, 1025, 4096, 20000)] == [
+        16, 16, 16, 32, 64, 128, 256, 512, 4096,
+    ]  # fmt: skip
+
+
+def test_a_plan_beyond_a_shape_is_refused_and_not_cut() -> None:
+    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=1)
     plan = random_plan(random.Random(1), sampled=False)
-    shape = graphs.shape_for(StepPlan((), plan.rows[:2]))
-    assert shape is not None
-    assert shape.tokens >= measure(StepPlan((), plan.rows[:2]))[0]
-    row = plan.rows[0]
-    long = Row(row.slot, 0, 5000, 5000, row.spans, GREEDY, 0)
-    assert graphs.shape_for(StepPlan((), (long,))) is None
-    assert graphs.shape_for(StepPlan((), plan.rows[:1] * 5)) is None, "more rows than slots"
-    idle = Row(row.slot, 0, 9, 9, (), GREEDY, 0)
-    assert graphs.shape_for(StepPlan((), (idle,))) is None, "nothing to read back"
+    shape = graphs.shape_for(plan)
+    with pytest.raises(ValueError, match="do not fit"):
+        pack_into(np.empty(shape.words, np.int32), plan, shape)

@@ -1,0 +1,125 @@
+"""Matrix products whose bits do not depend on the batch, and the quantizer in front of FP8 products.
+
+A library picks its kernel by the number of rows, and with it the order of a sum. Here every number of the result is
+summed over the same blocks of the inner dimension, in the same order and with the same instruction; only how many
+numbers a program computes follows the number of rows.
+"""
+
+# ruff: noqa: N803 - what Triton compiles in is written in capitals
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..checks import FLOATS, expect
+from ..linear import FP8, LEAST_SCALE, Fp8Matrix
+
+GROUP = 8  # tiles of rows that pass one tile of the weight while it is in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What one program computes: `m` rows by `n` columns, `k` of the inner dimension at a time."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# (largest number of rows, its tile). No tile has fewer than 64 rows: below, another instruction would sum.
+_HALF = [
+    (128, Tile(64, 64, 128, 4, 6)),
+    (256, Tile(64, 128, 64, 4, 4)),
+    (1 << 31, Tile(128, 128, 64, 4, 3)),
+]
+_WIDE = [(1 << 31, Tile(64, 64, 32, 4, 2))]  # float32
+
+
+def fixed_linear(x: Tensor, weight: Tensor, tile: Tile | None = None) -> Tensor:
+    """x [T, in] times weight [out, in], transposed: [T, out], each number summed in float32 in one order, whatever T.
+
+    fp16, bf16 or float32; rows of both lie 16 bytes aligned. `tile` is for tests and tuning.
+    """
+    expect("x", x, ("T", "in"), FLOATS)
+    tokens, inner = x.shape
+    expect("weight", weight, ("out", inner), (x.dtype,))
+    if inner * x.element_size() % 16:
+        raise ValueError(f"rows of {inner} numbers of {x.element_size()} bytes are not 16 bytes aligned")
+    columns = len(weight)
+    out = x.new_empty((tokens, columns))
+    if not tokens:
+        return out
+    if tile is None:
+        tile = next(t for most, t in (_WIDE if x.dtype == torch.float32 else _HALF) if tokens <= most)
+    _product[(triton.cdiv(tokens, tile.m) * triton.cdiv(columns, tile.n),)](
+        TensorDescriptor.from_tensor(x, [tile.m, tile.k]), TensorDescriptor.from_tensor(weight, [tile.n, tile.k]), out,
+        tokens, columns, inner, BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_K=tile.k, GROUPED=GROUP,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _product(
+    x, weight, out_ptr, tokens, columns, inner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUPED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    tiles_m = tl.cdiv(tokens, BLOCK_M)
+    width = GROUPED * tl.cdiv(columns, BLOCK_N)
+    first = program // width * GROUPED
+    size = tl.minimum(tiles_m - first, GROUPED)
+    start_m = (first + program % width % size) * BLOCK_M
+    start_n = program % width // size * BLOCK_N
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start_k in range(0, inner, BLOCK_K):  # what lies beyond the edges is read as zero
+        a = x.load([start_m, start_k])
+        b = weight.load([start_n, start_k])
+        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    row, column = start_m + tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
+    spot = row.to(tl.int64)[:, None] * columns + column[None, :]
+    inside = (row < tokens)[:, None] & (column < columns)[None, :]
+    tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [T, n] as (values [T, n] float8_e4m3fn, scales [T] float32): the largest of a row becomes FP8's largest."""
+    expect("x", x, ("T", "n"), FLOATS)
+    tokens, width = x.shape
+    values = torch.empty(x.shape, dtype=FP8, device=x.device)
+    scales = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    if tokens:
+        block = triton.next_power_of_2(width)
+        _quantize[(tokens,)](
+            x, values, scales, WIDTH=width, BLOCK=block, LEAST=LEAST_SCALE, num_warps=min(8, max(1, block // 512))
+        )
+    return values, scales
+
+
+@triton.jit
+def _quantize(x_ptr, values_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.math.div_rn(tl.max(tl.abs(x), axis=0), 448.0), LEAST)
+    scaled = tl.minimum(tl.maximum(tl.math.div_rn(x, tl.zeros_like(x) + scale), -448.0), 448.0)
+    tl.store(values_ptr + row * WIDTH + column, scaled.to(tl.float8e4nv), mask=column < WIDTH)
+    tl.store(scales_ptr + row, scale)
+
+
+def fp8_linear(x: Tensor, weight: Fp8Matrix) -> Tensor:
+    """x [T, in], quantized row by row, times an FP8 weight, transposed: [T, out] in x's type, bf16."""
+    expect("x", x, ("T", weight.values.shape[1]), (torch.bfloat16,))
+    values, scales = quantize_rows(x)
+    return torch._scaled_mm(
+        values, weight.values.T, scales[:, None], weight.scales[None, :], out_dtype=x.dtype, use_fast_accum=True
+    )

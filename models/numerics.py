@@ -1,0 +1,21 @@
+"""In which numbers a network computes: one choice for weights, caches and products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """`dtype` of weights and caches; `fp8`: the matrices of the blocks in FP8; `fixed`: sums in an order that does not
+    depend on the batch, so that an answer is the same to the bit in any crowd."""
+
+    dtype: torch.dtype
+    fp8: bool = False
+    fixed: bool = False
+
+    @property
+    def element_bytes(self) -> int:
+        return self.dtype.itemsize
