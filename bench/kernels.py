@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from . import attention_cases, block_cases, token_cases
-from .cases import DTYPE, Case
+from .cases import DTYPE, Case, Inputs
 from .report import check_outputs, json_line, table
 from .timing import captured, cold_ms, gpu_facts, launched_ms, replay_ms, require_gpu, sets_of
 
@@ -67,13 +67,19 @@ def measure(case: Case, peaks: Peaks, device: torch.device) -> dict[str, Any]:
     failed: dict[str, str] = {}
     deviation = _attempt("error", failed, lambda: compare(case, device))
     cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    sets = sets_of(case.work.moved_bytes, cache_bytes)
-    inputs = _attempt("inputs", failed, lambda: case.inputs(device, sets)) or []
+
+    def draw() -> Inputs:
+        torch.cuda.empty_cache()
+        torch.manual_seed(1)
+        return case.inputs(device, sets_of(case.work.moved_bytes, cache_bytes))
+
+    inputs = _attempt("inputs", failed, draw) or []
 
     def timed(name: str, build: Callable[[], Callable[..., object]], graph: bool) -> float | None:
-        # Once as it is: what cannot run should not say so in the middle of a capture.
         def attempt() -> float:
+            torch.compiler.reset()  # else a limit on how often a function is compiled ends in uncompiled calls
             call = build()
+            # Once as it is: what cannot run should not say so in the middle of a capture.
             call(*inputs[0])
             torch.cuda.synchronize()
             return cold_ms(call, inputs) if graph else launched_ms(call, inputs)
@@ -82,10 +88,7 @@ def measure(case: Case, peaks: Peaks, device: torch.device) -> dict[str, Any]:
 
     ours = timed("ours", lambda: case.ours, True)
     twin = timed("twin", lambda: case.twin, case.twin_graph)
-    libraries = {}
-    for library in case.libraries:
-        torch.compiler.reset()  # a limit on how often a function is compiled anew would end in uncompiled calls
-        libraries[library.name] = timed(library.name, library.build, library.graph)
+    libraries = {library.name: timed(library.name, library.build, library.graph) for library in case.libraries}
     return figures(case, peaks, ours, twin, libraries) | {"error": None, **(deviation or {}), "failed": failed}
 
 
@@ -188,17 +191,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @torch.no_grad()
 def run(chosen: Sequence[Case], device: torch.device, file: Path | None) -> int:
-    started = time.perf_counter()
+    """0; 1 if a kernel of ours failed. The peaks and the card are asked for first: a kernel may leave it unusable."""
+    started, facts = time.perf_counter(), gpu_facts()
     peaks = measure_peaks(device)
     entries = []
     for case in chosen:
         entries.append(measure(case, peaks, device))
         print(f"{time.perf_counter() - started:.0f} s", entries[-1], file=sys.stderr, flush=True)
-        torch.cuda.empty_cache()
     print(show(entries))
     copy, product = peaks
     print(f"copy {copy / 1e9:.0f} GB/s, half of it read and half written; matrix product {product / 1e12:.0f} TFLOP/s")
-    line = json_line({"benchmark": "kernels", "peaks": peaks._asdict(), "kernels": entries, **gpu_facts()})
+    line = json_line({"benchmark": "kernels", "peaks": peaks._asdict(), "kernels": entries, **facts})
     if file:
         file.write_text(line + "\n", encoding="utf-8")
     print(line)

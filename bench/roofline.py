@@ -20,14 +20,14 @@ from .offline import ROW, SHAPES, Load
 from .plot import COLOURS
 from .plot import SHAPES as MARKERS
 from .report import RESULTS, check_outputs
-from .tables import read_kernels, read_steps
+from .tables import MODELS, read_kernels, read_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PLOT = "roofline.png"
 POINTS = 200  # of the limit's line
-LINES = (("ours_ms", "AsyncLane"), ("reference_ms", "library calls"))
+LINES = (("ours_ms", "asynclane"), ("reference_ms", "library calls"))
 
 
 def step_work(shape: str, load: Load) -> Work:
@@ -74,10 +74,12 @@ def _panel(axes: Axes, run: Mapping[str, Any], peaks: Mapping[str, float]) -> No
     limits = [limit_ms(run["shape"], tokens, run["keys"], peaks) for tokens in grid]
     axes.plot(grid, limits, color=COLOURS[-1], linestyle="--", label="limit: weights or operations at measured peaks")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.set_yscale("log", subs=[])
+    axes.set_yticks([step * 10**power for power in range(-1, 4) for step in (1, 2, 5)])
+    axes.set_ylim(min(limits) / 1.3, 1.3 * max(step[key] for step in steps for key, _ in LINES))
     axes.set_xticks(sizes, list(map(str, sizes)))
     axes.set_xlabel("positions of a step")
-    axes.set_title(run["shape"], fontsize=10)
+    axes.set_title(MODELS[run["shape"]], fontsize=10)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3, which="both")
 
@@ -95,6 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs, kernels = read_steps(options.results), read_kernels(options.results)
     if not runs or kernels is None:
         parser.error(f"{options.results} lacks offline-*.json or kernels.json: `make bench-gpu` writes them")
+    cards = {run["card"] for run in (*runs, kernels)}
+    if len(cards) > 1:
+        parser.error(f"the results are of different cards: {', '.join(sorted(cards))}")
     draw(runs, kernels, path)
     print(path)
     return 0

@@ -54,9 +54,9 @@ def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
             row += [f"{step['ours_ms']:.2f}", f"{step['reference_ms']:.2f}", f"{step['ratio']:.2f}"]
         rows.append(row)
     return f"""\
-Whole steps on one {_where(runs[0])}: random weights in bfloat16, rows of up to 64
-positions over {runs[0]["keys"]} keys (`.venv/bin/python -P -m asynclane.bench.offline`). Ours is what the server
-replays, confidence and commit included; the library's is cuBLAS and SDPA in a graph of the same process.
+Whole steps on one {_where(runs[0])}: random weights in bfloat16, rows of up to 64 positions
+over {runs[0]["keys"]} keys (`make bench-gpu`). Ours is what the server replays, confidence and commit included; the
+library's is cuBLAS and SDPA in a graph of the same process. The ratio is ours over theirs: below 1 ours is faster.
 
 {markdown(head, rows)}"""
 
@@ -81,10 +81,10 @@ def kernels_section(run: Mapping[str, Any]) -> str:
         for entry in run["kernels"]
     ]
     return f"""\
-Kernels alone on one {_where(run)}, inputs not in the cache
-(`.venv/bin/python -P -m asynclane.bench.kernels`). On this card a copy moves {copy / 1e9:.0f} GB/s, half of it read and
-half written, and a bfloat16 matrix product does {product / 1e12:.0f} TFLOP/s. The bound is a kernel's bytes, each read
-or written once, over the one, or its operations over the other; `torch` is the kernel's twin.
+Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`). On this card a
+copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a bfloat16 matrix product does
+{product / 1e12:.0f} TFLOP/s. The bound is a kernel's bytes, each read or written once, over the one, or its operations
+over the other, whichever takes longer; `torch` is the kernel's twin.
 
 <details><summary>All kernels</summary>
 

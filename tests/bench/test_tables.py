@@ -111,3 +111,12 @@ def test_the_plot_is_drawn_from_files(tmp_path: Path) -> None:
     write_runs(tmp_path)
     assert roofline(["--results", str(tmp_path)]) == 0
     assert (tmp_path / "roofline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_steps_are_not_held_against_another_cards_peaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_runs(tmp_path)
+    path = tmp_path / "kernels.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"Card"', '"Other"'), encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        roofline(["--results", str(tmp_path)])
+    assert "different cards: Card, Other" in capsys.readouterr().err
