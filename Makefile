@@ -12,10 +12,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test lint format bench constraints clean FORCE
+.PHONY: help serve test lint format bench bench-gpu constraints clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 	exec $(BIN)/asynclane serve $(ARGS)
@@ -37,6 +37,13 @@ format: $(VENV)/with-dev ## format the code and fix what can be fixed
 bench: $(VENV)/with-bench ## measure answer quality and host time
 	$(BIN)/python -P -m asynclane.bench.quality $(ARGS)
 	$(BIN)/python -P -m asynclane.bench.host
+
+bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes; writes results, plot and README
+	$(BIN)/python -P -m asynclane.bench.offline --shape llada-8b --json bench/results/offline-llada-8b.json
+	$(BIN)/python -P -m asynclane.bench.offline --shape dream-7b --json bench/results/offline-dream-7b.json
+	$(BIN)/python -P -m asynclane.bench.kernels --json bench/results/kernels.json
+	$(BIN)/python -P -m asynclane.bench.roofline
+	$(BIN)/python -P -m asynclane.bench.tables --write README.md
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

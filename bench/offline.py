@@ -8,9 +8,8 @@ included; the reference has cuBLAS products, scaled_dot_product_attention over c
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,8 @@ from ..models.llada import Llada, allocate
 from ..models.numerics import Numerics
 from ..models.runner import Runner
 from ..scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
-from .report import json_line, table
+from .report import check_outputs, json_line, table
+from .timing import captured, gpu_facts, replay_ms, require_gpu
 
 SHAPES = {
     "llada-8b": ModelConfig(
@@ -42,7 +42,6 @@ TOKENS = (32, 128, 256, 512, 1024, 2048)
 ROW = 64  # positions of a denoising row: a block and its look-ahead
 COMMITS = Transfer(sure=1, threshold=2.0)
 PAGE_SIZE = 64
-REPEATS, ROUNDS = 5, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,34 +142,6 @@ class Reference:
         return torch.cat(parts)
 
 
-def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
-    """Median milliseconds of a replay."""
-    graph.replay()
-    torch.cuda.synchronize()
-    times: list[float] = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
-        for _ in range(REPEATS):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / REPEATS)
-    return statistics.median(times)
-
-
-def captured(compute: Callable[[], Tensor]) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        compute()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        compute()
-    return graph
-
-
 @torch.inference_mode()
 def measure(config: ModelConfig, keys: int) -> list[dict[str, object]]:
     device, dtype = torch.device("cuda"), torch.bfloat16
@@ -214,14 +185,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keys", type=int, default=512, help="of a denoising row (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     options = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        parser.error("this needs a GPU that torch sees")
+    check_outputs(parser, None, options.json)
+    require_gpu(parser)
     steps = measure(SHAPES[options.shape], options.keys)
     head = ("load", "tokens", "ours_ms", "reference_ms", "ratio", "executor_ms")
     print(table(head, [[str(step[name]) for name in head] for step in steps]))
-    card = torch.cuda.get_device_name()
     line = json_line(
-        {"benchmark": "offline", "shape": options.shape, "card": card, "keys": options.keys, "steps": steps}
+        {"benchmark": "offline", "shape": options.shape, "keys": options.keys, "steps": steps, **gpu_facts()}
     )
     if options.json:
         options.json.write_text(line + "\n", encoding="utf-8")

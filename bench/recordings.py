@@ -20,9 +20,9 @@ from ..server.settings import Settings
 from ..server.streams import AnswerOptions, Delta
 from .problems import SEEDS, Problem, problems, right
 from .quality import DTYPE, open_offline
+from .report import RESULTS
 from .tally import Reply
 
-RESULTS = Path(__file__).resolve().parent / "results"  # in a checkout: what is installed links to it, or has none
 RECORDINGS = RESULTS / "recordings.json"
 MAX_TOKENS = 256
 

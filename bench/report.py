@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 Z_95 = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
-PACKAGES = ("asynclane", "torch")
+RESULTS = Path(__file__).resolve().parent / "results"  # in a checkout: what is installed links to it, or has none
+PACKAGES = ("asynclane", "torch", "triton")
 
 
 class Interval(NamedTuple):

@@ -16,9 +16,9 @@ from pathlib import Path
 from ..scheduler.budget import BLOCK_LENGTHS, Budget, StepCost
 from .curves import draw_curves
 from .quality import positive
-from .recordings import RECORDINGS, RESULTS, Recording, load
+from .recordings import RECORDINGS, Recording, load
 from .replay import Loop, Outcome, Spell
-from .report import check_outputs, json_line, table
+from .report import RESULTS, check_outputs, json_line, table
 
 CURVE = RESULTS / "roofline-h100-llada8b.json"
 LOADS = tuple(2**power for power in range(9))

@@ -1,0 +1,147 @@
+"""Writes the README's GPU figures from the results of `bench.offline` and `bench.kernels`, so that they cannot differ.
+
+Usage: python -m asynclane.bench.tables [--results bench/results] [--write README.md]
+What is written stands between two comments, `BEGIN` and `END`; without --write it is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .report import RESULTS
+
+BEGIN = "<!-- made by `python -m asynclane.bench.tables --write README.md` -->"
+END = "<!-- end of what bench.tables made -->"
+MODELS = {"llada-8b": "LLaDA-8B", "dream-7b": "Dream-7B"}
+STEPS = {"mixed": "30 rows of 64 and a prefill of 1024", "one row": "the same in one row"}
+
+
+def read_steps(results: Path) -> list[dict[str, Any]]:
+    """The runs of `bench.offline` that are there, in the order of `MODELS`."""
+    return [read for shape in MODELS if (read := _read(results / f"offline-{shape}.json")) is not None]
+
+
+def read_kernels(results: Path) -> dict[str, Any] | None:
+    return _read(results / "kernels.json")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return figures
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Runs of the same loads beside each other."""
+    head = ["positions"]
+    for run in runs:
+        head += [f"{MODELS[run['shape']]} ours ms", "library ms", "ratio"]
+    rows = []
+    for steps in zip(*(run["steps"] for run in runs), strict=True):
+        load, tokens = steps[0]["load"], steps[0]["tokens"]
+        row = [f"{tokens}: {STEPS[load]}" if load in STEPS else load]
+        for step in steps:
+            row += [f"{step['ours_ms']:.2f}", f"{step['reference_ms']:.2f}", f"{step['ratio']:.2f}"]
+        rows.append(row)
+    return f"""\
+Whole steps on one {_where(runs[0])}: random weights in bfloat16, rows of up to 64 positions
+over {runs[0]["keys"]} keys (`make bench-gpu`). Ours is what the server replays, confidence and commit included; the
+library's is cuBLAS and SDPA in a graph of the same process. The ratio is ours over theirs: below 1 ours is faster.
+
+{markdown(head, rows)}"""
+
+
+def kernels_section(run: Mapping[str, Any]) -> str:
+    """Peaks, then a row for each case; a case that did not run shows as `-`."""
+    copy = run["peaks"]["copy_bytes_per_s"]
+    product = run["peaks"]["matrix_operations_per_s"]
+    head = ["kernel", "load", "ours us", "torch us", "best library call us", "ratio", "GB/s", "TFLOP/s", "of bound"]
+    rows = [
+        [
+            entry["kernel"],
+            entry["load"],
+            _number(entry["ours_ms"], 1e3, 1),
+            _number(entry["twin_ms"], 1e3, 1),
+            f"{_number(entry['library_ms'], 1e3, 1)} ({entry['library']})" if entry["library"] else "-",
+            _number(entry["ratio"], 1, 2),
+            _number(entry["bytes_per_s"], 1e-9, 0),
+            _number(entry["operations_per_s"] or None, 1e-12, 0),
+            f"{100 * entry['share']:.0f} %" if entry["share"] is not None else "-",
+        ]
+        for entry in run["kernels"]
+    ]
+    return f"""\
+Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`). On this card a
+copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a bfloat16 matrix product does
+{product / 1e12:.0f} TFLOP/s. The bound is a kernel's bytes, each read or written once, over the one, or its operations
+over the other, whichever takes longer; `torch` is the kernel's twin.
+
+<details><summary>All kernels</summary>
+
+{markdown(head, rows)}
+
+</details>
+
+![time of a step over its positions, beside the limit](bench/results/roofline.png)"""
+
+
+def _where(run: Mapping[str, Any]) -> str:
+    return f"{run['card']} (torch {run['versions']['torch']}, {run['date'][:10]})"
+
+
+def _number(value: float | None, factor: float, digits: int) -> str:
+    return "-" if value is None else f"{value * factor:.{digits}f}"
+
+
+def section(results: Path) -> str:
+    """All that the results hold, of which any may be missing."""
+    runs, kernels = read_steps(results), read_kernels(results)
+    parts = [steps_section(runs)] if runs else []
+    if kernels is not None:
+        parts.append(kernels_section(kernels))
+    return "\n\n".join(parts)
+
+
+def rewritten(text: str, made: str) -> str:
+    """`text` with `made` between its two comments. Raises `ValueError` if it does not have each once, in order."""
+    before, begin, rest = text.partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in before + after:
+        raise ValueError(f"there must be one line '{BEGIN}' and behind it one '{END}'")
+    return f"{before}{begin}{made}\n{end}{after}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.tables",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="of the JSON files")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="rewrite this file's part")
+    options = parser.parse_args(argv)
+    made = section(options.results)
+    if not made:
+        parser.error(f"{options.results} has neither offline-*.json nor kernels.json")
+    if options.write is None:
+        print(made)
+        return 0
+    try:
+        options.write.write_text(rewritten(options.write.read_text(encoding="utf-8"), made), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        parser.error(f"{options.write}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

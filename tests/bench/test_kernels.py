@@ -1,0 +1,193 @@
+"""The kernel benchmark compares like with like, counts work as one does on paper, and goes on where a library fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as trees
+
+from asynclane.bench import attention_cases, block_cases, kernels, offline, token_cases
+from asynclane.bench.cases import DREAM, LLADA, Case, Library, Work
+from asynclane.bench.kernels import Peaks, all_cases, compare, figures, show
+from asynclane.bench.timing import sets_of
+
+CPU = torch.device("cpu")
+PEAKS = Peaks(copy_bytes_per_s=2e12, matrix_operations_per_s=5e14)
+QUICK = all_cases(quick=True)
+CUDA_ALONE = ("cudnn", "efficient", "varlen")
+
+
+def name_of(case: Case) -> str:
+    return f"{case.kernel}: {case.load}"
+
+
+def tensors(found: Any) -> list[Tensor]:
+    return [leaf for leaf in trees.tree_leaves(found) if isinstance(leaf, Tensor)]
+
+
+# --- Cases --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", QUICK, ids=name_of)
+def test_inputs_take_turns_and_a_kernel_agrees_with_its_twin_on_them(case: Case) -> None:
+    first, second = map(tensors, case.inputs(CPU, 2))
+    assert any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    found = compare(case, CPU)
+    assert found["error"] == 0.0
+    assert found.get("differing", 0) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method. is deprecated", "ignore:flex_attention called without")
+@pytest.mark.parametrize("case", [case for case in QUICK if case.kernel != "predict"], ids=name_of)
+def test_a_library_call_computes_what_the_kernel_does(case: Case) -> None:
+    for library in case.libraries:
+        if any(word in library.name for word in CUDA_ALONE) or library.name == "SDPA flash, padded":
+            continue
+        got, want = (results(case, library.build), results(case, lambda: case.twin))
+        if case.kernel == "paged_attention":
+            got = [packed_rows(case, library, got[0])]
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a.float(), b.float(), atol=4e-2, rtol=2e-2, msg=library.name)
+
+
+def test_a_library_proposes_the_token_that_the_kernel_does() -> None:
+    (case,) = (case for case in QUICK if case.load == "64 x 1408")
+    best = results(case, case.libraries[0].build)[1]
+    assert torch.equal(best, results(case, lambda: case.twin)[0])
+
+
+def results(case: Case, build: Callable[[], Callable[..., object]]) -> list[Tensor]:
+    torch.manual_seed(0)
+    (given,) = case.inputs(CPU, 1)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        return tensors(build()(*given))
+
+
+def packed_rows(case: Case, library: Library, got: Tensor) -> Tensor:
+    """[T, H * D] of [rows, heads, longest, D], or of [1, heads, T, D]."""
+    paged = case.inputs(CPU, 1)[0][1]
+    sizes = [len(paged.queries)] if "packed" in library.name else paged.row_starts.diff().tolist()
+    return torch.cat([row.transpose(0, 1)[:size].flatten(1) for row, size in zip(got, sizes, strict=True)])
+
+
+def test_every_kernel_is_measured_at_the_sizes_of_the_served_networks() -> None:
+    loads = {name_of(case) for case in all_cases(quick=False)}
+    assert len(loads) == len(all_cases(quick=False))
+    for kernel in ("embed", "rms_norm", "add_rms_norm", "rope_write_kv", "swiglu"):
+        assert {f"{kernel}: llada-8b, {tokens} tokens" for tokens in (32, 256, 2048)} < loads
+    assert {f"predict: {rows} x 126464" for rows in (32, 256, 2048)} < loads
+    assert {"paged_attention: llada-8b, 1 x 2048 over 2048", "paged_attention: dream-7b, 64 x 64 over 1024"} < loads
+    assert {case.kernel for case in all_cases(quick=True)} == {case.kernel for case in all_cases(quick=False)}
+
+
+# --- Arithmetic ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("work", "moved_bytes", "operations"),
+    [
+        (block_cases.rms_norm(LLADA, 256).work, 2 * (256 * 4096 * 2) + 4096 * 2, 0),
+        (block_cases.add_rms_norm(LLADA, 256).work, 4 * (256 * 4096 * 2) + 4096 * 2, 0),
+        (block_cases.swiglu(LLADA, 32).work, 32 * (24576 + 12288) * 2, 0),
+        (block_cases.rope_write_kv(DREAM, 1).work, 2 * (28 + 4 + 4) * 128 * 2 + 2 * 128 * 4 + 8, 0),
+        (token_cases.predict(LLADA, 2048).work, 2048 * 126464 * 2 + 2048 * 44, 0),
+        # Queries and result, keys and values; two products of 64 x 512 x 128 for each head of each row.
+        (attention_cases.work(LLADA, [(64, 512)] * 9), 2 * 9 * (64 + 512) * 4096 * 2, 9 * 32 * 2 * 2 * 64 * 512 * 128),
+        (attention_cases.work(DREAM, [(2, 10)]), 2 * (2 * 28 + 10 * 4) * 128 * 2, 28 * 2 * 2 * 2 * 10 * 128),
+    ],
+)  # fmt: skip
+def test_work_is_counted_as_on_paper(work: Work, moved_bytes: int, operations: int) -> None:
+    assert work == (moved_bytes, operations)
+
+
+def test_the_bound_is_the_slower_of_bytes_and_operations() -> None:
+    assert Work(2_000_000_000, 1).bound_ms(*PEAKS) == pytest.approx(1.0)
+    assert Work(1, 1_000_000_000_000).bound_ms(*PEAKS) == pytest.approx(2.0)
+
+
+def test_sets_of_inputs_outgrow_the_cache_within_reason() -> None:
+    assert sets_of(1 << 20, 50 << 20) == 150
+    assert sets_of(1 << 30, 50 << 20) == 1
+    assert sets_of(10, 50 << 20) == 256
+
+
+def test_a_failed_competitor_is_null_and_the_best_of_the_others_counts() -> None:
+    case = block_cases.rms_norm(LLADA, 2048)
+    entry = figures(case, PEAKS, 0.02, 0.3, {"a": 0.04, "b": None, "c": 0.025})
+    assert (entry["library"], entry["library_ms"], entry["ratio"]) == ("c", 0.025, 0.8)
+    assert entry["libraries_ms"] == {"a": 0.04, "b": None, "c": 0.025}
+    assert entry["share"] == pytest.approx(case.work.moved_bytes / 2e12 / 0.02e-3, abs=1e-3)
+
+
+def test_a_kernel_without_competitors_or_times_still_makes_a_row() -> None:
+    case = token_cases.commit(32, 8)
+    entries = [figures(case, PEAKS, *times, {}) | {"error": None} for times in ((0.01, 0.1), (None, None))]
+    assert entries[1]["ratio"] is None
+    assert show(entries).split("\n")[-1].split()[-3:] == ["-", "-", "-"]
+
+
+# --- Right or wrong -----------------------------------------------------------------------------------------
+
+
+def small_case(ours: Callable[..., object], twin: Callable[..., object]) -> Case:
+    return Case("k", "l", Work(1), lambda device, sets: [(torch.rand(4, device=device),)] * sets, ours, twin, [])
+
+
+def test_an_error_is_over_rows_that_decide_alike() -> None:
+    whole = torch.tensor([1, 2, 3, 4])
+    case = small_case(
+        lambda x: (whole, x + torch.tensor([0.0, 0.0, 0.25, 9.0])),
+        lambda x: (torch.tensor([1, 2, 3, 5]), x),
+    )
+    assert compare(case, CPU) == {"error": pytest.approx(0.25), "differing": 1}
+
+
+def test_a_kernel_that_writes_its_inputs_does_not_change_its_twins() -> None:
+    assert compare(small_case(lambda x: x.add_(1), lambda x: x.add_(1)), CPU)["error"] == 0.0
+
+
+def test_nan_is_an_error_of_its_own() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        compare(small_case(lambda x: x * math.nan, lambda x: x), CPU)
+
+
+# --- Arguments ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("main", [kernels.main, offline.main])
+def test_without_a_gpu_it_says_so_in_one_line(main: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    said = capsys.readouterr().err
+    assert said.endswith("this needs a GPU that torch sees\n")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--only", "nonesuch"], "choose from"),
+        (["--json", "/no/such/folder/kernels.json"], "no folder /no/such/folder"),
+    ],
+)
+def test_bad_arguments_are_told_before_anything_is_measured(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        kernels.main(arguments)
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_small_kernel_is_timed_on_the_gpu() -> None:
+    (case,) = (case for case in QUICK if case.kernel == "swiglu")
+    entry = kernels.measure(case, PEAKS, torch.device("cuda"))
+    assert entry["ours_ms"] > 0
+    assert "ours" not in entry["failed"]
