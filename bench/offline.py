@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.linear import Fp8Matrix
 from ..models.config import ModelConfig
 from ..models.kv_pages import KvPages
 from ..models.llada import Llada, allocate
@@ -67,12 +66,10 @@ def random_network(config: ModelConfig, numerics: Numerics, device: torch.device
     torch.manual_seed(0)
     weights, parts = allocate(config, numerics, device)
     for part in parts.values():
-        matrix = part.weight.values if isinstance(part.weight, Fp8Matrix) else part.weight
-        shape = (part.end - part.start, *matrix.shape[1:])
-        if len(shape) == 1:
-            part.put(torch.ones(shape, device=device, dtype=numerics.dtype))
+        if len(part.shape) == 1:
+            part.put(torch.ones(part.shape, device=device, dtype=numerics.dtype))
         else:
-            part.put(torch.randn(shape, device=device, dtype=numerics.dtype).mul_(shape[-1] ** -0.5))
+            part.put(torch.randn(part.shape, device=device, dtype=numerics.dtype).mul_(part.shape[-1] ** -0.5))
     return Llada(config, numerics, weights)
 
 

@@ -103,7 +103,13 @@ def main(
     try:
         asked = problems(options.seed, options.problems)
         choices = [parse_decoder(text, options.max_tokens) for text in options.decoders or DEFAULT_DECODERS]
-        settings = Settings(model=options.model, dtype=DTYPE, max_num_seqs=options.batch)
+        settings = Settings(
+            model=options.model,
+            dtype=options.dtype,
+            quantization=options.quantization,
+            deterministic=options.deterministic,
+            max_num_seqs=options.batch,
+        )
     except ValueError as error:
         parser.error(str(error))
     check_outputs(parser, options.plot, options.json)
@@ -120,7 +126,9 @@ def main(
         {
             "benchmark": "quality",
             "model": settings.model_name,
-            "dtype": DTYPE,
+            "dtype": settings.dtype,
+            "quantization": settings.quantization,
+            "deterministic": settings.deterministic,
             "problems": len(asked),
             "seed": options.seed,
             "max_tokens": options.max_tokens,
@@ -145,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=777, help="of the problems, 0 to 999 (default: %(default)s)")
     parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
     parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
+    parser.add_argument("--dtype", default=DTYPE, help="as in serving (default: %(default)s)")
+    parser.add_argument("--quantization", help="as in serving")
+    parser.add_argument("--deterministic", action="store_true", help="as in serving")
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")

@@ -28,6 +28,8 @@ FINEST = 16  # positions between two shapes where a step's time is flat
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
+    started: torch.cuda.Event
+    ended: torch.cuda.Event
     host_in: Tensor  # pinned int32 [shape.words]
     device_in: Tensor
     device_out: Tensor  # int32 [3, projected]
@@ -65,16 +67,18 @@ class StepGraphs:
             projected_tiling=self._tiling(projected),
         )
 
-    def run(self, plan: StepPlan, shape: Shape) -> np.ndarray:
-        """What `compute` makes of a plan that fits `shape`: int32 [3, shape.projected]."""
+    def run(self, plan: StepPlan, shape: Shape) -> tuple[np.ndarray, float]:
+        """What `compute` makes of a plan that fits `shape`: int32 [3, shape.projected], and the device's seconds."""
         step = self._captured.get(shape) or self._capture(plan, shape)
         pack_into(step.host_in.numpy(), plan, shape)
+        step.started.record()
         step.device_in.copy_(step.host_in, non_blocking=True)
         step.graph.replay()
         step.host_out.copy_(step.device_out, non_blocking=True)
-        torch.cuda.current_stream().synchronize()
+        step.ended.record()
+        step.ended.synchronize()
         out: np.ndarray = step.host_out.numpy()
-        return out
+        return out, step.started.elapsed_time(step.ended) / 1e3
 
     def graph(self, shape: Shape) -> torch.cuda.CUDAGraph:
         return self._captured[shape].graph
@@ -110,7 +114,8 @@ class StepGraphs:
             device_out = self._compute(batch_of(device_in, shape.sections(), shape))
         self._pool = graph.pool()
         host_out = torch.empty(device_out.shape, dtype=torch.int32).pin_memory()
-        self._captured[shape] = Captured(graph, host_in, device_in, device_out, host_out)
+        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        self._captured[shape] = Captured(graph, started, ended, host_in, device_in, device_out, host_out)
         return self._captured[shape]
 
 

@@ -40,14 +40,15 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
-        started = time.perf_counter()
         self._place(plan)
         if self._graphs is not None:
-            out = self._graphs.run(plan, self._graphs.shape_for(plan))
+            out, seconds = self._graphs.run(plan, self._graphs.shape_for(plan))
         else:
-            out = self._compute(pack(plan, self._device)).cpu().numpy()
+            started = time.perf_counter()
+            out = self._compute(pack(plan, self._device)).numpy()
+            seconds = time.perf_counter() - started
         tokens, proposals, confidence = out[:, : measure(plan)[2]].copy()
-        return StepResult(tokens, proposals, confidence.view(np.float32), time.perf_counter() - started)
+        return StepResult(tokens, proposals, confidence.view(np.float32), seconds)
 
     def step_seconds(self, tokens: int) -> float:
         """How long a step of about so many positions takes: the better of two, in rows of about `ROW` positions.

@@ -12,7 +12,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from ..models.config import ModelConfig, ModelError, read_config
-from ..models.memory import Memory
+from ..models.memory import Footprint, Memory
 from ..models.registry import Hardware, find_model, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, StepCost
@@ -37,6 +37,7 @@ class Parts:
     text: Text
     metrics: Metrics
     limits: Limits
+    footprint: Footprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def build_parts(settings: Settings) -> Parts:
     scheduler = Scheduler(limits, vocabulary, Budget(StepCost(sizes, seconds)))
     metrics = Metrics(pages_total=limits.pages)
     engine = Engine(scheduler, Device(runner, worker), text, metrics, settings.decoder)
-    return Parts(engine, text, metrics, limits)
+    return Parts(engine, text, metrics, limits, loaded.footprint)
 
 
 def build_service(settings: Settings) -> Service:

@@ -134,19 +134,18 @@ class Engine:
                 answer.fail()
 
     async def _steps(self) -> None:
+        started = time.perf_counter()
         while True:
-            started = time.perf_counter()
             plan = self._scheduler.plan()
             if plan is None:
                 if self._draining:
                     return
                 self._work.clear()
                 await self._work.wait()
+                started = time.perf_counter()
                 continue
-            planned = time.perf_counter()
             try:
                 result = await self._device.execute(plan)
-                executed = time.perf_counter()
                 updates = self._scheduler.commit(result)
             except Exception:
                 # Whatever went wrong, it concerns the requests of this step and no other.
@@ -156,8 +155,9 @@ class Engine:
                 self._observe_load()
                 continue
             self._deliver(updates)
-            host_s = planned - started + time.perf_counter() - executed
-            self._observe(plan, sum(len(update.tokens) for update in updates), result.device_s, host_s)
+            step_s, started = time.perf_counter() - started, time.perf_counter()
+            committed = sum(len(update.tokens) for update in updates)
+            self._observe(plan, committed, result.device_s, step_s - result.device_s)
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:

@@ -48,7 +48,7 @@ class StepReport:
     """One step: what it computed and brought, what is alive after it, and how long it took.
 
     `committed` are answer tokens that became final in this step; the counts below it are the state behind it.
-    `host_s` is planning and committing, `device_s` the executor.
+    `device_s` is the device's work, `host_s` all that came between it and the work before.
     """
 
     row_tokens: int

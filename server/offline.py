@@ -41,6 +41,11 @@ class Offline:
     def max_model_len(self) -> int:
         return self._parts.limits.max_model_len
 
+    @property
+    def parts(self) -> Parts:
+        """What the engine was built of."""
+        return self._parts
+
     def room(self, prompt: Sequence[int]) -> int:
         """How long an answer to `prompt` may be if nobody says; at least 1, which may not fit."""
         return min(self._default_max_tokens, max(1, self.max_model_len - len(prompt)))

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..checks import expect
+
 CHUNK = 64  # positions ranked at a time
 NEVER = tl.constexpr(1 << 30)  # a rank beyond every span
 
@@ -29,6 +31,8 @@ def transfer(
     threshold, factor [S] float32; last_free [S] bool. Positions behind the last span do not commit; spans may be empty.
     Ranks are counted, so a span of n positions costs n * n comparisons of one program.
     """
+    expect("open_", open_, ("N",), (torch.bool,))
+    _require(len(open_), confidence, span_starts, sure, threshold, factor, last_free)
     chosen = torch.zeros_like(open_)
     ranks = torch.empty(len(open_), dtype=torch.int32, device=open_.device)
     if len(sure):
@@ -56,8 +60,10 @@ def commit(
     canvases [slots, length] int64; slots, positions, tokens [N] int64; confidence [N] float64; the rest as in
     `transfer`. Behind the last span nothing is read or written, and the result is undefined.
     """
-    if canvases.stride(1) != 1:
-        raise ValueError("canvas rows are read as contiguous")
+    expect("canvases", canvases, ("slots", "length"), (torch.int64,))
+    for name, tensor in (("slots", slots), ("positions", positions), ("tokens", tokens)):
+        expect(name, tensor, (len(tokens),), (torch.int64,))
+    _require(len(tokens), confidence, span_starts, sure, threshold, factor, last_free)
     held = torch.empty_like(tokens)
     ranks = torch.empty(len(tokens), dtype=torch.int32, device=tokens.device)
     if len(sure):
@@ -66,6 +72,19 @@ def commit(
             ranks, held, canvases.stride(0), BLOCK=CHUNK,
         )  # fmt: skip
     return held
+
+
+def _require(
+    count: int, confidence: Tensor, span_starts: Tensor, sure: Tensor, threshold: Tensor, factor: Tensor,
+    last_free: Tensor,
+) -> None:  # fmt: skip
+    spans = sure.numel()
+    expect("confidence", confidence, (count,), (torch.float64,))
+    expect("span_starts", span_starts, (spans + 1,), (torch.int32,))
+    expect("sure", sure, (spans,), (torch.int32,))
+    for name, tensor in (("threshold", threshold), ("factor", factor)):
+        expect(name, tensor, (spans,), (torch.float32,))
+    expect("last_free", last_free, (spans,), (torch.bool,))
 
 
 @triton.jit

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..checks import FLOATS, expect
 from ..prediction import Draws, Prediction
 from .sampling import LOG2E, LOWEST, NO_ID, draw
 
@@ -21,6 +22,15 @@ LN2 = tl.constexpr(0.6931471805599453)
 LANES = 1024  # columns of a block; each thread's share of a row of a block is one wide load
 DEPTH = 1  # rows of a block
 REGISTERS = 64  # of a thread, so that eight programs share a multiprocessor
+DRAW_DTYPES = {
+    "temperature": (torch.float32,),
+    "top_p": (torch.float32,),
+    "top_k": (torch.int32,),
+    "min_p": (torch.float32,),
+    "seeds": (torch.int64,),
+    "positions": (torch.int64,),
+    "steps": (torch.int64,),
+}
 PROGRAMS = 4096  # enough to fill the multiprocessors several times over
 MOST_SPLITS = 32
 FIXED_SPLITS = 8  # where the bits of a row may not depend on the number of rows
@@ -51,9 +61,15 @@ def predict(
     Both lists are few ids, each compiled in as a count. `draws` None: no row is sampled. `narrowed` False promises
     that no row asks for top_p or top_k, and saves a launch. The rest sets the launch, for tuning.
     """
+    expect("logits", logits, ("N", "V"), FLOATS, contiguous=False)
     if logits.stride(1) != 1:
-        raise ValueError("rows of logits are read as contiguous")
+        raise ValueError(f"rows of logits must be contiguous, not with strides {list(logits.stride())}")
     count, vocabulary = logits.shape
+    expect("banned", banned, ("any",), (torch.int64,))
+    expect("end_ids", end_ids, ("any",), (torch.int64,))
+    expect("endless", endless, (count,), (torch.bool,))
+    for name, knob in (draws._asdict() if draws is not None else {}).items():
+        expect(name, knob, (count,), DRAW_DTYPES[name])
     device = logits.device
     splits = splits or vocabulary_splits(count, vocabulary, depth)
     sums = torch.empty((6, count, splits), dtype=torch.float32, device=device)

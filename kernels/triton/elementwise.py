@@ -10,13 +10,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..checks import FLOATS, expect
+
 COLUMNS = 1024  # numbers of one program of an operation without a row-wide sum
 TURNED = 1024  # numbers of heads that one program rotates
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [T, dim] over its root mean square, in float32, times weight [dim]."""
-    x = x.contiguous()
+    expect("x", x, ("T", "dim"), FLOATS)
+    expect("weight", weight, (x.shape[1],), (x.dtype,))
     out = torch.empty_like(x)
     _norm(x, x, x, weight, out, eps, False)
     return out
@@ -24,7 +27,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """`residual + x` [T, dim], normed and as it is: (normed, sum)."""
-    x, residual = x.contiguous(), residual.contiguous()
+    expect("x", x, ("T", "dim"), FLOATS)
+    expect("residual", residual, tuple(x.shape), (x.dtype,))
+    expect("weight", weight, (x.shape[1],), (x.dtype,))
     out, total = torch.empty_like(x), torch.empty_like(x)
     _norm(x, residual, total, weight, out, eps, True)
     return out, total
@@ -60,8 +65,10 @@ def _norm_row(
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """gate_up [T, 2 * ff] -> silu(gate) * up [T, ff]."""
-    gate_up = gate_up.contiguous()
+    expect("gate_up", gate_up, ("T", "2 * ff"), FLOATS)
     tokens, width = gate_up.shape
+    if width % 2:
+        raise ValueError(f"gate_up must have an even width, not {width}")
     ff = width // 2
     out = gate_up.new_empty((tokens, ff))
     if tokens:
@@ -87,10 +94,15 @@ def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: T
     qkv [T, H + 2 * G, D]; cos, sin [T, D] float32, half-split rotation in float32; keys, values
     [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`, negative: nothing is written.
     """
-    if not (keys.is_contiguous() and values.is_contiguous()):
-        raise ValueError("keys and values are written as contiguous")
-    qkv, cos, sin = qkv.contiguous(), cos.contiguous(), sin.contiguous()
+    expect("qkv", qkv, ("T", "H + 2 * G", "D"), FLOATS)
     tokens, parts, head_dim = qkv.shape
+    for name, cache in (("keys", keys), ("values", values)):
+        expect(name, cache, ("pages", "page_size", "G", head_dim), (qkv.dtype,))
+    for name, angles in (("cos", cos), ("sin", sin)):
+        expect(name, angles, (tokens, head_dim), (torch.float32,))
+    expect("places", places, (tokens,), (torch.int64,))
+    if head_dim % 2 or parts <= 2 * keys.shape[2]:
+        raise ValueError(f"{parts} parts of {head_dim} hold no queries besides {keys.shape[2]} keys and values")
     kv_heads = keys.shape[2]
     heads = parts - 2 * kv_heads
     queries = qkv.new_empty((tokens, heads, head_dim))
@@ -149,8 +161,10 @@ def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor)
 
     canvases [slots, length] int64; slots, positions [T] int64; embedding [V, dim].
     """
-    if not embedding.is_contiguous() or canvases.stride(1) != 1:
-        raise ValueError("embeddings and canvas rows are read as contiguous")
+    expect("canvases", canvases, ("slots", "length"), (torch.int64,))
+    expect("embedding", embedding, ("V", "dim"), FLOATS)
+    expect("slots", slots, ("T",), (torch.int64,))
+    expect("positions", positions, tuple(slots.shape), (torch.int64,))
     tokens, dim = len(slots), embedding.shape[1]
     out = embedding.new_empty((tokens, dim))
     if tokens:

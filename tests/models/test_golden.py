@@ -49,10 +49,7 @@ def test_every_entry_of_these_methods_is_tested() -> None:
     assert ours == set(CASES)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_decoder_gives_the_published_tokens_in_the_published_calls(
-    case: str, runner: Runner, vocabulary: Vocabulary
-) -> None:
+def assert_published(case: str, runner: Runner, vocabulary: Vocabulary) -> None:
     decoder, knobs = CASES[case]
     length = GOLDEN["gen_length"]
     asks = [Ask(p["prompt_ids"], length, decoder, PUBLISHED | knobs) for p in GOLDEN["prompts"]]
@@ -60,6 +57,13 @@ def test_decoder_gives_the_published_tokens_in_the_published_calls(
         entry = prompt["decoders"][case]
         assert sequence.canvas.tolist() == entry["ids"][-length:], prompt["id"]
         assert sequence.steps == entry.get("model_calls", entry["nfe"]), prompt["id"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decoder_gives_the_published_tokens_in_the_published_calls(
+    case: str, runner: Runner, vocabulary: Vocabulary
+) -> None:
+    assert_published(case, runner, vocabulary)
 
 
 @pytest.mark.parametrize("entry", GOLDEN["logits"], ids=lambda entry: str(entry["prompt"]))

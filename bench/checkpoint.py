@@ -1,0 +1,105 @@
+"""Writes a checkpoint in the shape of a published model with random weights: for speed and memory, not for answers.
+
+Usage: python -m asynclane.bench.checkpoint DIRECTORY [--shape llada-8b]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from ..models.config import ModelConfig
+from ..models.llada import tensor_shapes
+from ..models.weights import INDEX
+from .offline import SHAPES
+
+LAYERS_OF_SHARD = 8
+TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
+
+
+def write(directory: Path, config: ModelConfig, device: str) -> None:
+    """Weights bf16 in shards, a tokenizer with one word for each id, and the configuration as LLaDA publishes it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator(device).manual_seed(0)
+    shards: dict[str, dict[str, torch.Tensor]] = {}
+    for name, shape in tensor_shapes(config).items():
+        layer = name.split(".blocks.")[-1].split(".")[0]
+        shard = f"model-{int(layer) // LAYERS_OF_SHARD + 1 if layer.isdigit() else 0:05}.safetensors"
+        if len(shape) == 1:
+            tensor = torch.ones(shape, dtype=torch.bfloat16)
+        else:
+            tensor = torch.randn(shape, generator=generator, device=device).mul_(shape[-1] ** -0.5).bfloat16().cpu()
+        shards.setdefault(shard, {})[name] = tensor
+    for shard, tensors in shards.items():
+        save_file(tensors, directory / shard)
+    places = {name: shard for shard, tensors in shards.items() for name in tensors}
+    _write(directory / INDEX, {"weight_map": places})
+    _write(directory / "config.json", _config(config))
+    _write_tokenizer(directory, config)
+
+
+def _config(config: ModelConfig) -> dict[str, object]:
+    return {
+        "architectures": [config.architecture],
+        "d_model": config.dim,
+        "n_layers": config.layers,
+        "n_heads": config.heads,
+        "n_kv_heads": config.kv_heads,
+        "mlp_hidden_size": config.ff_dim,
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.vocab_size,
+        "max_sequence_length": config.max_model_len,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "weight_tying": config.tied_head,
+        "mask_token_id": config.mask_id,
+        "eos_token_id": 1,
+    }
+
+
+def _write_tokenizer(directory: Path, config: ModelConfig) -> None:
+    """Words that are numbers, a full stop, and the mask. Nothing ends an answer but the end token, id 1."""
+    words = {f"w{number}": number for number in range(config.vocab_size)}
+    special = {"<|mask|>": config.mask_id, "<|end|>": 1}
+    words = {word: number for word, number in words.items() if number not in (*special.values(), 2)}
+    tokenizer = Tokenizer(models.WordLevel(words | special | {".": 2}, unk_token="w3"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Sequence([])
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.save(str(directory / "tokenizer.json"))
+    _write(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "mask_token": "<|mask|>",
+            "eos_token": "<|end|>",
+            "chat_template": TEMPLATE,
+        },
+    )
+
+
+def _write(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.checkpoint",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
+    options = parser.parse_args(argv)
+    write(options.directory, SHAPES[options.shape], "cuda" if torch.cuda.is_available() else "cpu")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

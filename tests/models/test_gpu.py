@@ -1,0 +1,91 @@
+"""On a GPU answers are the CPU's in float32, the same in any crowd if asked for, in memory as stated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from asynclane.models.config import ModelError, read_config
+from asynclane.models.memory import Memory
+from asynclane.models.registry import Hardware, load_runner
+from asynclane.models.runner import Runner
+from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
+from asynclane.scheduler.vocabulary import Vocabulary
+
+from ..driver import MODEL, embedded_runner, run
+from .test_golden import CASES, assert_published
+from .test_invariance import crowd
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+FORMATS = [("float32", False), ("float32", True), ("bfloat16", True)]
+
+
+@pytest.fixture(scope="module")
+def exact() -> Runner:
+    return embedded_runner("float32", "cuda")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decoder_gives_the_published_tokens(case: str, exact: Runner, vocabulary: Vocabulary) -> None:
+    assert_published(case, exact, vocabulary)
+
+
+@pytest.mark.parametrize(("dtype", "deterministic"), FORMATS)
+@pytest.mark.parametrize("sampled", [False, True], ids=["argmax", "seeded"])
+def test_requests_in_a_crowd_answer_as_each_does_alone(
+    sampled: bool, dtype: str, deterministic: bool, vocabulary: Vocabulary
+) -> None:
+    runner = embedded_runner(dtype, "cuda", deterministic=deterministic)
+    asks = crowd(sampled)
+    together = run(runner, vocabulary, asks)
+    for ask, sequence in zip(asks, together, strict=True):
+        (alone,) = run(runner, vocabulary, [ask])
+        assert alone.canvas.tolist() == sequence.canvas.tolist()
+        assert alone.steps == sequence.steps
+
+
+def plan_of(rows: list[tuple[int, int]]) -> StepPlan:
+    """Rows of (slot, size) on prompts and pages of their own."""
+    commits = Transfer(sure=1, threshold=0.5)
+    placements, steps = [], []
+    for slot, size in rows:
+        prompt = np.random.default_rng(slot).integers(20, 900, size + 100).astype(np.int32)
+        prompt[-size:] = read_config(MODEL).mask_id
+        pages = tuple(range(slot * 64, slot * 64 + -(-len(prompt) // 16)))
+        placements.append(Placement(slot, prompt, pages))
+        spans = (Span(len(prompt) - size, len(prompt), commits),)
+        steps.append(Row(slot, 0, len(prompt), len(prompt), spans, GREEDY, 0))
+    return StepPlan(tuple(placements), tuple(steps))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_deterministic_step_has_the_same_bits_alone_and_beside_others(dtype: str) -> None:
+    runner = embedded_runner(dtype, "cuda", deterministic=True)
+    alone = runner.execute(plan_of([(3, 40)]))
+    for others in ([(0, 64)], [(slot, 200) for slot in range(8) if slot != 3], [(1, 5), (2, 300)]):
+        beside = runner.execute(plan_of([(3, 40), *others]))
+        assert np.array_equal(beside.confidence[:40].view(np.int32), alone.confidence.view(np.int32))
+        assert np.array_equal(beside.tokens[:40], alone.tokens)
+
+
+def test_too_little_memory_is_one_line_that_says_how_much_there_is() -> None:
+    config = read_config(MODEL)
+    with pytest.raises(ModelError, match=r"the weights need 0\.\d+ GiB and 0\.00 GiB of the GPU may be taken"):
+        load_runner(MODEL, config, Memory(8, 16, 1024, share=0.0001), Hardware("cuda"), [1])
+    most = 1 << 31
+    with pytest.raises(ModelError, match=rf"keys and values of {most} positions need .* GiB; .* lower --kv-cache-tok"):
+        load_runner(MODEL, config, Memory(8, 16, 1024, cache_tokens=most), Hardware("cuda"), [1])
+
+
+def test_pages_follow_the_memory_that_is_free() -> None:
+    config = read_config(MODEL)
+    loaded = load_runner(MODEL, config, Memory(4096, 16, 2048, share=0.5), Hardware("cuda"), [1])
+    free, total = torch.cuda.mem_get_info()
+    footprint = loaded.footprint
+    assert footprint.pages == 4096 * 64 or (total - free) / total < 0.52
+    stated = footprint.weights_bytes + footprint.pages_bytes + footprint.workspace_bytes
+    assert torch.cuda.memory_allocated() <= 1.05 * stated
