@@ -95,7 +95,7 @@ async function ask(question) {
   const user = { role: "user", content: question };
   const body = {
     model: model.id,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...history, user],
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...(byId("memory").checked ? history : []), user],
     stream: true,
     stream_options: { include_usage: true, include_lanes: true },
     decoder: byId("decoder").value,
@@ -205,8 +205,8 @@ byId("decoder").addEventListener("change", offerKnobs);
 byId("settings").addEventListener("input", choose);
 for (const example of document.querySelectorAll(".examples button")) {
   example.addEventListener("click", () => {
-    byId("prompt").focus();
-    if (!running) ask(example.textContent);
+    startAnew();
+    ask(example.textContent);
   });
 }
 new ResizeObserver(() => follow()).observe(byId("turns"));

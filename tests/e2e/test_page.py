@@ -255,8 +255,13 @@ def test_fifty_messages_go_back_and_forth(visit: Open) -> None:
     with page.expect_request("**/v1/chat/completions") as request:
         ask(page, "The last one")
     assert len(request.value.post_data_json["messages"]) == 49
+    page.locator("#settings > summary").click()
+    page.get_by_label("Send the conversation so far").uncheck()
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "The last one")
+    assert len(request.value.post_data_json["messages"]) == 1
     assert answered(page) == "Yes, it is."
-    expect(page.get_by_text("The last one")).to_be_in_viewport()
+    expect(page.get_by_text("The last one").last).to_be_in_viewport()
     page.get_by_role("button", name="New chat").click()
     expect(page.locator("article")).to_have_count(0)
 
