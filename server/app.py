@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import BodyTooLarge, Unauthorized, error_response, install_error_handlers
 from .metrics import Metrics
 from .ops import ModelCard, ops_routes
+from .page import PATHS as PAGE_PATHS
+from .page import page_routes
 from .routes import Backend, completion_routes
 from .settings import Settings, installed_version
 from .streams import AnswerSource
@@ -23,7 +25,8 @@ __all__ = ["Lifespan", "ModelCard", "create_app"]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})  # probes and scrapers carry no key
+# Probes and scrapers carry no key, and the page is where one is typed in.
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"}) | PAGE_PATHS
 REQUEST_ID_CHARS = 128
 
 
@@ -39,6 +42,7 @@ def create_app(
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan)
     app.include_router(completion_routes(Backend(engine, text, settings, card)))
     app.include_router(ops_routes(engine, metrics, card))
+    app.include_router(page_routes())
     install_error_handlers(app, metrics.http_response)
     # The last one added is the outermost: every response has a request id, and only holders of a
     # key have their bodies read.
