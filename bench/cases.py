@@ -1,6 +1,6 @@
 """What a measured kernel is: at which size, against which library calls, and how much any version has to do.
 
-`block_cases`, `attention_cases` and `token_cases` each list theirs in a function `cases`.
+`block_cases`, `product_cases`, `attention_cases` and `token_cases` each list theirs in a function `cases`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from . import attention_cases, block_cases, token_cases
+from . import attention_cases, block_cases, product_cases, token_cases
 from .cases import DTYPE, Case, Inputs
 from .report import check_outputs, json_line, table
 from .timing import captured, cold_ms, gpu_facts, launched_ms, replay_ms, require_gpu, sets_of
@@ -56,7 +56,7 @@ def _repeated_ms(compute: Callable[[], object]) -> float:
 
 
 def all_cases(quick: bool) -> list[Case]:
-    return [case for part in (attention_cases, block_cases, token_cases) for case in part.cases(quick)]
+    return [case for part in (attention_cases, block_cases, product_cases, token_cases) for case in part.cases(quick)]
 
 
 # --- One case -----------------------------------------------------------------------------------------------

@@ -25,15 +25,35 @@ ROW = 64  # positions of a row of the usual length: decides how attention is til
 FINEST = 16  # positions between two shapes where a step's time is flat
 
 
+IN_FLIGHT = 2  # steps that may be launched before the first is collected
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """What one launch keeps until it is collected."""
+
+    host_in: Tensor  # pinned int32 [shape.words]
+    host_out: Tensor  # pinned int32 [3, projected]
+    started: torch.cuda.Event
+    ended: torch.cuda.Event
+
+    @classmethod
+    def of(cls, words: int, out: Tensor) -> Buffers:
+        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        host_in = torch.zeros(words, dtype=torch.int32).pin_memory()
+        return cls(host_in, torch.empty(out.shape, dtype=torch.int32).pin_memory(), started, ended)
+
+    def collect(self) -> tuple[np.ndarray, float]:
+        self.ended.synchronize()
+        return self.host_out.numpy(), self.started.elapsed_time(self.ended) / 1e3
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     graph: torch.cuda.CUDAGraph
-    started: torch.cuda.Event
-    ended: torch.cuda.Event
-    host_in: Tensor  # pinned int32 [shape.words]
     device_in: Tensor
-    device_out: Tensor  # int32 [3, projected]
-    host_out: Tensor  # pinned
+    device_out: Tensor
+    buffers: tuple[Buffers, ...]  # launches take them in turn
 
 
 class StepGraphs:
@@ -45,6 +65,7 @@ class StepGraphs:
         self._numerics = numerics
         self._slots = slots
         self._captured: dict[Shape, Captured] = {}
+        self._launched = 0
         self._pool: Any = None  # torch names the type of a pool only privately
 
     def shape_for(self, plan: StepPlan) -> Shape:
@@ -67,18 +88,19 @@ class StepGraphs:
             projected_tiling=self._tiling(projected),
         )
 
-    def run(self, plan: StepPlan, shape: Shape) -> tuple[np.ndarray, float]:
-        """What `compute` makes of a plan that fits `shape`: int32 [3, shape.projected], and the device's seconds."""
+    def launch(self, plan: StepPlan, shape: Shape) -> Callable[[], tuple[np.ndarray, float]]:
+        """Starts a plan that fits `shape`. What is returned waits for it: int32 [3, shape.projected] that `compute`
+        makes of it, valid until `IN_FLIGHT` more are launched, and the device's seconds."""
         step = self._captured.get(shape) or self._capture(plan, shape)
-        pack_into(step.host_in.numpy(), plan, shape)
-        step.started.record()
-        step.device_in.copy_(step.host_in, non_blocking=True)
+        buffers = step.buffers[self._launched % IN_FLIGHT]
+        self._launched += 1
+        pack_into(buffers.host_in.numpy(), plan, shape)
+        buffers.started.record()
+        step.device_in.copy_(buffers.host_in, non_blocking=True)
         step.graph.replay()
-        step.host_out.copy_(step.device_out, non_blocking=True)
-        step.ended.record()
-        step.ended.synchronize()
-        out: np.ndarray = step.host_out.numpy()
-        return out, step.started.elapsed_time(step.ended) / 1e3
+        buffers.host_out.copy_(step.device_out, non_blocking=True)
+        buffers.ended.record()
+        return buffers.collect
 
     def graph(self, shape: Shape) -> torch.cuda.CUDAGraph:
         return self._captured[shape].graph
@@ -93,9 +115,9 @@ class StepGraphs:
         return Tiling(shape, tile_queries(shape, config.heads, config.kv_heads))
 
     def _capture(self, plan: StepPlan, shape: Shape) -> Captured:
-        host_in = torch.zeros(shape.words, dtype=torch.int32).pin_memory()
-        pack_into(host_in.numpy(), plan, shape)
-        device_in = host_in.cuda()
+        words = np.zeros(shape.words, np.int32)
+        pack_into(words, plan, shape)
+        device_in = torch.from_numpy(words).cuda()
         # Kernels compile, and libraries take their workspaces, on the warm-up. It computes nothing for anyone: without
         # a span nothing commits, and the step itself writes the same keys and values once more.
         idle = device_in.clone()
@@ -113,9 +135,8 @@ class StepGraphs:
         with torch.cuda.graph(graph, pool=self._pool):
             device_out = self._compute(batch_of(device_in, shape.sections(), shape))
         self._pool = graph.pool()
-        host_out = torch.empty(device_out.shape, dtype=torch.int32).pin_memory()
-        started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._captured[shape] = Captured(graph, started, ended, host_in, device_in, device_out, host_out)
+        buffers = tuple(Buffers.of(shape.words, device_out) for _ in range(IN_FLIGHT))
+        self._captured[shape] = Captured(graph, device_in, device_out, buffers)
         return self._captured[shape]
 
 

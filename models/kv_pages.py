@@ -27,8 +27,9 @@ class KvPages:
         """Of one page, in all layers."""
         return 2 * config.layers * page_size * config.kv_heads * config.head_dim * dtype.itemsize
 
-    def assign(self, slot: int, pages: tuple[int, ...]) -> None:
-        self.table[slot, : len(pages)] = torch.tensor(pages, dtype=torch.int32).to(self.table.device)
+    def assign(self, slot: int, pages: Tensor) -> None:
+        """pages [any] int32."""
+        self.table[slot, : len(pages)].copy_(pages, non_blocking=True)
 
     def places(self, batch: Batch) -> Tensor:
         """Where each token's keys and values go: [T] int64, `page * page_size + offset`; negative for padding."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..kernels import ops
-from ..scheduler.contract import GREEDY, Row, Span, StepPlan, StepResult, Transfer
+from ..scheduler.contract import GREEDY, Ints, Row, Span, StepPlan, StepResult, Transfer
 from .graphs import StepGraphs
 from .kv_pages import KvPages
 from .llada import Llada
@@ -38,17 +39,28 @@ class Runner:
         on_gpu = self._device.type == "cuda"
         self._graphs = StepGraphs(self._compute, config, network.numerics, slots) if on_gpu else None
 
-    @torch.inference_mode()
+    @property
+    def on_gpu(self) -> bool:
+        return self._graphs is not None
+
     def execute(self, plan: StepPlan) -> StepResult:
+        return self.launch(plan)()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """Starts a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
+        CPU it computes the plan."""
         self._place(plan)
-        if self._graphs is not None:
-            out, seconds = self._graphs.run(plan, self._graphs.shape_for(plan))
-        else:
-            started = time.perf_counter()
-            out = self._compute(pack(plan, self._device)).numpy()
-            seconds = time.perf_counter() - started
-        tokens, proposals, confidence = out[:, : measure(plan)[2]].copy()
-        return StepResult(tokens, proposals, confidence.view(np.float32), seconds)
+        if self._graphs is None:
+            return partial(self._compute_now, plan)
+        collect, count = self._graphs.launch(plan, self._graphs.shape_for(plan)), measure(plan)[2]
+        return lambda: _result(*collect(), count)
+
+    @torch.inference_mode()
+    def _compute_now(self, plan: StepPlan) -> StepResult:
+        started = time.perf_counter()
+        out = self._compute(pack(plan, self._device)).numpy()
+        return _result(out, time.perf_counter() - started, measure(plan)[2])
 
     def step_seconds(self, tokens: int) -> float:
         """How long a step of about so many positions takes: the better of two, in rows of about `ROW` positions.
@@ -82,8 +94,13 @@ class Runner:
         for placement in plan.placements:
             canvas = self._canvases[placement.slot]
             canvas.fill_(self._network.config.mask_id)
-            canvas[: len(placement.prompt)] = torch.from_numpy(placement.prompt).to(self._device)
-            self._pages.assign(placement.slot, placement.pages)
+            canvas[: len(placement.prompt)].copy_(self._staged(placement.prompt), non_blocking=True)
+            self._pages.assign(placement.slot, self._staged(np.array(placement.pages, np.int32)))
+
+    def _staged(self, numbers: Ints) -> Tensor:
+        """Where a copy to the device can take them from without waiting for the steps in flight."""
+        staged = torch.from_numpy(numbers)
+        return staged.pin_memory() if self.on_gpu else staged
 
     def _logits(self, batch: Batch) -> Tensor:
         return self._network.logits(self._network.hidden(self._canvases, batch, self._pages))
@@ -111,3 +128,8 @@ class Runner:
             batch.last_free,
         )
         return torch.stack((held.int(), found.proposals.int(), found.confidence.float().view(torch.int32)))
+
+
+def _result(out: Ints, device_s: float, count: int) -> StepResult:
+    tokens, proposals, confidence = out[:, :count].copy()
+    return StepResult(tokens, proposals, confidence.view(np.float32), device_s)

@@ -11,6 +11,7 @@ This makes answers depend on load, so it is only for requests that ask for it (k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,6 +45,19 @@ class StepCost:
         """Seconds of a step of `tokens` positions."""
         beyond = max(0.0, tokens - float(self._tokens[-1]))
         return float(np.interp(tokens, self._tokens, self._seconds)) + beyond * self._slope
+
+
+@dataclass(frozen=True, slots=True)
+class Halving:
+    """Whether two steps of half the positions take hardly longer than one of all: then one can be computed while the
+    host is busy with the other, and the device never waits."""
+
+    cost: StepCost
+    loss: float = 0.05  # share of a step's time that may be lost so; the host's share is about as large
+
+    def pays(self, positions: float) -> bool:
+        """Where a step's time is flat it does not."""
+        return 2 * self.cost(positions / 2) <= (1 + self.loss) * self.cost(positions)
 
 
 class Yields:

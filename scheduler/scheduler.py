@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .boundaries import Bools
-from .budget import Budget
+from .budget import Budget, Halving
 from .caches import Progress
 from .contract import Ints, Placement, Row, Span, StepPlan, StepResult
 from .digest import lane_facts
@@ -44,16 +44,19 @@ class Update:
 
 
 class Scheduler:
-    def __init__(self, limits: Limits, vocabulary: Vocabulary, budget: Budget | None = None) -> None:
-        """`budget` is for requests with block_length 'auto'."""
+    def __init__(
+        self, limits: Limits, vocabulary: Vocabulary, budget: Budget | None = None, halving: Halving | None = None
+    ) -> None:
+        """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight."""
         self.limits = limits
         self.budget = budget
+        self.halving = halving
         self.slots = Pool(limits.slots)
         self.pages = Pool(limits.pages)
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
         self._vocabulary = vocabulary
-        self._in_flight: list[Work] = []
+        self._flights: deque[list[Work]] = deque()  # the works of each step in flight
         self._step = 0
 
     @property
@@ -85,35 +88,42 @@ class Scheduler:
             self._release(sequence)
 
     def plan(self) -> StepPlan | None:
-        """The next step, or None if nothing is left to do."""
-        if self._in_flight:
+        """The next step, or None: nothing is left to do, or all of it waits for a step in flight."""
+        if self._flights and self.halving is None:
             raise RuntimeError("the step in flight must be committed or failed first")
         self._admit()
+        self._lengthen()
+        free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
+        works = [self._work(sequence) for sequence in sorted(free, key=_longest_waiting)]
         rows: list[Row] = []
         placements: list[Placement] = []
-        room = self.limits.step_tokens
-        self._lengthen()
-        for sequence in sorted(self.running.values(), key=_longest_waiting):
-            work = self._work(sequence)
+        flight: list[Work] = []
+        room = self._room(works)
+        for work in works:
+            sequence = work.sequence
             if work.tokens <= room:
                 room -= work.tokens
                 rows += work.rows
                 placements += sequence.layout.placements
                 sequence.layout.placements.clear()
                 sequence.move(State.STEPPING)
-                self._in_flight.append(work)
-        return StepPlan(tuple(placements), tuple(rows)) if rows else None
+                flight.append(work)
+        if not flight:
+            return None
+        self._flights.append(flight)
+        return StepPlan(tuple(placements), tuple(rows))
 
     def commit(self, result: StepResult) -> list[Update]:
-        """Take in a step: lanes advance, final tokens are handed out, what ended is freed."""
+        """Take in the oldest step in flight: lanes advance, final tokens are handed out, what ended is freed."""
         self._step += 1
-        self._write(result)
-        self._foresee(result)
-        self._learn()
-        driven = [work for work in self._in_flight if work.window.drives]
+        flight = self._flights[0]
+        self._write(flight, result)
+        self._foresee(flight, result)
+        self._learn(flight)
+        driven = [work for work in flight if work.window.drives]
         facts = iter(lane_facts([work.sequence.view() for work in driven], self._vocabulary))
         updates = []
-        for work in self._in_flight:
+        for work in flight:
             sequence = work.sequence
             progress = Progress(0, 0, work.reach.frontier)
             if work.window.drives:
@@ -121,13 +131,13 @@ class Scheduler:
             frame = sequence.count(work, progress)
             sequence.served_at = self._step
             updates.append(self._update(sequence, frame))
-        self._in_flight.clear()
+        self._flights.popleft()
         return updates
 
-    def fail(self) -> list[Update]:
-        """The step in flight raised: end the requests it carried, and only those."""
+    def fail(self, newest: bool = False) -> list[Update]:
+        """The oldest step in flight, or the `newest`, raised: end the requests it carried, and only those."""
         updates = []
-        for work in self._in_flight:
+        for work in self._flights.pop() if newest else self._flights.popleft():
             sequence = work.sequence
             if sequence.state is State.FINISHED:  # it had ended, but what the commit would have told is lost
                 sequence.outcome = Outcome.FAILED
@@ -135,7 +145,6 @@ class Scheduler:
                 sequence.outcome = sequence.outcome or Outcome.FAILED
                 self._release(sequence)
             updates.append(Update(sequence, sequence.canvas[:0], sequence.outcome))
-        self._in_flight.clear()
         return updates
 
     def check_integrity(self) -> None:
@@ -160,6 +169,16 @@ class Scheduler:
             sequence.served_at = self._step
             sequence.move(State.RUNNING)
             self.running[sequence.id] = sequence
+
+    def _room(self, works: list[Work]) -> int:
+        """Positions that the next step may compute: all the limits allow, or half of the work where two steps fly."""
+        if self.halving is None or not works:
+            return self.limits.step_tokens
+        wanted = sum(work.tokens for work in works)
+        flying = sum(work.tokens for flight in self._flights for work in flight)
+        if not self.halving.pays(wanted + flying):
+            return 0 if self._flights else self.limits.step_tokens
+        return min(self.limits.step_tokens, max(works[0].tokens, -(-(wanted + flying) // 2)))
 
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
@@ -203,35 +222,35 @@ class Scheduler:
         open_ = sequence.tree.masks(0, sequence.tree.limit) if sequence.request.decoder.adaptive else 0
         return Work(sequence, window, reach, sequence.layout.rows(sequence, window), open_)
 
-    def _write(self, result: StepResult) -> None:
+    def _write(self, flight: list[Work], result: StepResult) -> None:
         """Copies the result into the canvases."""
         offset = 0
-        for work in self._in_flight:
+        for work in flight:
             sequence, prompt = work.sequence, work.sequence.prompt_length
             for span in (span for row in work.rows for span in row.spans):
                 part = slice(offset, offset := offset + span.end - span.start)
                 sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
 
-    def _learn(self) -> None:
-        """Tells the budget what the step in flight brought the requests that adapt to the load."""
-        adaptive = [work for work in self._in_flight if work.sequence.request.decoder.adaptive]
+    def _learn(self, flight: list[Work]) -> None:
+        """Tells the budget what a step brought the requests that adapt to the load."""
+        adaptive = [work for work in flight if work.sequence.request.decoder.adaptive]
         if self.budget is not None and adaptive:
             commits = sum(work.open - work.sequence.tree.masks(0, work.sequence.tree.limit) for work in adaptive)
             self.budget.observe(len(adaptive), sum(work.tokens for work in adaptive), commits)
 
-    def _foresee(self, result: StepResult) -> None:
+    def _foresee(self, flight: list[Work], result: StepResult) -> None:
         """Tells each request where the network is about to end its answer: the first open position at which it
         proposes an end token with enough confidence."""
         ends = (self._vocabulary.classes[result.proposals] & END) != 0
         ends &= result.tokens == self._vocabulary.mask_id
-        first = self._first_ends(ends, result) if ends.any() else {}
-        for work in self._in_flight:
+        first = self._first_ends(flight, ends, result) if ends.any() else {}
+        for work in flight:
             if work.window.drives:  # others have seen nothing new, alone or in company
                 work.sequence.foresee(first.get(work.sequence.id))
 
-    def _first_ends(self, ends: Bools, result: StepResult) -> dict[int, int]:
+    def _first_ends(self, flight: list[Work], ends: Bools, result: StepResult) -> dict[int, int]:
         """Of each request with one, the first of the positions `ends` [n] that count, absolute."""
-        spans = [(work, span) for work in self._in_flight for row in work.rows for span in row.spans]
+        spans = [(work, span) for work in flight for row in work.rows for span in row.spans]
         sizes = [span.end - span.start for _, span in spans]
         # A refine lane may not end the answer, whatever it proposes.
         ends &= result.confidence >= np.repeat([_end_threshold(work, span) for work, span in spans], sizes)

@@ -15,13 +15,14 @@ from ..models.config import ModelConfig, ModelError, read_config
 from ..models.memory import Footprint, Memory
 from ..models.registry import Hardware, find_model, load_runner
 from ..scheduler.boundaries import Boundary
-from ..scheduler.budget import Budget, StepCost
+from ..scheduler.budget import Budget, Halving, StepCost
 from ..scheduler.decoders import METHODS, RULES
 from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.vocabulary import Vocabulary
 from .app import ModelCard, create_app
-from .engine import Device, Engine
+from .device import Device
+from .engine import Engine
 from .metrics import Metrics
 from .settings import Settings
 from .text import Text
@@ -87,9 +88,11 @@ def build_parts(settings: Settings) -> Parts:
     seconds = list(worker.map(runner.step_seconds, sizes))
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
     warn_of_missing_boundaries(vocabulary)
-    scheduler = Scheduler(limits, vocabulary, Budget(StepCost(sizes, seconds)))
+    cost = StepCost(sizes, seconds)
+    scheduler = Scheduler(limits, vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None)
     metrics = Metrics(pages_total=limits.pages)
-    engine = Engine(scheduler, Device(runner, worker), text, metrics, settings.decoder)
+    device = Device(runner, worker, runner.launch if runner.on_gpu else None)
+    engine = Engine(scheduler, device, text, metrics, settings.decoder)
     return Parts(engine, text, metrics, limits, loaded.footprint)
 
 

@@ -7,13 +7,12 @@ import itertools
 import logging
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import deque
 from typing import Self
 
 import numpy as np
 
-from ..scheduler.contract import Executor, Sampling, StepPlan, StepResult
+from ..scheduler.contract import Sampling, StepPlan
 from ..scheduler.decoders import resolve
 from ..scheduler.knobs import KnobError
 from ..scheduler.request import Outcome, Request, Sequence
@@ -21,6 +20,7 @@ from ..scheduler.scheduler import QueueFull, Scheduler, Update
 from ..scheduler.tree import Role
 from . import errors
 from .detokenizer import AnswerText
+from .device import Device, Waiter
 from .lanes import Watcher
 from .metrics import Metrics, RequestReport, StepReport
 from .streams import AnswerOptions, Delta, Finish, Usage
@@ -28,18 +28,6 @@ from .text import Text
 
 FINISH = {Outcome.STOP: Finish.STOP, Outcome.LENGTH: Finish.LENGTH}
 RETRY_AFTER_S = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """An executor and the one thread in which it was made and runs."""
-
-    executor: Executor
-    worker: ThreadPoolExecutor
-
-    async def execute(self, plan: StepPlan) -> StepResult:
-        """The one hop of a step."""
-        return await asyncio.get_running_loop().run_in_executor(self.worker, self.executor.execute, plan)
 
 
 class Engine:
@@ -134,30 +122,49 @@ class Engine:
                 answer.fail()
 
     async def _steps(self) -> None:
+        """Launch what can be planned, hand out what the last step brought while the device computes, then take in the
+        next."""
+        flights: deque[tuple[StepPlan, Waiter]] = deque()
+        updates: list[Update] = []
         started = time.perf_counter()
         while True:
-            plan = self._scheduler.plan()
-            if plan is None:
-                if self._draining:
-                    return
-                self._work.clear()
-                await self._work.wait()
-                started = time.perf_counter()
+            await self._launch(flights)
+            self._deliver(updates)
+            if not flights:
+                updates = []
+                if self._scheduler.idle:
+                    if self._draining:
+                        return
+                    self._work.clear()
+                    await self._work.wait()
+                    started = time.perf_counter()
                 continue
+            plan, waiter = flights.popleft()
             try:
-                result = await self._device.execute(plan)
+                result = await self._device.collect(waiter)
                 updates = self._scheduler.commit(result)
             except Exception:
-                # Whatever went wrong, it concerns the requests of this step and no other.
                 logging.getLogger(__name__).exception("a step failed")
-                self._metrics.step_failed()
-                self._deliver(self._scheduler.fail())
-                self._observe_load()
+                updates = self._failed(newest=False)
                 continue
-            self._deliver(updates)
             step_s, started = time.perf_counter() - started, time.perf_counter()
             committed = sum(len(update.tokens) for update in updates)
             self._observe(plan, committed, result.device_s, step_s - result.device_s)
+
+    async def _launch(self, flights: deque[tuple[StepPlan, Waiter]]) -> None:
+        while len(flights) < self._device.depth and (plan := self._scheduler.plan()) is not None:
+            try:
+                flights.append((plan, await self._device.launch(plan)))
+            except Exception:
+                logging.getLogger(__name__).exception("a step could not start")
+                self._deliver(self._failed(newest=True))
+
+    def _failed(self, newest: bool) -> list[Update]:
+        """Whatever went wrong, it concerns the requests of that step and no other."""
+        self._metrics.step_failed()
+        updates = self._scheduler.fail(newest)
+        self._observe_load()
+        return updates
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from asynclane.models.config import read_config
 from asynclane.models.memory import Memory
 from asynclane.models.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import Executor, Sampling
+from asynclane.scheduler.budget import Halving
+from asynclane.scheduler.contract import Executor, Sampling, StepPlan
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Request, Sequence
@@ -47,9 +49,15 @@ class Ask:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def run(runner: Executor, vocabulary: Vocabulary, asks: Many[Ask], limits: Limits = LIMITS) -> list[Sequence]:
-    """All of `asks` at once, to their ends."""
-    scheduler = Scheduler(limits, vocabulary)
+def run(
+    runner: Executor,
+    vocabulary: Vocabulary,
+    asks: Many[Ask],
+    limits: Limits = LIMITS,
+    halving: Halving | None = None,
+) -> list[Sequence]:
+    """All of `asks` at once, to their ends; with `halving`, two steps in flight."""
+    scheduler = Scheduler(limits, vocabulary, halving=halving)
     sequences = [
         scheduler.add(
             Request(
@@ -62,7 +70,12 @@ def run(runner: Executor, vocabulary: Vocabulary, asks: Many[Ask], limits: Limit
         )
         for number, ask in enumerate(asks)
     ]
-    while (plan := scheduler.plan()) is not None:
-        scheduler.commit(runner.execute(plan))
+    flights: deque[StepPlan] = deque()
+    while True:
+        while len(flights) < (1 if halving is None else 2) and (plan := scheduler.plan()) is not None:
+            flights.append(plan)
+        if not flights:
+            break
+        scheduler.commit(runner.execute(flights.popleft()))
     scheduler.check_integrity()
     return sequences

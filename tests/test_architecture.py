@@ -28,6 +28,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/cli.py": {"clients"},
     "bench/attention_cases.py": {"kernels"},
     "bench/block_cases.py": {"kernels"},
+    "bench/product_cases.py": {"kernels"},
     "bench/token_cases.py": {"kernels"},
     "bench/checkpoint.py": {"models"},
     "bench/offline.py": {"models"},

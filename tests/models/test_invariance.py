@@ -7,6 +7,7 @@ import random
 import pytest
 
 from asynclane.models.runner import Runner
+from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import Sampling
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.vocabulary import Vocabulary
@@ -49,6 +50,14 @@ def crowd(sampled: bool) -> list[Ask]:
         prompt = text.encode_chat([{"role": "user", "content": question}])
         asks.append(Ask(prompt, 64 + 32 * (number % 3 == 1), name, knobs, hot if sampled else Sampling()))
     return asks
+
+
+def test_two_steps_in_flight_change_no_answer(runner: Runner, vocabulary: Vocabulary) -> None:
+    asks = crowd(sampled=True)[:10]
+    always = Halving(StepCost([1, 1000], [0.001, 1.0]))
+    for one, two in zip(run(runner, vocabulary, asks), run(runner, vocabulary, asks, halving=always), strict=True):
+        assert one.canvas.tolist() == two.canvas.tolist()
+        assert (one.steps, one.computed_tokens) == (two.steps, two.computed_tokens)
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["argmax", "seeded"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from asynclane.scheduler.budget import Budget, StepCost
+from asynclane.scheduler.budget import Budget, Halving, StepCost
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import Decoder, resolve
 from asynclane.scheduler.knobs import KnobError
@@ -56,17 +57,23 @@ def decoder_for(name: str, knobs: dict[str, Any], length: int) -> Decoder:
     return resolve(name, {**knobs, **fitting}, length)
 
 
+def halving_for(depth: int) -> Halving | None:
+    return Halving(COST, loss=1.0) if depth > 1 else None
+
+
 class Schedules(RuleBasedStateMachine):
     """Random arrivals, departures at any moment, steps that fail, and rows larger than what is left of a step."""
 
+    depth = 1  # steps in flight
+
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(LIMITS, vocabulary(), Budget(COST))
+        self.scheduler = Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(self.depth))
         self.executor = random_executor(seed=7)
         self.asked: dict[int, Sequence] = {}
         self.ended: dict[int, Outcome] = {}
         self.streamed: dict[int, list[int]] = {}
-        self.plan: StepPlan | None = None
+        self.flights: deque[StepPlan] = deque()
 
     @rule(
         prompt=st.integers(1, 60),
@@ -83,24 +90,28 @@ class Schedules(RuleBasedStateMachine):
         self.asked[number] = self.scheduler.add(request)
         self.streamed[number] = []
 
-    @precondition(lambda self: self.plan is None)
+    @precondition(lambda self: len(self.flights) < self.depth)
     @rule()
     def plan_step(self) -> None:
-        self.plan = self.scheduler.plan()
-        assert self.plan is None or 0 < self.plan.tokens <= LIMITS.step_tokens
+        plan = self.scheduler.plan()
+        assert plan is not None or self.flights or self.scheduler.idle
+        if plan is not None:
+            assert 0 < plan.tokens <= LIMITS.step_tokens
+            self.flights.append(plan)
 
-    @precondition(lambda self: self.plan is not None)
+    @precondition(lambda self: bool(self.flights))
     @rule()
     def commit_step(self) -> None:
-        assert self.plan is not None
-        self._take(self.scheduler.commit(self.executor.execute(self.plan)))
-        self.plan = None
+        self._take(self.scheduler.commit(self.executor.execute(self.flights.popleft())))
 
-    @precondition(lambda self: self.plan is not None)
-    @rule()
-    def step_raises(self) -> None:
-        self._take(self.scheduler.fail())
-        self.plan = None
+    @precondition(lambda self: bool(self.flights))
+    @rule(newest=st.booleans())
+    def step_raises(self, newest: bool) -> None:
+        self._take(self.scheduler.fail(newest))
+        if newest:
+            self.flights.pop()
+        else:
+            self.flights.popleft()
 
     @rule(pick=st.randoms(use_true_random=False))
     def leave(self, pick: random.Random) -> None:
@@ -140,9 +151,9 @@ class Schedules(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for _ in range(4000):
-            if self.plan is None:
-                self.plan = self.scheduler.plan()
-            if self.plan is None:
+            while len(self.flights) < self.depth and (plan := self.scheduler.plan()) is not None:
+                self.flights.append(plan)
+            if not self.flights:
                 break
             self.commit_step()
         assert self.scheduler.idle, "a request starved"
@@ -152,6 +163,16 @@ class Schedules(RuleBasedStateMachine):
 
 Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestSchedules = Schedules.TestCase
+
+
+class TwoInFlight(Schedules):
+    """The same while a second step is planned before the first is committed."""
+
+    depth = 2
+
+
+TwoInFlight.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestTwoInFlight = TwoInFlight.TestCase
 
 
 def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
@@ -172,7 +193,9 @@ def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
 def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once() -> None:
     for seed in range(2000):
         rng = random.Random(seed)
-        scheduler, executor = Scheduler(LIMITS, vocabulary(), Budget(COST)), random_executor(seed)
+        depth = 1 + seed % 2
+        scheduler, executor = Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(depth)), random_executor(seed)
+        flights: deque[StepPlan] = deque()
         ended: list[int] = []
         sequences: list[Sequence] = []
         for number in range(rng.randint(1, 6)):
@@ -180,7 +203,11 @@ def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once
             length = rng.randint(1, 24)
             prompt = np.full(rng.randint(1, 30), 6, np.int32)
             sequences.append(scheduler.add(Request(number, prompt, length, decoder_for(name, knobs, length))))
-        while (plan := scheduler.plan()) is not None:
+        while True:
+            while len(flights) < depth and (plan := scheduler.plan()) is not None:
+                flights.append(plan)
+            if not flights:
+                break
             if rng.random() < 0.05:
                 leaver = rng.choice(sequences)
                 alive = leaver.state is not State.FINISHED
@@ -188,6 +215,7 @@ def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once
                 if alive and leaver.state is State.FINISHED:  # held nothing in this step: gone without an update
                     ended.append(leaver.id)
             failed = rng.random() < 0.02
+            plan = flights.popleft()
             updates = scheduler.fail() if failed else scheduler.commit(executor.execute(plan))
             ended += [u.sequence.id for u in updates if u.outcome is not None]
             scheduler.check_integrity()

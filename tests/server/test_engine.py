@@ -7,11 +7,13 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from asynclane.models.registry import EMBEDDED
+from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Sequence
@@ -19,7 +21,8 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server import errors
 from asynclane.server.detokenizer import AnswerText
-from asynclane.server.engine import Device, Engine
+from asynclane.server.device import Device
+from asynclane.server.engine import Engine
 from asynclane.server.metrics import Metrics
 from asynclane.server.streams import Answer, AnswerOptions, Delta, Finish
 from asynclane.server.text import Text
@@ -52,14 +55,17 @@ class GatedExecutor:
 class Bench:
     """An engine over a scripted device that answers `ANSWER`, a few tokens a step."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, depth: int) -> None:
         self.text = text
+        self.depth = depth
         self.ids = [*text.encode(ANSWER), *[min(text.end_ids)] * 300]
         self.prompt = text.encode("Say something.")
         self.executor = GatedExecutor(ScriptedExecutor(self._propose, length=256))
         self.executor.inner.mask = text.mask_id
-        self.scheduler = Scheduler(LIMITS, Vocabulary(text.pieces, text.mask_id, text.end_ids))
-        device = Device(self.executor, ThreadPoolExecutor(max_workers=1))
+        halving = Halving(StepCost([1, 1000], [0.001, 1.0])) if depth > 1 else None
+        self.scheduler = Scheduler(LIMITS, Vocabulary(text.pieces, text.mask_id, text.end_ids), halving=halving)
+        start = (lambda plan: partial(self.executor.execute, plan)) if depth > 1 else None
+        device = Device(self.executor, ThreadPoolExecutor(max_workers=1), start)
         self.engine = Engine(self.scheduler, device, text, Metrics(LIMITS.pages), "asynclane")
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
@@ -81,9 +87,9 @@ def text() -> Text:
     return Text(EMBEDDED / "tiny-llada")
 
 
-@pytest.fixture
-def bench(text: Text) -> Bench:
-    return Bench(text)
+@pytest.fixture(params=[1, 2], ids=["one-in-flight", "two-in-flight"])
+def bench(text: Text, request: pytest.FixtureRequest) -> Bench:
+    return Bench(text, request.param)
 
 
 @asynccontextmanager
@@ -151,11 +157,32 @@ async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> 
         third = asyncio.create_task(read(bench.ask()))
         bench.executor.fail_next = True
         bench.executor.open()
-        for lost in (first, second):
+        for lost in (first, second)[: 3 - bench.depth]:
             with pytest.raises(errors.EngineFailure):
                 await lost
-        assert "".join(delta.text for delta in await third) == ANSWER
+        for spared in (first, second, third)[3 - bench.depth :]:
+            assert "".join(delta.text for delta in await spared) == ANSWER
         assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Text) -> None:
+    bench, refusals = Bench(text, depth=2), iter([True])
+
+    def start(plan: StepPlan) -> Callable[[], StepResult]:
+        if next(refusals, False):
+            raise RuntimeError("no memory")
+        return partial(bench.executor.execute, plan)
+
+    bench.engine = Engine(
+        bench.scheduler, Device(bench.executor, ThreadPoolExecutor(1), start), text, Metrics(), "asynclane"
+    )
+    bench.executor.open()
+    async with running(bench):
+        first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
+        with pytest.raises(errors.EngineFailure):
+            await first
+        assert "".join(delta.text for delta in await second) == ANSWER
     assert bench.empty
 
 

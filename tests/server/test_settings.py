@@ -31,11 +31,17 @@ def test_a_flag_beats_the_environment_which_beats_the_default() -> None:
 
 @pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
 def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object]) -> None:
+    flag, variable = "--" + field.name.replace("_", "-"), f"ASYNCLANE_{field.name.upper()}"
+    if field.metadata["type"] is bool:
+        assert getattr(read(flag, **{variable: "off"}), field.name) is True
+        assert getattr(read("--no-" + flag[2:], **{variable: "on"}), field.name) is False
+        assert [getattr(read(**{variable: word}), field.name) for word in ("on", "TRUE", "0")] == [True, True, False]
+        return
     choices = field.metadata.get("choices")
-    value = choices[-1] if choices else "77"
+    value = choices[-1] if choices else "77" if field.metadata.get("high", 77) >= 77 else "0.5"
     expected = field.metadata["type"](value)
-    assert getattr(read("--" + field.name.replace("_", "-"), value), field.name) == expected
-    assert getattr(read(**{f"ASYNCLANE_{field.name.upper()}": value}), field.name) == expected
+    assert getattr(read(flag, value), field.name) == expected
+    assert getattr(read(**{variable: value}), field.name) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,6 +52,13 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
         (["--dtype", "int8"], {}, "--dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
         (["--max-model-len", "0"], {}, "--max-model-len must be from 2"),
         (["--api-key", ""], {}, "--api-key must not be empty"),
+        (
+            [],
+            {"ASYNCLANE_DETERMINISTIC": "yes"},
+            "ASYNCLANE_DETERMINISTIC must be one of on, off, true, false, 1, 0, not",
+        ),
+        (["--gpu-memory-utilization", "1.5"], {}, "--gpu-memory-utilization must be from 0.01 to 1, not 1.5"),
+        (["--quantization", "int4"], {}, "--quantization must be one of fp8, not 'int4'"),
         ([], {"ASYNCLANE_API_KEY": ""}, "ASYNCLANE_API_KEY must not be empty"),
         ([], {"ASYNCLANE_MAX_NUM_SEQS": "1.5"}, "ASYNCLANE_MAX_NUM_SEQS must be a number, not '1.5'"),
         ([], {"ASYNCLANE_PORT": "tcp://10.0.0.1:8000"}, "enableServiceLinks: false"),

@@ -1,0 +1,35 @@
+"""The one thread that talks to the device: a step is launched from it, and waited for in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from ..scheduler.contract import Executor, StepPlan, StepResult
+
+Waiter = Callable[[], StepResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An executor and the one thread in which it was made and runs. With `start`, which begins a plan and returns what
+    waits for its result, two steps may be in flight."""
+
+    executor: Executor
+    worker: ThreadPoolExecutor
+    start: Callable[[StepPlan], Waiter] | None = None
+
+    @property
+    def depth(self) -> int:
+        return 1 if self.start is None else 2
+
+    async def launch(self, plan: StepPlan) -> Waiter:
+        if self.start is None:
+            return partial(self.executor.execute, plan)
+        return await asyncio.get_running_loop().run_in_executor(self.worker, self.start, plan)
+
+    async def collect(self, waiter: Waiter) -> StepResult:
+        return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)

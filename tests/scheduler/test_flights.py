@@ -1,0 +1,77 @@
+"""Two steps fly where halves of the work take hardly longer than the whole: the device never waits for the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from asynclane.scheduler.budget import Halving, StepCost
+from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.request import Request
+from asynclane.scheduler.scheduler import Scheduler
+
+from ..fakes import random_executor, vocabulary
+
+LIMITS = Limits(slots=8, pages=400, page_size=8, step_tokens=2000, max_model_len=400, max_queue=8)
+LINEAR = Halving(StepCost([0, 1000], [1e-6, 1.0]))
+FLAT = Halving(StepCost([0, 1000], [1.0, 1.01]))
+
+
+def scheduler_with(halving: Halving | None, prompts: list[int]) -> Scheduler:
+    scheduler = Scheduler(LIMITS, vocabulary(), halving=halving)
+    decoder = resolve("llada", {"block_length": 16}, 64)
+    for number, size in enumerate(prompts):
+        scheduler.add(Request(number, np.full(size, 6, np.int32), 64, decoder))
+    return scheduler
+
+
+def planned(scheduler: Scheduler) -> StepPlan:
+    plan = scheduler.plan()
+    assert plan is not None
+    return plan
+
+
+def test_each_of_two_steps_carries_half_of_the_work() -> None:
+    scheduler = scheduler_with(LINEAR, [100] * 8)
+    first, second = planned(scheduler), planned(scheduler)
+    assert first.tokens == second.tokens
+    assert {row.slot for row in first.rows}.isdisjoint(row.slot for row in second.rows)
+    assert scheduler.plan() is None
+
+
+def test_no_step_takes_more_than_half_of_the_work() -> None:
+    prompts = [20, 300, 20, 20, 100, 30, 20]
+    scheduler, executor = scheduler_with(LINEAR, prompts), random_executor(3, end_share=0.0)
+    everything = sum(prompts) + 64 * len(prompts)  # without a cache every step computes all of a request
+    plans = [planned(scheduler), planned(scheduler)]
+    for _ in range(20):
+        assert all(plan.tokens <= everything // 2 for plan in plans)
+        scheduler.commit(executor.execute(plans.pop(0)))
+        plans.append(planned(scheduler))
+
+
+def test_where_a_steps_time_is_flat_one_step_carries_all() -> None:
+    scheduler = scheduler_with(FLAT, [100] * 8)
+    assert len(planned(scheduler).rows) == 8
+    assert scheduler.plan() is None
+
+
+def test_a_request_larger_than_half_of_the_work_gets_its_turn() -> None:
+    scheduler, executor = scheduler_with(LINEAR, [330, 5, 5]), random_executor(3, end_share=0.0)
+    seen = set()
+    plans = [planned(scheduler)]
+    for _ in range(6):
+        seen |= {row.slot for plan in plans for row in plan.rows}
+        while len(plans) < 2 and (plan := scheduler.plan()) is not None:
+            plans.append(plan)
+        scheduler.commit(executor.execute(plans.pop(0)))
+    assert len(seen) == 3
+
+
+def test_without_halving_a_step_in_flight_must_end_first() -> None:
+    scheduler = scheduler_with(None, [100] * 2)
+    planned(scheduler)
+    with pytest.raises(RuntimeError, match="must be committed or failed first"):
+        scheduler.plan()
