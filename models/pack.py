@@ -116,14 +116,15 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(5, -1)
         parts["draws"] = draws.reshape(-1)
     visible = np.asarray(parts["visible"])
+    sections = shape.sections()
     for name, tiling, starts in (
         ("tiles", shape.tiling, parts["row_starts"]),
         ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
     ):
-        capacity = shape.sections()[name] // 2
+        capacity = sections[name] // 2
         parts[name] = row_tiles(np.diff(starts), tiling.queries, capacity, visible).reshape(-1)
     start = 0
-    for name, size in shape.sections().items():
+    for name, size in sections.items():
         part = parts[name]
         if len(part) > size:
             raise ValueError(f"{len(part)} words of {name} do not fit a shape with {size}")

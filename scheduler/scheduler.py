@@ -98,11 +98,12 @@ class Scheduler:
         rows: list[Row] = []
         placements: list[Placement] = []
         flight: list[Work] = []
-        room = self._room(works)
+        room, share = self.limits.step_tokens, self._share(works)
         for work in works:
             sequence = work.sequence
-            if work.tokens <= room:
+            if share > 0 and work.tokens <= room:
                 room -= work.tokens
+                share -= work.tokens
                 rows += work.rows
                 placements += sequence.layout.placements
                 sequence.layout.placements.clear()
@@ -170,15 +171,16 @@ class Scheduler:
             sequence.move(State.RUNNING)
             self.running[sequence.id] = sequence
 
-    def _room(self, works: list[Work]) -> int:
-        """Positions that the next step may compute: all the limits allow, or half of the work where two steps fly."""
-        if self.halving is None or not works:
-            return self.limits.step_tokens
+    def _share(self, works: list[Work]) -> int:
+        """Positions at which the next step has enough: all there are, or half of the work where two steps fly. The
+        request that reaches it still goes, since one left out would lose a turn."""
         wanted = sum(work.tokens for work in works)
+        if self.halving is None:
+            return wanted
         flying = sum(work.tokens for flight in self._flights for work in flight)
-        if not self.halving.pays(wanted + flying):
-            return 0 if self._flights else self.limits.step_tokens
-        return min(self.limits.step_tokens, max(works[0].tokens, -(-(wanted + flying) // 2)))
+        if self.halving.pays(wanted + flying):
+            return -(-(wanted + flying) // 2)
+        return 0 if self._flights else wanted
 
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""

@@ -1,4 +1,4 @@
-"""The one thread that talks to the device: a step is launched from it, and waited for in it."""
+"""How the engine reaches the device: a step that computes or waits does so in the one thread kept for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Waiter = Callable[[], StepResult]
 @dataclass(frozen=True, slots=True)
 class Device:
     """An executor and the one thread in which it was made and runs. With `start`, which begins a plan and returns what
-    waits for its result, two steps may be in flight."""
+    waits for its result, two steps may be in flight. It must return at once: it is called on the event loop, since a
+    hop would cost as much again, and never while the thread waits for a step."""
 
     executor: Executor
     worker: ThreadPoolExecutor
@@ -26,10 +27,10 @@ class Device:
     def depth(self) -> int:
         return 1 if self.start is None else 2
 
-    async def launch(self, plan: StepPlan) -> Waiter:
+    def launch(self, plan: StepPlan) -> Waiter:
         if self.start is None:
             return partial(self.executor.execute, plan)
-        return await asyncio.get_running_loop().run_in_executor(self.worker, self.start, plan)
+        return self.start(plan)
 
     async def collect(self, waiter: Waiter) -> StepResult:
         return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)

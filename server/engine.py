@@ -128,7 +128,7 @@ class Engine:
         updates: list[Update] = []
         started = time.perf_counter()
         while True:
-            await self._launch(flights)
+            self._launch(flights)
             self._deliver(updates)
             if not flights:
                 updates = []
@@ -151,10 +151,10 @@ class Engine:
             committed = sum(len(update.tokens) for update in updates)
             self._observe(plan, committed, result.device_s, step_s - result.device_s)
 
-    async def _launch(self, flights: deque[tuple[StepPlan, Waiter]]) -> None:
+    def _launch(self, flights: deque[tuple[StepPlan, Waiter]]) -> None:
         while len(flights) < self._device.depth and (plan := self._scheduler.plan()) is not None:
             try:
-                flights.append((plan, await self._device.launch(plan)))
+                flights.append((plan, self._device.launch(plan)))
             except Exception:
                 logging.getLogger(__name__).exception("a step could not start")
                 self._deliver(self._failed(newest=True))

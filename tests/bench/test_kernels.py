@@ -51,6 +51,9 @@ def test_a_library_call_computes_what_the_kernel_does(case: Case) -> None:
         got, want = (results(case, library.build), results(case, lambda: case.twin))
         if case.kernel == "paged_attention":
             got = [packed_rows(case, library, got[0])]
+        if case.kernel == "fp8_linear":  # the library's product is in bf16
+            assert ((got[0] - want[0]).float().norm() / got[0].float().norm()).item() < 0.05
+            continue
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a.float(), b.float(), atol=4e-2, rtol=2e-2, msg=library.name)
 
