@@ -53,11 +53,11 @@ class Halving:
     host is busy with the other, and the device never waits."""
 
     cost: StepCost
-    loss: float = 0.05  # share of a step's time that may be lost so; the host's share is about as large
+    host_s: float = 0.002  # what a step costs the host, at least, and what the second step may cost the device
 
     def pays(self, positions: float) -> bool:
         """Where a step's time is flat it does not."""
-        return 2 * self.cost(positions / 2) <= (1 + self.loss) * self.cost(positions)
+        return 2 * self.cost(positions / 2) <= self.cost(positions) + self.host_s
 
 
 class Yields:

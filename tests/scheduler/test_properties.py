@@ -58,7 +58,7 @@ def decoder_for(name: str, knobs: dict[str, Any], length: int) -> Decoder:
 
 
 def halving_for(depth: int) -> Halving | None:
-    return Halving(COST, loss=1.0) if depth > 1 else None
+    return Halving(COST, host_s=1.0) if depth > 1 else None
 
 
 class Schedules(RuleBasedStateMachine):
