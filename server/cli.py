@@ -212,7 +212,7 @@ def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     wishes = {name: getattr(arguments, name) for name in ("max_tokens", "temperature", "decoder")}
     try:
         with Client(arguments.url, api_key=arguments.api_key or api_key_from(environ)) as client:
-            model = arguments.model or client.models()[0]
+            model = arguments.model or client.models()[0].id
             options = {name: value for name, value in wishes.items() if value is not None}
             return Chat(client, model, system=arguments.system, options=options).run()
     except ClientError as error:
