@@ -34,6 +34,10 @@ def draw_load(results: Sequence[Result], title: str, path: Path) -> None:
             _curve(axes, results, [spread and spread[number] for spread in spreads], name, number)
         axes.set_ylabel(label)
         axes.legend(frameon=False)
+    for axes in (rates, *times):
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("arrivals per second" if results[0].level.rate is not None else "concurrent requests")
+        axes.grid(alpha=0.3)
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, format="png")
 
@@ -60,6 +64,3 @@ def _curve(axes: Axes, results: Sequence[Result], values: Sequence[float | None]
     axes.set_xscale("log", base=2)
     axes.set_xticks(loads, [f"{load:g}" for load in loads])
     axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("arrivals per second" if results[0].level.rate is not None else "concurrent requests")
-    axes.grid(alpha=0.3)
