@@ -48,13 +48,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def check_outputs(parser: argparse.ArgumentParser, plot: Path | None, *files: Path | None) -> None:
-    """Ends the program now if it could not write its results later: measuring takes minutes."""
+def missing_output(plot: Path | None, *files: Path | None) -> str | None:
+    """Why results could not be written later, to be known now: measuring takes minutes."""
     if plot is not None and find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install 'asynclane[bench]'")
-    for path in filter(None, (plot, *files)):
-        if not path.parent.is_dir():
-            parser.error(f"no folder {path.parent} to write {path.name} to")
+        return "--plot needs matplotlib: pip install 'asynclane[bench]'"
+    lost = [path for path in (plot, *files) if path is not None and not path.parent.is_dir()]
+    return f"no folder {lost[0].parent} to write {lost[0].name} to" if lost else None
+
+
+def check_outputs(parser: argparse.ArgumentParser, plot: Path | None, *files: Path | None) -> None:
+    """Ends the program now if it could not write its results later."""
+    fault = missing_output(plot, *files)
+    if fault:
+        parser.error(fault)
 
 
 def json_line(figures: Mapping[str, object]) -> str:

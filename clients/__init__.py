@@ -1,17 +1,34 @@
 """A client for any server that speaks OpenAI's API. It needs nothing of the server."""
 
-from .client import ChatStream, Client
-from .errors import ClientError, ConnectionFailed, StatusError, StreamError
-from .types import ChatDelta, Message, Usage
+from .async_client import AsyncClient, AsyncStream
+from .calls import Message
+from .client import Client, Stream
+from .core import NEVER, Retry
+from .errors import ClientError, ConnectionFailed, StatusError, StreamError, TimedOut, UnexpectedReply
+from .types import Answer, Choice, Commit, Cost, Delta, Lane, LaneEvent, Model, Tokens, Usage
 
 __all__ = [
-    "ChatDelta",
-    "ChatStream",
+    "NEVER",
+    "Answer",
+    "AsyncClient",
+    "AsyncStream",
+    "Choice",
     "Client",
     "ClientError",
+    "Commit",
     "ConnectionFailed",
+    "Cost",
+    "Delta",
+    "Lane",
+    "LaneEvent",
     "Message",
+    "Model",
+    "Retry",
     "StatusError",
+    "Stream",
     "StreamError",
+    "TimedOut",
+    "Tokens",
+    "UnexpectedReply",
     "Usage",
 ]

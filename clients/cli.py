@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .calls import Message
 from .client import Client
 from .errors import ClientError, ConnectionFailed
-from .types import Message
 
 HELP = "/reset starts anew, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
 
@@ -69,7 +69,7 @@ class Chat:
         asked: list[Message] = [*self._history, {"role": "user", "content": question}]
         said: list[str] = []
         try:
-            with self._client.chat(asked, model=self._model, options=self._options) as stream:
+            with self._client.stream_chat(asked, model=self._model, extra=self._options) as stream:
                 for delta in stream:
                     said.append(delta.text)
                     self._write(delta.text)

@@ -1,39 +1,41 @@
-"""Talks to a server in two calls, the models and a streamed chat, each with errors that say what to do."""
+"""Talks to a server, one call at a time. `AsyncClient` has the same calls; `core` decides for both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 import httpx
-from pydantic import BaseModel, ValidationError
 
-from .errors import ConnectionFailed, StatusError, StreamError
-from .sse import Event, EventDecoder
-from .types import ChatDelta, Chunk, Fault, FaultBody, Message, ModelList, Usage
+from . import calls
+from .calls import Call, ChatOptions, CompletionOptions, Extra, Message, Prompt, TokenizeOptions
+from .core import TIMEOUT, Retry, StreamReader, http_options, parse, refusal, told, told_within_stream
+from .types import Answer, Delta, Model, Reply, Tokens, Usage
 
-Parsed = TypeVar("Parsed", bound=BaseModel)
-
-DONE = "[DONE]"
-# A queue may be long, so reading has no limit; connecting does.
-TIMEOUT = httpx.Timeout(None, connect=10.0)
+T = TypeVar("T", bound=Reply)
 
 
 class Client:
-    """Holds connections: use it as a context manager, or `close` it. Tests put a server into `transport`."""
+    """Holds connections: use it as a context manager, or `close` it.
+
+    `transport` is the one way to the network, and `sleep` the one way to wait: tests put their own there.
+    """
 
     def __init__(
-        self, base_url: str, *, api_key: str | None = None, transport: httpx.BaseTransport | None = None
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeout: httpx.Timeout | float | None = TIMEOUT,
+        retry: Retry | None = None,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(
-            base_url=base_url.rstrip("/").removesuffix("/v1"),
-            headers=headers,
-            timeout=TIMEOUT,
-            transport=transport,
-        )
+        self._http = httpx.Client(transport=transport, **http_options(base_url, api_key, timeout))
+        self._retry = retry or Retry()
+        self._sleep = sleep
 
     def __enter__(self) -> Self:
         return self
@@ -46,114 +48,136 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def models(self) -> list[str]:
-        """The names that `chat` takes."""
+    def chat(
+        self, messages: Sequence[Message], *, model: str, extra: Extra = None, **options: Unpack[ChatOptions]
+    ) -> Answer:
+        """A whole answer. `extra` are parameters that no option names; they go into the body as they are."""
+        return self._ask(calls.chat(model, messages, options, extra))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        model: str,
+        lanes: bool = False,
+        extra: Extra = None,
+        **options: Unpack[ChatOptions],
+    ) -> Stream:
+        """The same in deltas; with `lanes` also what every step did to the lanes."""
+        return self._stream(calls.streamed(calls.chat(model, messages, options, extra), lanes))
+
+    def complete(
+        self, prompt: Prompt, *, model: str, extra: Extra = None, **options: Unpack[CompletionOptions]
+    ) -> Answer:
+        """Goes on with a text, texts, or their token ids. `Answer.choices` are prompt by prompt."""
+        return self._ask(calls.complete(model, prompt, options, extra))
+
+    def stream_complete(
+        self,
+        prompt: Prompt,
+        *,
+        model: str,
+        lanes: bool = False,
+        extra: Extra = None,
+        **options: Unpack[CompletionOptions],
+    ) -> Stream:
+        return self._stream(calls.streamed(calls.complete(model, prompt, options, extra), lanes))
+
+    def models(self) -> list[Model]:
+        return self._ask(calls.MODELS).data
+
+    def model(self, name: str) -> Model:
+        return self._ask(calls.model(name))
+
+    def tokenize(self, text: str | Sequence[Message], *, model: str, **options: Unpack[TokenizeOptions]) -> Tokens:
+        """The tokens of a text, or of messages in the model's chat template."""
+        return self._ask(calls.tokenize(model, text, options))
+
+    def detokenize(self, tokens: Sequence[int], *, model: str) -> str:
+        return self._ask(calls.detokenize(model, tokens)).prompt
+
+    def _ask(self, call: Call[T]) -> T:
+        response = self._send(call)
+        self._read(response)
+        return parse(call.returns, response.text)
+
+    def _stream(self, call: Call[Answer]) -> Stream:
+        return Stream(lambda: self._send(call))
+
+    def _send(self, call: Call[Reply]) -> httpx.Response:
+        """A response that was not refused, its body still to come."""
+        retries = 0
+        while True:
+            with told(self._http.base_url):
+                request = self._http.build_request(call.method, call.path, json=call.body)
+                response = self._http.send(request, stream=True)
+            if response.is_success:
+                return response
+            self._read(response)
+            error = refusal(response, self._retry.clock)
+            wait_s = self._retry.wait_s(error, retries)
+            if wait_s is None:
+                raise error
+            self._sleep(wait_s)
+            retries += 1
+
+    def _read(self, response: httpx.Response) -> None:
         try:
-            response = self._http.get("/v1/models")
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
-        _check_status(response)
-        return [model.id for model in _parse(ModelList, response.text).data]
-
-    def chat(self, messages: Sequence[Message], *, model: str, options: Mapping[str, Any] | None = None) -> ChatStream:
-        """A streamed answer, to be used in a `with` statement; leaving it early stops the answer.
-
-        `options` are the request's other parameters by name: max_tokens, temperature, decoder and so on. Usage is
-        always asked for; `stream_options` may ask for more.
-        """
-        body = {
-            **(options or {}),
-            "model": model,
-            "messages": list(messages),
-            "stream": True,
-            "stream_options": {**(options or {}).get("stream_options", {}), "include_usage": True},
-        }
-        return ChatStream(self._http.stream("POST", "/v1/chat/completions", json=body), self._unreachable)
-
-    def _unreachable(self, error: httpx.TransportError) -> ConnectionFailed:
-        return ConnectionFailed(f"no server at {self._http.base_url}: {error}")
+            with told(self._http.base_url):
+                response.read()
+        finally:
+            response.close()
 
 
-class ChatStream:
-    """An iterator of deltas; `usage` is known once it has ended."""
+class Stream:
+    """An iterator of deltas, best used in a `with` statement: leaving it early stops the answer.
 
-    def __init__(self, opening: AbstractContextManager[httpx.Response], unreachable: Any) -> None:
-        self._opening = opening
-        self._unreachable = unreachable
-        self._deltas: Iterator[ChatDelta] = iter(())
-        self.usage: Usage | None = None
+    The request is sent on entering, or for the first delta. `usage` is known at the end.
+    """
+
+    def __init__(self, send: Callable[[], httpx.Response]) -> None:
+        self._send = send
+        self._response: httpx.Response | None = None
+        self._reader = StreamReader()
+        self._deltas = self._read()
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._reader.usage
 
     def __enter__(self) -> Self:
-        try:
-            response = self._opening.__enter__()
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from None
-        try:
-            if response.is_error:
-                response.read()
-            _check_status(response)
-        except BaseException:
-            self._opening.__exit__(None, None, None)
-            raise
-        self._deltas = self._read(response)
+        self._open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opening.__exit__(kind, error, trace)
+        self.close()
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ChatDelta:
+    def __next__(self) -> Delta:
         return next(self._deltas)
 
-    def _read(self, response: httpx.Response) -> Iterator[ChatDelta]:
-        for event in _events(response):
-            if event.data == DONE:
-                return
-            if event.name == "error" or event.data.startswith('{"error"'):
-                raise StreamError(_parse(FaultBody, event.data).error.message)
-            chunk = _parse(Chunk, event.data)
-            self.usage = chunk.usage or self.usage
-            for choice in chunk.choices:
-                text = choice.delta.content or ""
-                if text or choice.finish_reason or chunk.lanes:
-                    yield ChatDelta(
-                        index=choice.index, text=text, finish_reason=choice.finish_reason, lanes=chunk.lanes
-                    )
-        raise StreamError("the stream broke off before its end")
+    def close(self) -> None:
+        self._deltas.close()
+        if self._response is not None:
+            self._response.close()
 
+    def _open(self) -> httpx.Response:
+        if self._response is None:
+            self._response = self._send()
+        return self._response
 
-def _events(response: httpx.Response) -> Iterator[Event]:
-    decoder = EventDecoder()
-    try:
-        for data in response.iter_bytes():
-            yield from decoder.feed(data)
-    except httpx.TransportError as error:
-        raise StreamError(f"the connection broke off: {error}") from None
-
-
-def _parse(kind: type[Parsed], text: str) -> Parsed:
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError:
-        raise StreamError(f"the server sent no {kind.__name__}: {text[:80]!r}") from None
-
-
-def _check_status(response: httpx.Response) -> None:
-    if response.is_success:
-        return
-    try:
-        fault = FaultBody.model_validate_json(response.text).error
-    except ValidationError:  # a proxy's page, say
-        fault = Fault(message=response.reason_phrase or "refused")
-    retry_after = response.headers.get("retry-after", "")
-    raise StatusError(
-        response.status_code,
-        fault.message,
-        param=fault.param,
-        code=fault.code,
-        retry_after_s=float(retry_after) if retry_after.isdigit() else None,
-    )
+    def _read(self) -> Generator[Delta, None, None]:
+        response = self._open()
+        try:
+            with told_within_stream():
+                for data in response.iter_bytes():
+                    yield from self._reader.feed(data)
+                    if self._reader.done:
+                        break
+            self._reader.end()
+        finally:
+            response.close()

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from ..bench.loadflags import add_load_flags
 from .settings import (
     Settings,
     SettingsError,
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _trace(read_settings(arguments, environ), arguments, environ)
             case "chat":
                 return _chat(arguments, environ)
+            case "bench":
+                return _bench(arguments, environ)
             case _:
                 print(installed_version())
                 return 0
@@ -85,6 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
     chat.add_argument("--max-tokens", type=_positive, default=None)
     chat.add_argument("--temperature", type=_temperature, default=None)
     chat.add_argument("--decoder", default=None)
+
+    bench = commands.add_parser("bench", help="put a load on a running server, and show what its users get")
+    add_load_flags(bench, DEFAULT_URL)
 
     commands.add_parser("version", help="print the version")
     return parser
@@ -212,13 +218,25 @@ def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     wishes = {name: getattr(arguments, name) for name in ("max_tokens", "temperature", "decoder")}
     try:
         with Client(arguments.url, api_key=arguments.api_key or api_key_from(environ)) as client:
-            model = arguments.model or client.models()[0]
+            model = arguments.model or client.models()[0].id
             options = {name: value for name, value in wishes.items() if value is not None}
             return Chat(client, model, system=arguments.system, options=options).run()
     except ClientError as error:
         return _complain(str(error))
     except (ValueError, httpx.InvalidURL) as error:  # a URL that is none, a key or a text that cannot be sent
         return _complain(f"this cannot be sent: {error}")
+
+
+def _bench(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    import httpx
+
+    from ..bench.load import load_main
+    from ..clients import ClientError
+
+    try:
+        return load_main(arguments, api_key_from(environ))
+    except (ClientError, ValueError, OSError, httpx.InvalidURL) as error:
+        return _complain(str(error))
 
 
 def _positive(text: str) -> int:

@@ -1,16 +1,17 @@
-"""A server in a few lines, behind the client's one transport seam."""
+"""A server in a few lines, behind the one transport seam of either client."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
 
-from asynclane.clients import Client
+from asynclane.clients import AsyncClient, AsyncStream, Client
 
 
 def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> str:
@@ -24,7 +25,7 @@ ANSWER = chunk("") + chunk("Hel") + chunk("lo wörld") + chunk(finish="stop") + 
 MODELS = '{"object": "list", "data": [{"id": "tiny-llada", "object": "model"}]}'
 
 
-class Stream(httpx.SyncByteStream):
+class Stream(httpx.SyncByteStream, httpx.AsyncByteStream):
     """Sends parts one by one; a part that is an exception is raised."""
 
     def __init__(self, parts: list[Any]) -> None:
@@ -37,11 +38,18 @@ class Stream(httpx.SyncByteStream):
                 raise part
             yield part.encode() if isinstance(part, str) else part
 
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self:
+            yield part
+
     def close(self) -> None:
         self.closed = True
 
+    async def aclose(self) -> None:
+        self.closed = True
 
-class Server(httpx.BaseTransport):
+
+class Server(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Answers with what `reply` says, and keeps the requests."""
 
     def __init__(self, reply: Callable[[], httpx.Response]) -> None:
@@ -54,16 +62,82 @@ class Server(httpx.BaseTransport):
             return httpx.Response(200, text=MODELS)
         return self.reply()
 
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return self.handle_request(request)
+
     def body(self, index: int = -1) -> Any:
         return json.loads(self.requests[index].content)
 
 
-@pytest.fixture
-def connect() -> Callable[..., Any]:
-    @contextmanager
-    def open_client(reply: Callable[[], httpx.Response], **options: Any) -> Iterator[tuple[Client, Server]]:
-        server = Server(reply)
-        with Client("http://test", transport=server, **options) as client:
+class Blocking:
+    """The async client, or a stream of it, as if it were the other one: both are held to the same promises."""
+
+    def __init__(self, runner: asyncio.Runner, inner: Any) -> None:
+        self.runner = runner
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.inner, name)
+        if not callable(member):
+            return member
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            result = member(*arguments, **options)
+            return Blocking(self.runner, result) if isinstance(result, AsyncStream) else self.wait(result)
+
+        return call
+
+    def wait(self, awaitable: Any) -> Any:
+        async def whole() -> Any:
+            return await awaitable
+
+        return self.runner.run(whole())
+
+    def __enter__(self) -> Self:
+        self.wait(self.inner.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.wait(self.inner.__aexit__(*error))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.wait(anext(self.inner))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+@contextmanager
+def open_client(reply: Callable[[], httpx.Response], **options: Any) -> Iterator[tuple[Client, Server]]:
+    server = Server(reply)
+    with Client(options.pop("url", "http://test"), transport=server, **options) as client:
+        yield client, server
+
+
+@contextmanager
+def open_async_client(reply: Callable[[], httpx.Response], **options: Any) -> Iterator[tuple[Any, Server]]:
+    server = Server(reply)
+    sleep = options.pop("sleep", None)
+    if sleep is not None:
+
+        async def async_sleep(seconds: float) -> None:
+            sleep(seconds)
+
+        options["sleep"] = async_sleep
+    with asyncio.Runner() as runner:
+        inner = AsyncClient(options.pop("url", "http://test"), transport=server, **options)
+        with Blocking(runner, inner) as client:
             yield client, server
 
+
+@pytest.fixture
+def connect() -> Callable[..., Any]:
     return open_client
+
+
+@pytest.fixture(params=[open_client, open_async_client], ids=["sync", "async"])
+def connect_either(request: pytest.FixtureRequest) -> Any:
+    return request.param

@@ -1,0 +1,138 @@
+"""What is sent for each call, with every parameter's name and type, once for both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NotRequired, TypedDict, TypeVar
+from urllib.parse import quote
+
+from .types import Answer, Model, ModelList, Reply, Text, Tokens
+
+T_co = TypeVar("T_co", bound=Reply, covariant=True)
+
+Json = dict[str, Any]
+Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+
+
+class Message(TypedDict):
+    role: str
+    content: str | Sequence[Mapping[str, str]]
+    tool_call_id: NotRequired[str]
+
+
+class Knobs(TypedDict, total=False):
+    """Of asynclane's decoders. `Model.decoders` tells which has which, and their defaults."""
+
+    decoder: str
+    steps: int
+    threshold: float
+    factor: float
+    block_length: int | str
+    cache: str
+    lookahead: int | str
+    draft_threshold: float | str
+    end_threshold: float | str
+    later_threshold: float | str
+    max_lanes: int
+    min_fill: float
+    min_steps: int
+    boundary: str
+    stable_steps: int
+    siblings: str
+    refresh_every: int
+    refresh_on: str
+    reuse: bool
+    settle: bool
+    early_stop: bool
+
+
+class Options(Knobs, total=False):
+    """OpenAI's parameters of both endpoints, and the usual extensions. A server refuses those it does not know."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    n: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[str, float]
+    user: str
+    metadata: Mapping[str, str]
+    store: bool
+
+
+class ChatOptions(Options, total=False):
+    max_completion_tokens: int
+    logprobs: bool
+    top_logprobs: int
+    response_format: Mapping[str, Any]
+    tools: Sequence[Mapping[str, Any]]
+    tool_choice: str | Mapping[str, Any]
+
+
+class CompletionOptions(Options, total=False):
+    suffix: str
+    echo: bool
+    best_of: int
+    logprobs: int
+
+
+class TokenizeOptions(TypedDict, total=False):
+    """The second and the third are for messages only."""
+
+    add_special_tokens: bool
+    add_generation_prompt: bool
+    continue_final_message: bool
+    return_token_strs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T_co]):
+    """A request, and the type of what comes back."""
+
+    method: str
+    path: str
+    returns: type[T_co]
+    body: Json | None = None
+
+
+Extra = Mapping[str, Any] | None
+
+
+def chat(model: str, messages: Sequence[Message], options: Mapping[str, object], extra: Extra) -> Call[Answer]:
+    body = {"model": model, "messages": list(messages), **options, **(extra or {})}
+    return Call("POST", "/v1/chat/completions", Answer, body)
+
+
+def complete(model: str, prompt: Prompt, options: Mapping[str, object], extra: Extra) -> Call[Answer]:
+    return Call("POST", "/v1/completions", Answer, {"model": model, "prompt": prompt, **options, **(extra or {})})
+
+
+def streamed(call: Call[Answer], lanes: bool) -> Call[Answer]:
+    """The same as a stream. Usage is always asked for; a body that has `stream_options` keeps them."""
+    wishes = {"include_usage": True, **({"include_lanes": True} if lanes else {})}
+    given = call.body or {}
+    body = {**given, "stream": True, "stream_options": {**wishes, **given.get("stream_options", {})}}
+    return Call(call.method, call.path, call.returns, body)
+
+
+MODELS: Call[ModelList] = Call("GET", "/v1/models", ModelList)
+
+
+def model(name: str) -> Call[Model]:
+    return Call("GET", f"/v1/models/{quote(name)}", Model)
+
+
+def tokenize(name: str, text: str | Sequence[Message], options: TokenizeOptions) -> Call[Tokens]:
+    what: Json = {"prompt": text} if isinstance(text, str) else {"messages": list(text)}
+    return Call("POST", "/tokenize", Tokens, {"model": name, **what, **options})
+
+
+def detokenize(name: str, tokens: Sequence[int]) -> Call[Text]:
+    return Call("POST", "/detokenize", Text, {"model": name, "tokens": list(tokens)})

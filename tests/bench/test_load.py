@@ -1,0 +1,349 @@
+"""`asynclane bench` counts what happened, hides no failure, and ends when it said it would."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise, takewhile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from asynclane.bench.loadloops import Failure, Prober, Sample, poisson, run_level
+from asynclane.bench.loadplan import Bounds, Level, Plan, Target
+from asynclane.bench.loadtally import Counters, read_counters, spread, sum_up
+from asynclane.clients import NEVER, AsyncClient, Usage
+from asynclane.server import cli
+from asynclane.server.metrics import Metrics, StepReport
+
+TARGET = Target("http://test", None, None, chat=True, timeout_s=0.2)
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+
+
+def plan(**fields: Any) -> Plan:
+    given = {"bounds": Bounds(None, None), "levels": (), "bodies": (BODY,), "stagger_s": 0.0, "warmup": 1}
+    return Plan(**{"target": TARGET, "deadline_s": 1.0, "seed": 1, "source": "test", **given, **fields})
+
+
+# --- Loops: a server that takes its time, in this process
+
+
+class Slow:
+    """Answers after `seconds`; keeps how many were under way at once, and when each came."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.running = self.most = 0
+        self.came: list[float] = []
+
+    async def ask(self, body: Any, due_s: float) -> Sample:
+        self.came.append(due_s)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(self.seconds)
+        self.running -= 1
+        return Sample(due_s, time.perf_counter(), due_s)
+
+
+def run(server: Any, level: Level, **fields: Any) -> list[Sample]:
+    done: list[None] = []
+    samples = asyncio.run(run_level(server, plan(**fields), level, lambda: done.append(None)))
+    assert len(done) == len(samples)
+    return samples
+
+
+def test_a_closed_loop_keeps_so_many_requests_under_way() -> None:
+    server = Slow(0.01)
+    assert len(run(server, Level(concurrency=4), bounds=Bounds(10, None))) == 10
+    assert server.most == 4
+
+
+def test_a_closed_loop_makes_four_rounds_if_nothing_bounds_it() -> None:
+    assert len(run(Slow(0), Level(concurrency=2))) == 32
+    assert len(run(Slow(0), Level(concurrency=64))) == 256
+
+
+def test_a_staggered_start_is_spread_evenly() -> None:
+    server = Slow(1.0)
+    run(server, Level(concurrency=4), bounds=Bounds(4, None), stagger_s=0.4)
+    gaps = [later - earlier for earlier, later in pairwise(server.came)]
+    assert min(gaps) > 0.05
+
+
+def test_an_open_loop_does_not_wait_for_answers() -> None:
+    server = Slow(0.3)
+    run(server, Level(rate=200.0), bounds=Bounds(20, None))
+    assert server.most > 10
+
+
+@pytest.mark.parametrize("level", [Level(concurrency=2), Level(rate=100.0)])
+def test_no_request_starts_behind_the_duration(level: Level) -> None:
+    server = Slow(0.02)
+    started = time.perf_counter()
+    samples = run(server, level, bounds=Bounds(None, 0.2))
+    assert 2 < len(samples) < 60
+    assert max(server.came) < started + 0.3
+    assert time.perf_counter() - started < 1.0
+
+
+def test_poisson_arrivals_have_the_rate_and_repeat_with_the_seed() -> None:
+    def arrivals(seed: int) -> list[float]:
+        return list(takewhile(lambda at: at < 1100.0, poisson(5.0, random.Random(seed), 100.0)))
+
+    times = arrivals(3)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert times[0] == 100.0
+    assert len(times) == pytest.approx(5000, rel=0.05)
+    # The gaps of a Poisson process vary as much as they are long.
+    assert (sum((gap - 0.2) ** 2 for gap in gaps) / len(gaps)) ** 0.5 == pytest.approx(0.2, rel=0.1)
+    assert arrivals(3) == times
+    assert arrivals(4) != times
+
+
+# --- Failures: each kind of them, through the real client
+
+
+def reply(status: int = 200, text: str = "", **more: Any) -> Any:
+    return lambda request: httpx.Response(status, text=text, **more)
+
+
+def refuse_connection(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+class Endless(httpx.AsyncByteStream):
+    async def __aiter__(self) -> Any:
+        while True:
+            yield b": still here\n\n"
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [
+        (reply(429, '{"error": {"message": "full", "code": "overloaded"}}'), "429 overloaded"),
+        (reply(502, "<html>"), "502"),
+        (refuse_connection, "connection failed"),
+        (reply(200, 'data: {"choices": []}\n\n'), "stream broke off"),
+        (lambda request: httpx.Response(200, stream=Endless()), "timed out"),
+    ],
+)
+def test_a_failure_is_counted_by_its_kind(server: Callable[[httpx.Request], httpx.Response], kind: str) -> None:
+    async def ask() -> Sample:
+        async with AsyncClient("http://test", transport=httpx.MockTransport(server), retry=NEVER) as client:
+            return await Prober(client, TARGET, "m").ask(BODY, time.perf_counter())
+
+    sample = asyncio.run(ask())
+    assert sample.failure is not None
+    assert sample.failure.kind == kind
+    assert sample.failure.message
+
+
+# --- Sums
+
+
+def sample(due_s: float, first_s: float, end_s: float, tokens: int | None = 5) -> Sample:
+    usage = None if tokens is None else Usage(prompt_tokens=1000, completion_tokens=tokens)
+    return Sample(due_s, end_s, first_s, usage)
+
+
+def test_percentiles_are_times_that_were_seen() -> None:
+    assert spread([float(n) for n in range(100, 0, -1)]) == (50.0, 90.0, 99.0)
+    assert spread([3.0]) == (3.0, 3.0, 3.0)
+    assert spread([]) is None
+
+
+def test_answer_tokens_alone_are_counted_and_failures_are_not() -> None:
+    lost = Sample(1.0, 3.0, 2.0, failure=Failure("timed out", "x"))
+    result = sum_up(Level(concurrency=2), [sample(0, 1, 2), sample(0, 1, 4), lost], 2.0, None)
+    assert (result.completed, result.failed, result.failures) == (2, 1, {"timed out": 1})
+    assert (result.wall_s, result.tokens, result.tokens_per_s) == (4.0, 10, 2.5)
+    assert (result.requests_per_s, result.goodput_per_s) == (0.5, 0.25)
+    assert result.first_text == (1.0, 1.0, 1.0)
+    assert result.per_token == (0.25, 0.75, 0.75)
+    assert result.end_to_end == (2.0, 4.0, 4.0)
+
+
+def test_without_usage_there_is_no_token_rate() -> None:
+    result = sum_up(Level(concurrency=1), [sample(0, 1, 2), sample(0, 1, 2, tokens=None)], 9.0, None)
+    assert (result.tokens, result.tokens_per_s, result.tokens_per_forward) == (None, None, None)
+    assert result.requests_per_s == 1.0
+
+
+def test_a_level_in_which_all_failed_has_no_times() -> None:
+    result = sum_up(Level(rate=1.0), [Sample(0.0, 1.0, failure=Failure("503", "x"))], 9.0, None)
+    assert (result.completed, result.first_text, result.end_to_end, result.tokens_per_s) == (0, None, None, 0.0)
+
+
+def test_tokens_per_forward_come_from_the_servers_own_counters() -> None:
+    metrics = Metrics()
+    before = read_counters(metrics.exposition().decode())
+    metrics.observe_step(StepReport(row_tokens=60, budget_tokens=0, committed=12, host_s=0.1, device_s=0.1))
+    metrics.observe_step(StepReport(row_tokens=30, budget_tokens=0, committed=6, host_s=0.1, device_s=0.1))
+    after = read_counters(metrics.exposition().decode())
+    assert before == Counters(0, 0, 0)
+    assert after is not None
+    result = sum_up(Level(concurrency=1), [sample(0, 1, 2)], 9.0, after.since(before))
+    assert (result.tokens_per_forward, result.computed_per_token) == (9.0, 5.0)
+
+
+@pytest.mark.parametrize("text", ["", "vllm_requests_total 5\n", "<html>Not found</html>", "{"])
+def test_metrics_of_another_server_are_none(text: str) -> None:
+    assert read_counters(text) is None
+
+
+# --- The command against another server that speaks OpenAI's API
+
+
+class Other(BaseHTTPRequestHandler):
+    """Refuses every third request, and knows neither metrics nor lanes."""
+
+    protocol_version = "HTTP/1.1"
+    state: Any
+
+    def do_GET(self) -> None:
+        self.answer(200, '{"data": [{"id": "other"}]}') if self.path == "/v1/models" else self.answer(404, "")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.state.bodies.append((self.path, body))
+        if len(self.state.bodies) % 3 == 0:
+            self.answer(429, '{"error": {"message": "slow down", "code": "rate"}}')
+            return
+        choice = {"text": "a"} if self.path == "/v1/completions" else {"delta": {"content": "a"}}
+        usage = {"prompt_tokens": 100, "completion_tokens": 2}
+        events = [{"choices": [choice]}, {"choices": [], "usage": usage}]
+        self.answer(200, "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n")
+
+    def answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def other_server() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    state = SimpleNamespace(bodies=[])
+    handler = type("Handler", (Other,), {"state": state})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", state.bodies
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_another_server_is_measured_and_its_failures_are_shown(tmp_path: Path, capsys: Any) -> None:
+    png, out, prompts = tmp_path / "load.png", tmp_path / "load.json", tmp_path / "prompts.txt"
+    prompts.write_text('One\n\n{"prompt": "Two", "max_tokens": 3}\n{"messages": [], "seed": 4}\n', encoding="utf-8")
+    with other_server() as (url, bodies):
+        argv = ["bench", "--url", url, "--concurrency", "1,2", "--requests", "6", "--warmup", "1"]
+        argv += ["--prompts", str(prompts), "--plot", str(png), "--json", str(out)]
+        assert cli.main(argv) == 1
+    shown = capsys.readouterr().out
+    figures = json.loads(shown.splitlines()[-1])
+    assert figures == json.loads(out.read_text(encoding="utf-8"))
+    assert [(load["concurrency"], load["completed"], load["failures"]) for load in figures["loads"]] == [
+        (1, 4, {"429 rate": 2}),
+        (2, 4, {"429 rate": 2}),
+    ]
+    assert [load["answer_tokens"] for load in figures["loads"]] == [8, 8]
+    assert {load["tokens_per_forward"] for load in figures["loads"]} == {None}
+    assert "Failed at 2 at once: 2 x 429 rate" in shown
+    assert "slow down" in shown
+    assert "No asynclane metrics there" in shown
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert all(path == "/v1/chat/completions" for path, _ in bodies)
+    user = [{"role": "user", "content": "Two"}]
+    assert [(body["messages"], body["max_tokens"]) for _, body in bodies[2:4]] == [(user, 3), ([], 256)]
+    assert bodies[3][1]["seed"] == 4
+
+
+def test_the_built_in_problems_are_asked_by_either_endpoint(capsys: Any) -> None:
+    with other_server() as (url, bodies):
+        argv = ["bench", "--url", f"{url}/v1", "--rate", "200", "--requests", "2", "--warmup", "1", "--completions"]
+        assert cli.main([*argv, "--tasks", "list", "--knob", "threshold=0.5", "--decoder", "llada"]) == 1
+    path, body = bodies[1]
+    assert path == "/v1/completions"
+    assert (body["model"], body["decoder"], body["threshold"], body["temperature"]) == ("other", "llada", 0.5, 0.0)
+    assert isinstance(body["prompt"], str)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["loads"][0]["rate_per_s"] == 200.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--concurrency", "0"], "must be whole numbers from 1"),
+        (["--concurrency", "1,,2"], "must be whole numbers from 1"),
+        (["--rate", "nan"], "must be a number above 0"),
+        (["--rate", "1", "--concurrency", "1"], "not allowed with"),
+        (["--duration", "-1"], "must be a number above 0"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_exit_code_2(argv: list[str], message: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["bench", *argv])
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--knob", "steps"], "a knob is NAME=VALUE"),
+        (["--tasks", "chess"], "tasks must be some of math"),
+        (["--seed", "1000"], "seed must be from 0 to 999"),
+        (["--rate", "1", "--stagger", "1"], "--stagger is for --concurrency"),
+        (["--prompts", "nowhere.txt"], "No such file"),
+        (["--plot", "nowhere/load.png"], "no folder nowhere to write load.png to"),
+        (["--url", "http://127.0.0.1:1"], "no server at http://127.0.0.1:1"),
+        (["--url", "nonsense"], "nonsense"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line_and_exit_code_2(argv: list[str], message: str, capsys: Any) -> None:
+    assert cli.main(["bench", *argv]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "has no prompts"),
+        (b"One\n{oops\n", "line 2: not JSON"),
+        (b'{"prompt": "\\ud800"}', "line 1: not JSON"),
+        (b'{"prompt": "a", "top_p": NaN}', "line 1: not JSON"),
+        (b'{"text": "a"}', "needs either 'prompt' or 'messages'"),
+        (b"\xff", "is not UTF-8"),
+    ],
+)
+def test_a_bad_file_of_prompts_is_told_by_its_line(text: bytes, message: str, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(text)
+    assert cli.main(["bench", "--prompts", str(file)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_refused_first_request_ends_it_at_once_with_the_reason(capsys: Any) -> None:
+    with other_server() as (url, bodies):
+        assert cli.main(["bench", "--url", url, "--warmup", "3"]) == 2
+    assert len(bodies) == 3
+    assert "429: slow down" in capsys.readouterr().err
