@@ -45,9 +45,9 @@ def paged_attention(
     and workspace are fixed. Rows behind the last real one are empty (`row_starts` repeats its end). Tokens that
     belong to no row keep undefined values.
     """
+    _require(queries, keys, values, page_table, row_starts, visible)
     tokens, heads, head_dim = queries.shape
     rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
-    _require(queries, keys, values, page_table, row_starts, visible)
     if block_size is not None:
         if positions is None:
             raise ValueError("block_size needs positions")

@@ -1,0 +1,116 @@
+"""A kernel given another shape, type or layout says what it expected and what it was given, and reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
+
+from asynclane.kernels.triton import attention, commit, confidence, elementwise, linear
+
+from .cases import attention_case, draws_of, span_case
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def ids(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=DEVICE)
+
+
+def floats(*shape: int) -> Tensor:
+    return torch.zeros(shape, device=DEVICE)
+
+
+def attention_arguments() -> dict[str, Any]:
+    case = attention_case([(3, 20), (2, 9)], 2, 2, 16, 16, device=DEVICE)
+    return {**case, "block_size": torch.zeros(2, dtype=torch.int32, device=DEVICE)}
+
+
+def commit_arguments() -> dict[str, Any]:
+    spans = span_case([4, 5], DEVICE)
+    del spans["open_"]
+    return {"canvases": ids(2, 9), "slots": ids(9), "positions": ids(9), "tokens": ids(9), "mask_id": 5, **spans}
+
+
+def predict_arguments() -> dict[str, Any]:
+    endless = torch.zeros(3, dtype=torch.bool, device=DEVICE)
+    return {"logits": floats(3, 8), "banned": ids(1), "end_ids": ids(1), "endless": endless}
+
+
+KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] = {
+    "paged_attention": (attention.paged_attention, attention_arguments),
+    "rms_norm": (elementwise.rms_norm, lambda: {"x": floats(3, 8), "weight": floats(8), "eps": 1e-5}),
+    "add_rms_norm": (
+        elementwise.add_rms_norm,
+        lambda: {"x": floats(3, 8), "residual": floats(3, 8), "weight": floats(8), "eps": 1e-5},
+    ),
+    "swiglu": (elementwise.swiglu, lambda: {"gate_up": floats(3, 8)}),
+    "rope_write_kv": (
+        elementwise.rope_write_kv,
+        lambda: {
+            "qkv": floats(3, 4, 16),
+            "cos": floats(3, 16),
+            "sin": floats(3, 16),
+            "keys": floats(2, 16, 1, 16),
+            "values": floats(2, 16, 1, 16),
+            "places": ids(3),
+        },
+    ),
+    "embed": (
+        elementwise.embed,
+        lambda: {"canvases": ids(2, 9), "slots": ids(3), "positions": ids(3), "embedding": floats(7, 8)},
+    ),
+    "predict": (confidence.predict, predict_arguments),
+    "transfer": (commit.transfer, lambda: span_case([4, 5], DEVICE)),
+    "commit": (commit.commit, commit_arguments),
+    "fixed_linear": (linear.fixed_linear, lambda: {"x": floats(3, 16), "weight": floats(8, 16)}),
+    "quantize_rows": (linear.quantize_rows, lambda: {"x": floats(3, 16)}),
+}
+SPOILT: dict[str, Callable[[Tensor], Tensor]] = {
+    "dtype": lambda tensor: tensor.to(torch.complex64),
+    "dimensions": lambda tensor: tensor[None],
+}
+TENSORS = [
+    (kernel, name)
+    for kernel, (_, arguments) in KERNELS.items()
+    for name, value in arguments().items()
+    if isinstance(value, Tensor)
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_the_kernels_are_given_here_is_right(kernel: str) -> None:
+    call, arguments = KERNELS[kernel]
+    call(**arguments())
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+@pytest.mark.parametrize(("kernel", "name"), TENSORS, ids=lambda word: word)
+def test_a_wrong_tensor_is_named_with_what_was_expected(kernel: str, name: str, fault: str) -> None:
+    call, arguments = KERNELS[kernel]
+    given = arguments()
+    given[name] = SPOILT[fault](given[name])
+    # What depends on the size of another tensor may be found at that other one.
+    with pytest.raises(ValueError, match=rf"must be \[.*\] .*, not \[.*\] {'complex64' if fault == 'dtype' else ''}"):
+        call(**given)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"), [("rms_norm", "x"), ("embed", "embedding"), ("paged_attention", "queries")]
+)
+def test_a_transposed_tensor_is_refused(kernel: str, name: str) -> None:
+    call, arguments = KERNELS[kernel]
+    given = arguments()
+    given[name] = given[name].transpose(0, 1).contiguous().transpose(0, 1)
+    with pytest.raises(ValueError, match=f"{name} must be contiguous, not with strides"):
+        call(**given)
+
+
+def test_draws_of_another_length_are_named() -> None:
+    with pytest.raises(ValueError, match=r"temperature must be \[3\] float32, not \[2\] float32"):
+        confidence.predict(**predict_arguments(), draws=draws_of(2, DEVICE))

@@ -1,0 +1,160 @@
+"""Number formats that can be asked for: each answers, and what does not go together is one line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from asynclane.kernels.linear import Fp8Matrix
+from asynclane.models import memory as memory_module
+from asynclane.models.config import ModelConfig, ModelError, read_config
+from asynclane.models.llada import allocate
+from asynclane.models.memory import Memory, pages_that_fit, require_room, weights_bytes
+from asynclane.models.numerics import Numerics
+from asynclane.models.registry import Hardware, load_runner
+from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.server.text import Text
+
+from ..driver import MODEL, Ask, embedded_runner, run
+from .test_invariance import crowd
+
+GIB = 2**30
+GPU = torch.device("cuda")
+MEMORY = Memory(slots=8, page_size=16, step_tokens=512)
+
+
+def load(hardware: Hardware, memory: Memory = MEMORY) -> None:
+    load_runner(MODEL, read_config(MODEL), memory, hardware, [1])
+
+
+@pytest.fixture
+def config() -> ModelConfig:
+    return read_config(MODEL)
+
+
+def test_a_deterministic_answer_in_bfloat16_is_the_same_in_a_crowd(vocabulary: Vocabulary) -> None:
+    runner = embedded_runner("bfloat16", deterministic=True)
+    asks = [Ask(a.prompt, 24, a.decoder, {}, a.sampling) for a in crowd(sampled=True)[:5]]
+    together = run(runner, vocabulary, asks)
+    for ask, sequence in zip(asks, together, strict=True):
+        (alone,) = run(runner, vocabulary, [ask])
+        assert alone.canvas.tolist() == sequence.canvas.tolist()
+
+
+def test_fp8_knows_the_capital_of_france(vocabulary: Vocabulary) -> None:
+    text = Text(MODEL)
+    prompt = text.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
+    (sequence,) = run(embedded_runner(quantization="fp8"), vocabulary, [Ask(prompt, 64)])
+    assert text.decode(sequence.canvas[: sequence.frontier].tolist()) == "The capital of France is Paris."
+
+
+def test_fp8_halves_the_matrices_of_the_blocks_and_leaves_the_head(config: ModelConfig) -> None:
+    weights, _ = allocate(config, Numerics(torch.bfloat16, fp8=True), torch.device("cpu"))
+    assert isinstance(weights.blocks[0].gate_up, Fp8Matrix)
+    assert weights.head.dtype is weights.blocks[0].attn_norm.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("fp8", [False, True], ids=["bfloat16", "fp8"])
+def test_the_weights_are_counted_as_they_are_kept(config: ModelConfig, fp8: bool) -> None:
+    """Scales apart: a number for each output channel."""
+    numerics = Numerics(torch.bfloat16, fp8=fp8)
+    _, parts = allocate(config, numerics, torch.device("cpu"))
+    kept = 0
+    for part in parts.values():
+        values = part.weight.values if isinstance(part.weight, Fp8Matrix) else part.weight
+        kept += values[part.start : part.end].numel() * values.itemsize
+    assert weights_bytes(config, numerics) == kept
+
+
+@pytest.mark.parametrize(
+    ("hardware", "message"),
+    [
+        (Hardware("cpu", quantization="fp8", deterministic=True), "quantization fp8 cannot be deterministic"),
+        (Hardware("cuda"), "device 'cuda' was asked for, and .*; or use --device cpu"),
+    ],
+)
+def test_what_does_not_go_together_is_said(hardware: Hardware, message: str) -> None:
+    if hardware.device == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ModelError, match=message):
+        load(hardware)
+
+
+class FakeGpu:
+    """What the checks ask of torch.cuda."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int = 0, capability: tuple[int, int] = (9, 0)) -> None:
+        answers = {
+            "is_available": True,
+            "get_device_capability": capability,
+            "get_device_name": "a card",
+            "mem_get_info": (free, 80 * GIB),
+            "empty_cache": None,
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *args, answer=answer: answer)
+
+
+def test_an_old_gpu_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGpu(monkeypatch, capability=(7, 5))
+    with pytest.raises(ModelError, match=r"a card has compute capability 7\.5: 8\.0 is needed; or use --device cpu"):
+        load(Hardware("cuda"))
+
+
+def test_an_old_gpu_that_nobody_asked_for_is_passed_by(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeGpu(monkeypatch, capability=(7, 5))
+    load(Hardware("auto"))
+    assert "the GPU is not used: a card has compute capability 7.5" in caplog.text
+
+
+def test_a_gpu_without_triton_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGpu(monkeypatch)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"Triton is missing: install asynclane\[gpu\]"):
+        load(Hardware("cuda"))
+
+
+@pytest.mark.parametrize("page_size", [8, 48])
+def test_pages_that_the_kernels_cannot_read_are_refused_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, page_size: int
+) -> None:
+    FakeGpu(monkeypatch)
+    with pytest.raises(ModelError, match=f"on a GPU --page-size must be a power of two from 16, not {page_size}"):
+        load(Hardware("cuda"), Memory(8, page_size, 512))
+
+
+def test_weights_that_do_not_fit_are_refused_with_both_numbers(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig
+) -> None:
+    FakeGpu(monkeypatch, free=8 * GIB)
+    require_room(config, Numerics(torch.bfloat16), 0.95, GPU)
+    monkeypatch.setattr(memory_module, "weights_bytes", lambda *args: 15 * GIB)
+    with pytest.raises(ModelError, match=r"the weights need 15\.00 GiB and 4\.00 GiB of the GPU may be taken"):
+        require_room(config, Numerics(torch.bfloat16), 0.95, GPU)
+
+
+def test_pages_take_what_weights_and_workspace_leave(monkeypatch: pytest.MonkeyPatch, config: ModelConfig) -> None:
+    FakeGpu(monkeypatch, free=10 * GIB)
+    numerics, memory = Numerics(torch.bfloat16), Memory(1 << 20, 64, 512, share=0.9)
+    footprint = pages_that_fit(config, numerics, memory, GPU, lambda: GIB)
+    assert footprint.workspace_bytes == GIB
+    assert GIB - footprint.page_bytes < footprint.pages_bytes <= GIB  # 10 free, 8 kept from us, 1 for the workspace
+
+
+def test_no_more_pages_are_taken_than_all_requests_could_fill(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig
+) -> None:
+    FakeGpu(monkeypatch, free=60 * GIB)
+    footprint = pages_that_fit(config, Numerics(torch.bfloat16), Memory(4, 64, 512), GPU, lambda: GIB)
+    assert footprint.pages == 4 * config.max_model_len // 64
+
+
+def test_more_cache_than_fits_is_refused_with_what_would_fit(
+    monkeypatch: pytest.MonkeyPatch, config: ModelConfig
+) -> None:
+    FakeGpu(monkeypatch, free=10 * GIB)
+    memory = Memory(64, 64, 512, cache_tokens=1 << 24)
+    with pytest.raises(ModelError, match=r"of 16777216 positions need .* room for \d+ positions: lower"):
+        pages_that_fit(config, Numerics(torch.bfloat16), memory, GPU, lambda: GIB)
