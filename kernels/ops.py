@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import linear as products
+from . import logits as on_logits
 from . import reference
 from .linear import Fp8Matrix, Matrix
 from .prediction import Draws, Prediction
@@ -105,6 +106,21 @@ def paged_attention(
             queries, keys, values, page_table, row_starts, visible, block_size, positions, plan
         )
     return reference.paged_attention(queries, keys, values, page_table, row_starts, visible, block_size, positions)
+
+
+def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor) -> None:
+    """Adds biases to the logits [N, V] of the positions that have them, in place."""
+    if logits.is_cuda:
+        from .triton import biases
+
+        biases.adjust(logits, begins, ends, entry_starts, ids, deltas)
+    else:
+        on_logits.adjust(logits, begins, ends, entry_starts, ids, deltas)
+
+
+def rank(logits: Tensor, banned: Tensor, found: Prediction, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of what may commit, and of each position's likeliest tokens. It runs in torch everywhere."""
+    return on_logits.rank(logits, banned, found, count)
 
 
 def predict(

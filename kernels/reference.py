@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .attend import attend
 from .prediction import Draws, Prediction
 
 COLDEST = 1e-20  # a temperature that float32 can divide by
@@ -72,7 +73,6 @@ def paged_attention(
     block_size [R] int32 (0: off) with positions [T] int64: a query at p sees keys below `(p // block + 1) * block`.
     """
     page_size = keys.shape[1]
-    grouped = queries.shape[1] != keys.shape[2]
     out = torch.empty_like(queries)
     bounds, lengths = row_starts.tolist(), visible.tolist()
     for row, length in enumerate(lengths):
@@ -86,8 +86,7 @@ def paged_attention(
         if block_size is not None and positions is not None and block_size[row] > 0:
             limit = (positions[start:end] // block_size[row] + 1) * block_size[row]
             mask = torch.arange(length, device=k.device) < limit[:, None]
-        attended = F.scaled_dot_product_attention(q[None], k[None], v[None], mask, enable_gqa=grouped)
-        out[start:end] = attended[0].transpose(0, 1)
+        out[start:end] = attend(q, k, v, mask)
     return out.flatten(1)
 
 

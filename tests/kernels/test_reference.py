@@ -206,3 +206,20 @@ def test_where_an_answer_may_not_end_the_next_best_token_stands_in_with_its_own_
     assert replaced.tolist() == [2, 1, 2]
     torch.testing.assert_close(chances, logits.double().softmax(-1)[torch.arange(3), replaced])
     assert tokens.tolist() == [1, 1, 2], "what is proposed is told as it is"
+
+
+def test_a_row_attends_to_the_bit_as_a_longer_one_that_starts_a_page_or_more_before_it() -> None:
+    """Choices of one prompt rely on it: one computes the prompt, the others start behind its last whole page."""
+    generator = torch.Generator().manual_seed(5)
+    for prompt in (17, 40, 64, 130, 202, 313, 770):
+        for behind in (1, 2, 3, 16, 24, 33, 34, 64, 100):
+            end, start = prompt + behind, prompt // 16 * 16
+            queries = torch.randn(end, 2, 32, generator=generator)
+            keys, values = (torch.randn(-(-end // 16), 16, 2, 32, generator=generator) for _ in range(2))
+            given = keys, values, torch.arange(len(keys), dtype=torch.int32)[None]
+            seen = torch.tensor([end], dtype=torch.int32)
+            whole, part = (
+                ops.paged_attention(queries[first:], *given, torch.tensor([0, end - first]), seen)
+                for first in (0, start)
+            )
+            assert torch.equal(whole[start:], part), (prompt, behind)

@@ -13,9 +13,10 @@ from torch import Tensor
 # The interpreter of older ones fails on loops with the numpy of today.
 pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
 
+from asynclane.kernels import logits as on_logits
 from asynclane.kernels import reference, tiles
 from asynclane.kernels.prediction import Prediction
-from asynclane.kernels.triton import attention, commit, confidence, elementwise
+from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise
 
 from .cases import attention_case, draws_of, span_case
 
@@ -285,6 +286,24 @@ def test_all_commit_and_none() -> None:
         case |= {"open_": torch.ones_like(case["open_"]), "threshold": torch.tensor([threshold], device=DEVICE)}
         case |= {name: torch.zeros_like(case[name]) for name in ("sure", "factor", "last_free")}
         assert (commit.transfer(**case) == want).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_biases_equal_the_twin_and_touch_nothing_else(dtype: torch.dtype) -> None:
+    logits = some_logits(80, 1100, dtype)
+    begins, ends = (
+        torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([0, 40, 41, 50, 0], [40, 41, 41, 80, 0])
+    )
+    starts = torch.tensor([0, 300, 301, 305, 320, 320], dtype=torch.int32, device=DEVICE)
+    ids = torch.cat([torch.randperm(1100)[:300], torch.arange(20)]).int().to(DEVICE)
+    deltas = torch.linspace(-3, 3, 320, device=DEVICE)
+    deltas[::7] = -math.inf
+    want, got = logits.clone(), logits.clone()
+    on_logits.adjust(want, begins, ends, starts, ids, deltas)
+    biases.adjust(got, begins, ends, starts, ids, deltas)
+    assert torch.equal(got, want)
+    assert (want != logits).sum() == 40 * 300 + 1 + 30 * 15
+    assert (want[0] == -math.inf).sum() == 43
 
 
 # --- Real shapes ---------------------------------------------------------------------------------------------

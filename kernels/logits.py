@@ -1,0 +1,33 @@
+"""Torch versions of what some requests ask of their logits: biases, and log-probabilities."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .prediction import Prediction
+
+
+def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor) -> None:
+    """Adds `deltas` to logits [N, V], in place: bias b to its tokens at its positions, in float32, then rounded.
+
+    begins, ends [B] int32: positions `[begins[b], ends[b])` of bias b, which no other bias has; entry_starts [B + 1]
+    int32: its entries among ids [E] int32, each once in a bias, and deltas [E] float32, where minus infinity bans.
+    """
+    bounds = entry_starts.tolist()
+    for bias, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        entries = slice(bounds[bias], bounds[bias + 1])
+        columns = ids[entries].long()
+        logits[begin:end, columns] = (logits[begin:end, columns].float() + deltas[entries]).to(logits.dtype)
+
+
+def rank(logits: Tensor, banned: Tensor, found: Prediction, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities at temperature 1: of what may commit [N] float32, and the `count` likeliest tokens of each
+    position, in falling order, with theirs: [N, count] int64 and float32.
+
+    logits [N, V] as `predict` read them for `found`, overwritten at the ids `banned` [any] int64.
+    """
+    chosen = found.chances.log().float()
+    best = logits.index_fill_(-1, banned, float("-inf")).topk(count, dim=-1)
+    # The proposal's probability is known, so one difference of logits gives that of any other token.
+    known = logits.gather(-1, found.proposals[:, None]).double() - found.confidence.log()[:, None]
+    return chosen, best.indices, (best.values.double() - known).float()
