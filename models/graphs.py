@@ -20,7 +20,9 @@ from ..scheduler.contract import StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, measure, pack_into
+from .wishes import bias_entries, most_ranks
 
+LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
 FINEST = 16  # positions between two shapes where a step's time is flat
 
@@ -52,12 +54,12 @@ class Buffers:
 class Captured:
     graph: torch.cuda.CUDAGraph
     device_in: Tensor
-    device_out: Tensor
+    device_out: Tensor  # int32 [3 or more, projected]
     buffers: tuple[Buffers, ...]  # launches take them in turn
 
 
 class StepGraphs:
-    """`compute` makes int32 [3, N] of a batch, with the same operations whatever the numbers in it."""
+    """`compute` makes int32 [3 or more, N] of a batch, with the same operations whatever the numbers in it."""
 
     def __init__(self, compute: Callable[[Batch], Tensor], config: ModelConfig, numerics: Numerics, slots: int) -> None:
         self._compute = compute
@@ -76,7 +78,8 @@ class StepGraphs:
         projected = min(tokens, real_projected + -real_projected % max(FINEST, tokens // 8))
         samplings = [row.sampling for row in plan.rows]
         sampled = any(sampling.temperature > 0 for sampling in samplings)
-        narrowed = any(sampling.temperature > 0 and sampling.top_p < 1 for sampling in samplings)
+        narrowed = any(s.temperature > 0 and (s.top_p < 1 or s.top_k > 0) for s in samplings)
+        entries = bias_entries(plan)
         return Shape(
             tokens=tokens,
             rows=min(self._slots, tokens),
@@ -86,11 +89,13 @@ class StepGraphs:
             narrowed=narrowed,
             tiling=self._tiling(tokens),
             projected_tiling=self._tiling(projected),
+            biases=max(LEAST_BIASES, 1 << (entries - 1).bit_length()) if entries else 0,
+            ranks=most_ranks(plan),
         )
 
     def launch(self, plan: StepPlan, shape: Shape) -> Callable[[], tuple[np.ndarray, float]]:
-        """Starts a plan that fits `shape`. What is returned waits for it: int32 [3, shape.projected] that `compute`
-        makes of it, valid until `IN_FLIGHT` more are launched, and the device's seconds."""
+        """Starts a plan that fits `shape`. What is returned waits for it: int32 [3 or more, shape.projected] that
+        `compute` makes of it, valid until `IN_FLIGHT` more are launched, and the device's seconds."""
         step = self._captured.get(shape) or self._capture(plan, shape)
         buffers = step.buffers[self._launched % IN_FLIGHT]
         self._launched += 1

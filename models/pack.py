@@ -16,8 +16,10 @@ from torch import Tensor
 from ..kernels.prediction import Draws
 from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
+from .wishes import BIASES_OF_ROW, Biases, bias_sections, bias_words, biases_of, most_ranks
 
 NOWHERE = -1  # position of a padding token
+DRAW_WORDS = 7  # numbers that say how a position is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p)."""
+    """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
+    top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None."""
 
     tokens: int
     rows: int
@@ -43,6 +46,8 @@ class Shape:
     narrowed: bool
     tiling: Tiling
     projected_tiling: Tiling
+    biases: int = 0
+    ranks: int | None = None
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
@@ -60,7 +65,8 @@ class Shape:
             "factor": self.spans,
             "last_free": self.spans,
             "endless": self.projected,
-            **({"draws": 5 * self.projected} if self.sampled else {}),
+            **({"draws": DRAW_WORDS * self.projected} if self.sampled else {}),
+            **(bias_sections(BIASES_OF_ROW * self.rows, self.biases) if self.biases else {}),
             "tiles": 2 * self.tiling.capacity(self.tokens, self.rows),
             "projected_tiles": 2 * self.projected_tiling.capacity(self.projected, self.rows),
         }
@@ -88,6 +94,8 @@ class Batch:
     last_free: Tensor  # [S] bool
     endless: Tensor  # [N] bool: no end token may commit there
     draws: Draws | None  # None: no row is sampled
+    biases: Biases | None  # None: no row has any
+    ranks: int | None  # of the row that asks for most; None: no row asks
     shape: Shape | None  # None: nothing is padded
     tiles: Tensor | None  # [tiles, 2] int32 of attention over all tokens; None without a shape
     projected_tiles: Tensor | None  # the same over projected positions
@@ -103,7 +111,7 @@ def pack(plan: StepPlan, device: torch.device) -> Batch:
     """Unpadded, for a step that is computed once."""
     sections = {name: np.asarray(part).astype(np.int32, copy=False) for name, part in _sections(plan).items()}
     buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None)
+    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None, most_ranks(plan))
 
 
 def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
@@ -111,9 +119,9 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
     parts = _sections(plan)
     if not shape.sampled:
         del parts["draws"]
-    else:  # five numbers of each position, each in a block of its own
-        draws = np.zeros((5, shape.projected), np.int32)
-        draws[:, : len(parts["endless"])] = parts["draws"].reshape(5, -1)
+    else:  # some numbers of each position, each in a block of its own
+        draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
+        draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
     visible = np.asarray(parts["visible"])
     sections = shape.sections()
@@ -140,8 +148,9 @@ def _padding(name: str, part: np.ndarray) -> int:
     return NOWHERE if name == "positions" else 0
 
 
-def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None) -> Batch:
-    """Views, and copies where a kernel wants another type, of a buffer with sections of `sizes` words."""
+def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, ranks: int | None = None) -> Batch:
+    """Views, and copies where a kernel wants another type, of a buffer with sections of `sizes` words. `ranks` are
+    those of the shape, if there is one."""
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
     positions = views["positions"].long()
     return Batch(
@@ -159,6 +168,8 @@ def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None) -> B
         last_free=views["last_free"].bool(),
         endless=views["endless"].bool(),
         draws=_draws(views["draws"], positions[views["projected"].long()]) if len(views.get("draws", ())) else None,
+        biases=biases_of(views) if len(views.get("bias_ids", ())) else None,
+        ranks=shape.ranks if shape else ranks,
         shape=shape,
         tiles=views["tiles"].view(-1, 2) if shape else None,
         projected_tiles=views["projected_tiles"].view(-1, 2) if shape else None,
@@ -166,13 +177,12 @@ def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None) -> B
 
 
 def _draws(words: Tensor, positions: Tensor) -> Draws:
-    temperature, top_p, low, high, steps = words.view(5, -1).unbind(0)
-    off = torch.zeros_like(steps)
+    temperature, top_p, top_k, min_p, low, high, steps = words.view(DRAW_WORDS, -1).unbind(0)
     return Draws(
         temperature=temperature.view(torch.float32),
         top_p=top_p.view(torch.float32),
-        top_k=off,
-        min_p=off.float(),
+        top_k=top_k,
+        min_p=min_p.view(torch.float32),
         seeds=high.long() << 32 | low.long() & 0xFFFFFFFF,
         positions=positions,
         steps=steps.long(),
@@ -205,11 +215,13 @@ def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
         "last_free": np.array([span.transfer.last_free for _, span in spans], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
         "draws": _draw_words(plan, span_sizes),
+        **bias_words(plan),
     }
 
 
 def _draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
-    """Temperature, top-p, both halves of the seed and the step, of each projected position; nothing if none is hot."""
+    """Temperature, top-p, top-k, min-p, both halves of the seed and the step, of each projected position; nothing if
+    none is hot."""
     rows = [row for row in plan.rows for _ in row.spans]
     samplings = [row.sampling for row in rows]
     if not any(sampling.temperature > 0 for sampling in samplings):
@@ -219,6 +231,8 @@ def _draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
         [
             _bits([sampling.temperature for sampling in samplings]),
             _bits([sampling.top_p for sampling in samplings]),
+            np.array([sampling.top_k for sampling in samplings], np.int32),
+            _bits([sampling.min_p for sampling in samplings]),
             seeds[:, 0],
             seeds[:, 1],
             np.array([row.step for row in rows], np.int32),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import ops
-from ..scheduler.contract import GREEDY, Ints, Row, Span, StepPlan, StepResult, Transfer
+from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, StepResult, Transfer
 from .graphs import StepGraphs
 from .kv_pages import KvPages
 from .llada import Llada
@@ -107,10 +107,14 @@ class Runner:
 
     def _compute(self, batch: Batch) -> Tensor:
         """The whole step. int32 [3, N] over all spans: what the canvases then hold, what the network proposes, and
-        the bits of its float32 confidence."""
+        the bits of its float32 confidence. With `ranks` [4 + 2 * ranks, N]: the bits of the log-probability of what
+        may commit, ids of the likeliest tokens, and the bits of theirs."""
         logits = self._logits(batch)
         if not len(batch.projected):
             return torch.empty((3, 0), dtype=torch.int32, device=self._device)
+        if batch.biases is not None:
+            biases = batch.biases
+            ops.adjust(logits, biases.begins, biases.ends, biases.starts, biases.ids, biases.deltas)
         narrowed = batch.shape is None or batch.shape.narrowed
         fixed = self._network.numerics.fixed
         found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
@@ -127,9 +131,23 @@ class Runner:
             batch.factor,
             batch.last_free,
         )
-        return torch.stack((held.int(), found.proposals.int(), found.confidence.float().view(torch.int32)))
+        told = torch.stack((held.int(), found.proposals.int(), found.confidence.float().view(torch.int32)))
+        if batch.ranks is None:
+            return told
+        chosen, ids, scores = ops.rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]))
+        return torch.cat((told, chosen.view(torch.int32)[None], ids.int().T, scores.T.contiguous().view(torch.int32)))
 
 
 def _result(out: Ints, device_s: float, count: int) -> StepResult:
-    tokens, proposals, confidence = out[:, :count].copy()
-    return StepResult(tokens, proposals, confidence.view(np.float32), device_s)
+    tokens, proposals, confidence, *scores = out[:, :count].copy()
+    return StepResult(tokens, proposals, confidence.view(np.float32), device_s, _scores(scores))
+
+
+def _scores(words: list[np.ndarray]) -> Scores | None:
+    """What `_compute` tells with `ranks`: [1 + 2 * ranks] rows."""
+    if not words:
+        return None
+    ranks = len(words) // 2
+    ids, bits = np.array(words[1 : 1 + ranks]), np.array(words[1 + ranks :])
+    shape = ranks, len(words[0])
+    return Scores(words[0].view(np.float32), ids.reshape(shape).T, bits.reshape(shape).view(np.float32).T)

@@ -19,11 +19,13 @@ Floats = npt.NDArray[np.float32]
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How one request draws tokens. Temperature 0 is argmax; noise comes from a counter keyed by
-    (seed, position, the request's own step), never from a shared generator."""
+    (seed, position, the request's own step), never from a shared generator. top_k 0 and min_p 0 keep all tokens."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    top_k: int = 0
+    min_p: float = 0.0
 
 
 GREEDY = Sampling()
@@ -57,11 +59,23 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Bias:
+    """What is added to the logits of `tokens` [n], each there once, at the positions `[start, end)` of a row: `deltas`
+    [n], where minus infinity bans."""
+
+    start: int
+    end: int
+    tokens: Ints
+    deltas: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step.
 
     Its keys and values are written in place; its queries then see all keys in `[0, visible)`, without a causal mask.
-    A row without spans only renews keys and values.
+    A row without spans only renews keys and values. `biases` are disjoint. `ranks` says how many of each position's
+    likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind.
     """
 
     slot: int
@@ -71,6 +85,8 @@ class Row:
     spans: tuple[Span, ...]
     sampling: Sampling
     step: int
+    biases: tuple[Bias, ...] = ()
+    ranks: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -100,18 +116,30 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """Log-probabilities at temperature 1 over all tokens that are not banned, biases included, for every position of
+    all spans: of the token that has just committed there or could have, `chosen` [positions], and of the likeliest
+    tokens, `ranked` [positions, any] ids in falling order and `logprobs` [positions, any]."""
+
+    chosen: Floats
+    ranked: Ints
+    logprobs: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """What the canvas holds after the step, over the positions of all spans in the order of the plan.
 
     `tokens` [positions] are token ids, the mask id where still open; `proposals` [positions] are what the network
     proposes there, and `confidence` [positions] the probabilities of these proposals; `device_s` is the time the
-    device took, in seconds.
+    device took, in seconds. `scores` are there if a row asked for `ranks`.
     """
 
     tokens: Ints
     proposals: Ints
     confidence: Floats
     device_s: float
+    scores: Scores | None = None
 
 
 class Executor(Protocol):

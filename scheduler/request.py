@@ -7,14 +7,17 @@ from enum import Enum
 
 import numpy as np
 
+from .biases import NEUTRAL, Biasing, Preferences
 from .boundaries import Nesting
 from .caches import CachePolicy, Progress, Reach, Window
-from .contract import Ints, Row, Sampling
+from .contract import Bias, Ints, Row, Sampling, Scores
 from .decoders import Decoder
 from .digest import View
+from .families import Shared
 from .frames import Computed, Frame, Recorder
 from .policies.base import ABSENT, LaneFacts
 from .rows import Holding, Isolated, Layout, Together
+from .scores import Scorebook
 from .stability import Stability
 from .tree import LaneTree
 from .vocabulary import Vocabulary
@@ -50,7 +53,8 @@ class Outcome(Enum):
 class Request:
     """What one answer needs. `prompt` are token ids; the canvas has `max_tokens` positions behind it.
 
-    A `watched` request tells what each step did to its lanes.
+    A `watched` request tells what each step did to its lanes. One with `ranks` tells each token's log-probability, and
+    so many likeliest tokens at its place. Requests of a `family` have the same prompt, decoder and `max_tokens`.
     """
 
     id: int
@@ -59,6 +63,9 @@ class Request:
     decoder: Decoder
     sampling: Sampling = field(default_factory=Sampling)
     watched: bool = False
+    preferences: Preferences = NEUTRAL
+    ranks: int | None = None
+    family: str | None = None
 
 
 NO_END = 1 << 30
@@ -75,9 +82,12 @@ class Sequence:
     nesting: Nesting
     stability: Stability | None
     recorder: Recorder | None
+    biasing: Biasing | None
+    scorebook: Scorebook | None
     state: State = State.WAITING
     outcome: Outcome | None = None
     held: Holding = field(default_factory=lambda: Holding((), ()))
+    shared: Shared | None = None  # pages before those it holds, which others may have too
     frontier: int = 0  # canvas positions before it are committed
     end_at: int = NO_END  # first end token committed so far
     foreseen_end: int = NO_END  # first end token that the network is about to commit
@@ -103,6 +113,8 @@ class Sequence:
             nesting=Nesting.of(policy.boundary),
             stability=Stability(request.max_tokens, stable_steps) if stable_steps else None,
             recorder=Recorder(tree.canvas, mask_id) if request.watched else None,
+            biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
+            scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
         )
 
     @property
@@ -121,7 +133,9 @@ class Sequence:
         """It is admitted, with what it needs on the device: its first lanes are born."""
         self.held = held
         self.request.decoder.policy.open(self.tree)
-        self.layout = Isolated(held, self, page_size) if self.request.decoder.branches else Together(held, self)
+        common = () if self.shared is None else self.shared.pages
+        placed = held._replace(pages=(*common, *held.pages))
+        self.layout = Isolated(placed, self, page_size) if self.request.decoder.branches else Together(placed, self)
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -136,12 +150,37 @@ class Sequence:
         end = max(last, min(end, self.foreseen_end + 1))
         return Reach(prompt + live[0].start, prompt + last, prompt + end, prompt + self.frontier)
 
+    def common_pages(self, page_size: int) -> int:
+        """Pages of its prompt that others of its family may have too: whole ones, if nothing computes them again."""
+        decoder = self.request.decoder
+        if self.request.family is None or decoder.branches or decoder.adaptive or not self.cache.keeps_prompt:
+            return 0
+        return self.prompt_length // page_size
+
+    def window(self, reach: Reach, page_size: int) -> Window:
+        """What the next step computes: in the first, what of the prompt nobody else has."""
+        window = self.cache.window(reach)
+        if self.shared is None or self.steps or self.shared.leads(self.id):
+            return window
+        return window._replace(start=len(self.shared.pages) * page_size)
+
     def view(self) -> View:
         """What the digest reads of it."""
         policy, live = self.request.decoder.policy, self.tree.live
         start, end = live[0].start, live[-1].end
         settled = None if self.stability is None else self.stability.settled(start, end)
         return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill)
+
+    def biases(self) -> tuple[Bias, ...]:
+        """What the next step adds to its logits."""
+        return () if self.biasing is None else self.biasing.of(self.prompt_length, self.canvas, self.end_at)
+
+    def score(self, start: int, tokens: Ints, scores: Scores | None, part: slice) -> None:
+        """Before `take`: `part` of a step's `scores` belongs to these `tokens`."""
+        if self.scorebook is not None and scores is not None:
+            held = self.canvas[start : start + len(tokens)]
+            fresh = np.flatnonzero((held == self.tree.mask_id) & (tokens != held))
+            self.scorebook.take(start + fresh, scores, part.start + fresh, self.steps)
 
     def take(self, start: int, tokens: Ints, proposals: Ints) -> None:
         """A step left `tokens` from canvas position `start` on, and proposed `proposals`."""
@@ -177,6 +216,8 @@ class Sequence:
         frontier, known = work.reach.frontier, self.layout.known
         reach = work.reach._replace(frontier=min(frontier, known))
         self.cache.computed(window, reach, progress._replace(frontier=min(progress.frontier, known)))
+        if self.shared is not None:
+            self.shared.known = True
         self.refreshes += window.refresh
         self.reused_refreshes += window.refresh and window.drives
         self.computed_tokens += work.tokens

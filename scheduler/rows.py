@@ -154,4 +154,5 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
 
 
 def _row(sequence: Sequence, slot: int, window: Window, spans: list[Span]) -> Row:
-    return Row(slot, *window[:3], tuple(spans), sequence.request.sampling, sequence.steps)
+    request, biases = sequence.request, sequence.biases() if spans else ()
+    return Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, biases, request.ranks)

@@ -18,6 +18,7 @@ from .budget import Budget, Halving
 from .caches import Progress
 from .contract import Ints, Placement, Row, Span, StepPlan, StepResult
 from .digest import lane_facts
+from .families import Families
 from .frames import Frame
 from .knobs import KnobError
 from .pages import Limits, Pool
@@ -53,6 +54,7 @@ class Scheduler:
         self.halving = halving
         self.slots = Pool(limits.slots)
         self.pages = Pool(limits.pages)
+        self._families = Families(self.pages)
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
         self._vocabulary = vocabulary
@@ -100,8 +102,8 @@ class Scheduler:
         flight: list[Work] = []
         room, share = self.limits.step_tokens, self._share(works)
         for work in works:
-            sequence = work.sequence
-            if share > 0 and work.tokens <= room:
+            sequence, shared = work.sequence, work.sequence.shared
+            if share > 0 and work.tokens <= room and (shared is None or shared.there(sequence.id, flight)):
                 room -= work.tokens
                 share -= work.tokens
                 rows += work.rows
@@ -151,7 +153,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises `RuntimeError` if slots or pages leaked, or a state contradicts where a request is kept."""
         self.slots.check([slot for s in self.running.values() for slot in s.held.slots])
-        self.pages.check([page for s in self.running.values() for page in s.held.pages])
+        self.pages.check([page for s in self.running.values() for page in s.held.pages] + self._families.pages)
         if any(s.state is not State.WAITING for s in self.waiting):
             raise RuntimeError("a request in the queue is not waiting")
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
@@ -160,13 +162,16 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
+            common = sequence.common_pages(self.limits.page_size)
             slots, pages = self._needs(sequence.request)
-            if slots > self.slots.free or pages > self.pages.free:
+            found = self._families.found(sequence.request.family, common)
+            if slots > self.slots.free or pages - found > self.pages.free:
                 break  # first come, first served: nobody overtakes
             self.waiting.popleft()
             if self.budget is not None and sequence.request.decoder.adaptive:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
-            sequence.hold(Holding(self.slots.take(slots), self.pages.take(pages)), self.limits.page_size)
+            sequence.shared = self._families.join(sequence.request.family, common) if common else None
+            sequence.hold(Holding(self.slots.take(slots), self.pages.take(pages - common)), self.limits.page_size)
             sequence.served_at = self._step
             sequence.move(State.RUNNING)
             self.running[sequence.id] = sequence
@@ -220,7 +225,7 @@ class Scheduler:
 
     def _work(self, sequence: Sequence) -> Work:
         reach = sequence.reach()
-        window = sequence.cache.window(reach)
+        window = sequence.window(reach, self.limits.page_size)
         open_ = sequence.tree.masks(0, sequence.tree.limit) if sequence.request.decoder.adaptive else 0
         return Work(sequence, window, reach, sequence.layout.rows(sequence, window), open_)
 
@@ -231,6 +236,7 @@ class Scheduler:
             sequence, prompt = work.sequence, work.sequence.prompt_length
             for span in (span for row in work.rows for span in row.spans):
                 part = slice(offset, offset := offset + span.end - span.start)
+                sequence.score(span.start - prompt, result.tokens[part], result.scores, part)
                 sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
 
     def _learn(self, flight: list[Work]) -> None:
@@ -280,6 +286,7 @@ class Scheduler:
             del self.running[sequence.id]
             self.slots.give(sequence.held.slots)
             self.pages.give(sequence.held.pages)
+            self._families.leave(sequence.shared, sequence.id)
         sequence.move(State.FINISHED)
 
 

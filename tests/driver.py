@@ -14,6 +14,7 @@ from asynclane.models.config import read_config
 from asynclane.models.memory import Memory
 from asynclane.models.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.runner import Runner
+from asynclane.scheduler.biases import NEUTRAL, Preferences
 from asynclane.scheduler.budget import Halving
 from asynclane.scheduler.contract import Executor, Sampling, StepPlan
 from asynclane.scheduler.decoders import resolve
@@ -47,6 +48,9 @@ class Ask:
     decoder: str = "asynclane"
     knobs: Mapping[str, object] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
+    preferences: Preferences = NEUTRAL
+    ranks: int | None = None
+    family: str | None = None
 
 
 def run(
@@ -66,6 +70,9 @@ def run(
                 max_tokens=ask.max_tokens,
                 decoder=resolve(ask.decoder, ask.knobs, ask.max_tokens),
                 sampling=ask.sampling,
+                preferences=ask.preferences,
+                ranks=ask.ranks,
+                family=ask.family,
             )
         )
         for number, ask in enumerate(asks)

@@ -44,6 +44,11 @@ class Progress(NamedTuple):
 class CachePolicy(Protocol):
     """One object per request."""
 
+    @property
+    def keeps_prompt(self) -> bool:
+        """Whether the prompt is computed once only, before a canvas of masks."""
+        ...
+
     def window(self, reach: Reach) -> Window:
         """What the next step computes. Changes nothing: the step may have to wait for budget."""
         ...

@@ -32,6 +32,10 @@ class Compact:
     _events: int = 0
     _settled: int = 0
 
+    @property
+    def keeps_prompt(self) -> bool:
+        return not self.refresh_every
+
     def window(self, reach: Reach) -> Window:
         first = not self._settled
         due = 0 < self.refresh_every <= self._events

@@ -10,6 +10,8 @@ from .prefix import Prefix
 
 
 class Dual:
+    keeps_prompt = False
+
     def __init__(self) -> None:
         self._prefix = Prefix()
 

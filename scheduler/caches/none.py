@@ -6,6 +6,8 @@ from .base import Progress, Reach, Window
 
 
 class NoCache:
+    keeps_prompt = False
+
     def window(self, reach: Reach) -> Window:
         return Window(0, reach.end, reach.end)
 

@@ -11,6 +11,8 @@ NOTHING = -1
 
 
 class Prefix:
+    keeps_prompt = False
+
     def __init__(self) -> None:
         self._block = NOTHING
 

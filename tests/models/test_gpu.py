@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,9 +15,10 @@ from asynclane.models.runner import Runner
 from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
 from asynclane.scheduler.vocabulary import Vocabulary
 
-from ..driver import MODEL, embedded_runner, run
+from ..driver import MODEL, Ask, embedded_runner, run
 from .test_golden import CASES, assert_published
 from .test_invariance import crowd
+from .test_parameters import PARAMETERS, STORY
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,6 +49,20 @@ def test_requests_in_a_crowd_answer_as_each_does_alone(
         (alone,) = run(runner, vocabulary, [ask])
         assert alone.canvas.tolist() == sequence.canvas.tolist()
         assert alone.steps == sequence.steps
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS)
+def test_parameters_do_what_they_do_on_the_cpu(
+    parameter: str, exact: Runner, runner: Runner, vocabulary: Vocabulary
+) -> None:
+    ask = replace(Ask(STORY, 48), **PARAMETERS[parameter])  # type: ignore[arg-type]
+    choices = [replace(ask, family="one")] * 2
+    (wanted,) = run(runner, vocabulary, [ask])
+    for found in run(exact, vocabulary, [ask, *choices]):
+        assert found.canvas.tolist() == wanted.canvas.tolist()
+        if found.scorebook is not None and wanted.scorebook is not None:
+            for got, want in zip(found.scorebook.part(0, 48), wanted.scorebook.part(0, 48), strict=True):
+                np.testing.assert_allclose(got, want, atol=1e-3)
 
 
 def plan_of(rows: list[tuple[int, int]]) -> StepPlan:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from asynclane.kernels.logits import adjust
 from asynclane.kernels.tiles import AttentionConfig
 from asynclane.models.config import read_config
 from asynclane.models.graphs import StepGraphs, spacing
 from asynclane.models.numerics import Numerics
 from asynclane.models.pack import NOWHERE, Shape, Tiling, batch_of, measure, pack, pack_into
-from asynclane.scheduler.contract import GREEDY, Row, Sampling, Span, StepPlan, Transfer
+from asynclane.models.wishes import MOST_RANKS, Biases
+from asynclane.scheduler.contract import GREEDY, Bias, Row, Sampling, Span, StepPlan, Transfer
 
 from ..driver import MODEL
 
@@ -32,15 +34,20 @@ def random_plan(rng: random.Random, sampled: bool) -> StepPlan:
             Span(start, cut, Transfer(sure=1, threshold=0.5, last_free=True)),
             Span(cut, end, Transfer(0, 0.9), False),
         ]
-        hot = Sampling(rng.random() + 0.1, 0.9, rng.getrandbits(63)) if sampled else GREEDY
-        rows.append(Row(slot, start, end, end + rng.randint(0, 9), tuple(s for s in spans if s.end > s.start), hot, 7))
+        hot = Sampling(rng.random() + 0.1, 0.9, rng.getrandbits(63), 9, 0.25) if sampled else GREEDY
+        tokens = np.arange(rng.randint(1, 9), dtype=np.int32)
+        biases = tuple(Bias(a, b, tokens, tokens + np.float32(1)) for a, b in [(start - 3, cut), (cut, end)])
+        kept = tuple(s for s in spans if s.end > s.start)
+        visible = end + rng.randint(0, 9)
+        rows.append(Row(slot, start, end, visible, kept, hot, 7, biases if sampled else (), 3 if sampled else None))
     return StepPlan((), tuple(rows))
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> None:
     rng = random.Random(3)
-    shape = Shape(320, 8, 320, 48, sampled, sampled, TILING, TILING)
+    extras = (256, MOST_RANKS) if sampled else (0, None)
+    shape = Shape(320, 8, 320, 48, sampled, sampled, TILING, TILING, *extras)
     for _ in range(100):
         plan = random_plan(rng, sampled)
         words = np.full(shape.words, 12345, np.int32)
@@ -57,8 +64,36 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> N
             assert plain.draws is not None
             for whole, part in zip(padded.draws, plain.draws, strict=True):
                 assert torch.equal(whole[: len(part)], part)
+            assert padded.biases is not None
+            assert plain.biases is not None
+            assert padded.ranks == plain.ranks == MOST_RANKS
+            wanted, got = (torch.zeros(320, 16) for _ in range(2))
+            adjust(wanted, *arguments(plain.biases))
+            adjust(got, *arguments(padded.biases))
+            assert torch.equal(got, wanted)
+            assert got.any()
         else:
             assert padded.draws is None
+            assert padded.biases is None
+
+
+def arguments(biases: Biases) -> tuple[torch.Tensor, ...]:
+    return tuple(getattr(biases, field.name) for field in fields(biases))
+
+
+def test_a_bias_reaches_the_projected_positions_of_its_range_and_no_other() -> None:
+    spans = tuple(Span(a, b, Transfer(1, 0.9)) for a, b in [(10, 14), (20, 26)])
+    none = Row(1, 0, 8, 8, (Span(2, 5, Transfer(1, 0.9)),), GREEDY, 0)
+    some = Row(
+        0, 5, 30, 30, spans, GREEDY, 0, (Bias(0, 12, ONE, HALF), Bias(12, 22, ONE, HALF), Bias(26, 40, ONE, HALF))
+    )
+    batch = pack(StepPlan((), (none, some)), CPU)
+    assert batch.biases is not None
+    ranges = list(zip(batch.biases.begins.tolist(), batch.biases.ends.tolist(), strict=True))
+    assert ranges == [(3, 5), (5, 9), (13, 13)]
+
+
+ONE, HALF = np.array([3], np.int32), np.array([0.5], np.float32)
 
 
 def test_tiles_cover_every_query_of_every_row_once() -> None:

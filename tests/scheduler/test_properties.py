@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from asynclane.scheduler.biases import Preferences
 from asynclane.scheduler.budget import Budget, Halving, StepCost
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import Decoder, resolve
@@ -82,7 +84,20 @@ class Schedules(RuleBasedStateMachine):
     )
     def arrive(self, prompt: int, length: int, decoder: tuple[str, dict[str, Any]]) -> None:
         number = len(self.asked)
-        request = Request(number, np.full(prompt, 6, np.int32), length, decoder_for(*decoder, length))
+        family = str(number)
+        self._add(
+            Request(number, np.full(prompt, 6, np.int32), length, decoder_for(*decoder, length), family=family, ranks=2)
+        )
+
+    @precondition(lambda self: self.asked)
+    @rule(pick=st.randoms(use_true_random=False))
+    def arrive_as_another_choice(self, pick: random.Random) -> None:
+        """Of a prompt that is still waiting, runs, or has ended."""
+        asked = pick.choice(list(self.asked.values())).request
+        self._add(replace(asked, id=len(self.asked), preferences=Preferences(presence=1.0, min_tokens=1)))
+
+    def _add(self, request: Request) -> None:
+        number = request.id
         if len(self.scheduler.waiting) >= LIMITS.max_queue + self.scheduler.slots.free:
             with pytest.raises(QueueFull):
                 self.scheduler.add(request)

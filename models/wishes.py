@@ -1,0 +1,81 @@
+"""Packs what only some requests ask of a step: biases of their logits, and log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..scheduler.contract import Bias, StepPlan
+
+BIASES_OF_ROW = 2  # the start of an answer may have one of its own
+MOST_RANKS = 20  # likeliest tokens of a position that anybody may ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """B biases with E entries in all, as `kernels.ops.adjust` takes them."""
+
+    begins: Tensor  # [B] int32, projected positions
+    ends: Tensor  # [B] int32
+    starts: Tensor  # [B + 1] int32
+    ids: Tensor  # [E] int32
+    deltas: Tensor  # [E] float32
+
+
+def bias_entries(plan: StepPlan) -> int:
+    return sum(len(bias.tokens) for row in plan.rows for bias in row.biases)
+
+
+def bias_sections(biases: int, entries: int) -> dict[str, int]:
+    return {
+        "bias_begins": biases,
+        "bias_ends": biases,
+        "bias_starts": biases + 1,
+        "bias_ids": entries,
+        "bias_deltas": entries,
+    }
+
+
+def biases_of(views: Mapping[str, Tensor]) -> Biases:
+    return Biases(
+        begins=views["bias_begins"],
+        ends=views["bias_ends"],
+        starts=views["bias_starts"],
+        ids=views["bias_ids"],
+        deltas=views["bias_deltas"].view(torch.float32),
+    )
+
+
+def bias_words(plan: StepPlan) -> dict[str, np.ndarray]:
+    """Biases with their positions as projected ones, which lie in the order of the spans."""
+    bounds: list[tuple[int, int]] = []
+    biases: list[Bias] = []
+    offset = 0
+    for row in plan.rows:
+        for bias in row.biases:
+            before, through = (
+                sum(min(max(at - span.start, 0), span.end - span.start) for span in row.spans)
+                for at in (bias.start, bias.end)
+            )
+            bounds.append((offset + before, offset + through))
+        biases += row.biases
+        offset += sum(span.end - span.start for span in row.spans)
+    begins, ends = np.array(bounds, np.int32).reshape(-1, 2).T
+    return {
+        "bias_begins": begins,
+        "bias_ends": ends,
+        "bias_starts": np.cumsum([0, *(len(bias.tokens) for bias in biases)]),
+        "bias_ids": np.concatenate([bias.tokens for bias in biases]) if biases else begins,
+        "bias_deltas": np.concatenate([bias.deltas for bias in biases]).view(np.int32) if biases else begins,
+    }
+
+
+def most_ranks(plan: StepPlan) -> int | None:
+    """How many likeliest tokens of a position a step tells: none, or as many as anybody may ask for, so that ties are
+    broken alike whoever else asks."""
+    asked = [row.ranks for row in plan.rows if row.ranks is not None]
+    return (MOST_RANKS if any(asked) else 0) if asked else None

@@ -1,0 +1,51 @@
+"""What is added to logits: penalties count the answer as the step finds it, and no token is named twice."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from asynclane.scheduler.biases import Biasing, Preferences
+
+from ..fakes import END, IDS, MASK, vocabulary
+
+PROMPT = 10
+
+
+def biases(preferences: Preferences, canvas: str, end: int = 1 << 30) -> list[tuple[int, int, dict[int, float]]]:
+    held = np.array([IDS[letter] for letter in canvas], np.int32)
+    found = Biasing(preferences, vocabulary()).of(PROMPT, held, end)
+    assert all(len(set(bias.tokens.tolist())) == len(bias.tokens) for bias in found)
+    return [
+        (bias.start - PROMPT, bias.end - PROMPT, dict(zip(bias.tokens.tolist(), bias.deltas.tolist(), strict=True)))
+        for bias in found
+    ]
+
+
+def test_penalties_count_every_committed_token_of_the_answer_whichever_lane_it_is_in() -> None:
+    x, y = IDS["x"], IDS["y"]
+    assert biases(Preferences(0.5, 0.25), "x_xy__x") == [(0, 7, {x: -1.25, y: -0.75})]
+
+
+def test_what_lies_behind_the_end_of_the_answer_does_not_count() -> None:
+    assert biases(Preferences(presence=1.0), "x_Ey", end=2) == [(0, 4, {IDS["x"]: -1.0})]
+
+
+def test_a_bias_adds_to_the_penalty_and_a_ban_stays_one() -> None:
+    x, y = IDS["x"], IDS["y"]
+    wanted = {x: 1.0, y: -math.inf}
+    assert biases(Preferences(presence=1.0, bias={x: 2.0, y: -math.inf}), "xy") == [(0, 2, wanted)]
+
+
+def test_ends_and_stops_are_banned_where_the_answer_may_not_end() -> None:
+    x = IDS["x"]
+    assert biases(Preferences(ignore_end=True), "__") == [(0, 2, {END: -math.inf})]
+    early = biases(Preferences(min_tokens=3, stops=(x,), bias={x: 1.0, 2: 1.0}), "____x")
+    assert early == [(0, 3, {x: -math.inf, 2: 1.0, END: -math.inf}), (3, 5, {x: 1.0, 2: 1.0})]
+    assert biases(Preferences(min_tokens=9), "__") == [(0, 2, {END: -math.inf})]
+
+
+def test_before_anything_is_committed_penalties_add_nothing() -> None:
+    assert MASK not in vocabulary().classes.nonzero()[0]
+    assert biases(Preferences(1.0, 1.0), "____") == []
