@@ -8,14 +8,11 @@ import logging
 import math
 import time
 from collections import deque
-from typing import Self
+from typing import NamedTuple, Self
 
-import numpy as np
-
-from ..scheduler.contract import Sampling, StepPlan
-from ..scheduler.decoders import resolve
+from ..scheduler.contract import StepPlan
 from ..scheduler.knobs import KnobError
-from ..scheduler.request import Outcome, Request, Sequence
+from ..scheduler.request import Outcome, Sequence
 from ..scheduler.scheduler import QueueFull, Scheduler, Update
 from ..scheduler.tree import Role
 from . import errors
@@ -23,6 +20,8 @@ from .detokenizer import AnswerText
 from .device import Device, Waiter
 from .lanes import Watcher
 from .metrics import Metrics, RequestReport, StepReport
+from .requests import request_of
+from .scores import ScoreReader
 from .streams import AnswerOptions, Delta, Finish, Usage
 from .text import Text
 
@@ -79,25 +78,16 @@ class Engine:
             raise errors.ContextLengthExceeded(limit, len(prompt), options.max_tokens)
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
-        name = self._decoder if options.decoder is None else options.decoder
         try:
-            decoder = resolve(name, options.knobs, options.max_tokens)
-            request = Request(
-                id=next(self._ids),
-                prompt=np.array(prompt, np.int32),
-                max_tokens=options.max_tokens,
-                decoder=decoder,
-                sampling=Sampling(options.temperature, options.top_p, options.seed),
-                watched=options.watch,
-            )
-            answer_text = AnswerText(self._text, options.stop)
-            sequence = self._scheduler.add(request)
+            sequence = self._scheduler.add(request_of(next(self._ids), prompt, options, self._decoder))
         except KnobError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
+        text = AnswerText(self._text, options.stop, options.stop_ids, placed=options.ranks is not None)
         watcher = Watcher(sequence.canvas, self._text) if options.watch else None
-        answer = EngineAnswer(self, sequence, answer_text, watcher)
+        reader = None if sequence.scorebook is None else ScoreReader(sequence.scorebook, self._text)
+        answer = EngineAnswer(self, sequence, text, Extras(watcher, reader))
         self._answers[sequence.id] = answer
         self._observe_load()
         self._work.set()
@@ -206,14 +196,21 @@ class Engine:
         )
 
 
+class Extras(NamedTuple):
+    """What some answers tell besides their text."""
+
+    watcher: Watcher | None
+    reader: ScoreReader | None
+
+
 class EngineAnswer:
     """A running request as its reader sees it. Filled by the engine's loop, read by one task."""
 
-    def __init__(self, engine: Engine, sequence: Sequence, text: AnswerText, watcher: Watcher | None) -> None:
+    def __init__(self, engine: Engine, sequence: Sequence, text: AnswerText, extras: Extras) -> None:
         self._engine = engine
         self.sequence = sequence
         self._text = text
-        self._watcher = watcher
+        self._extras = extras
         self._deltas: asyncio.Queue[Delta | errors.ApiError] = asyncio.Queue()
         self._over = False
         self._arrived = time.perf_counter()
@@ -253,11 +250,12 @@ class EngineAnswer:
         outcome = Outcome.STOP if stopped else update.outcome
         if self._first_text_s is None and text:
             self._first_text_s = time.perf_counter() - self._arrived
-        lanes = None if self._watcher is None else self._watcher.look(update.frame)
-        if outcome is not None:
-            self._deltas.put_nowait(Delta(text, FINISH[outcome], self._usage(), lanes))
-        elif text or lanes:
-            self._deltas.put_nowait(Delta(text, lanes=lanes))
+        watcher, reader = self._extras
+        lanes = None if watcher is None else watcher.look(update.frame)
+        scores = () if reader is None else reader.read(self.token_ids, self._text.take_places())
+        if outcome is not None or text or lanes or scores:
+            finish = None if outcome is None else FINISH[outcome]
+            self._deltas.put_nowait(Delta(text, finish, self._usage(), lanes, scores))
         return outcome
 
     def fail(self, error: errors.ApiError | None = None) -> None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
 
+from ..scheduler.biases import NEUTRAL, Preferences
 from .lanes import LaneEvent
+from .scores import TokenScore
 
 
 class Finish(StrEnum):
@@ -22,14 +24,21 @@ class AnswerOptions:
     """One answer's wishes, already checked for type; the engine checks ranges that depend on the model.
 
     `decoder` None is the server's default; `knobs` override the decoder's defaults by name. With `watch`, every step
-    tells what it did to the lanes; the text is the same.
+    tells what it did to the lanes; the text is the same. `ranks` asks for scores, with so many likeliest tokens each.
+    Answers of a `family` differ in their seed alone.
     """
 
     max_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    top_k: int = 0
+    min_p: float = 0.0
     stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    preferences: Preferences = NEUTRAL
+    ranks: int | None = None
+    family: str | None = None
     decoder: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict)
     watch: bool = False
@@ -51,15 +60,18 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that has become final. The last delta carries `finish` and `usage`; its text may be empty.
+    """Text that has become final. The last delta carries `finish`; its text may be empty. `usage` is what the answer
+    has taken so far.
 
-    A watched answer has one with `lanes` for each step, with or without text.
+    A watched answer has one with `lanes` for each step, with or without text. Where scores were asked for, `scores`
+    belong to the tokens whose text is complete with this delta.
     """
 
     text: str
     finish: Finish | None = None
     usage: Usage | None = None
     lanes: LaneEvent | None = None
+    scores: tuple[TokenScore, ...] = ()
 
 
 class Answer(Protocol):

@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
 ChatMessage = Mapping[str, str]
 
-MARKER = "asynclane"  # stands for an assistant's answer when the template is asked what follows one
+MARKER = "asynclane"  # stands for an assistant's answer when the template is asked what is around one
+
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """Byte-level vocabularies spell a byte by its Latin-1 character, or by one from 256 on if that is no letter to
+    see (Radford et al., 2019)."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+
+
+BYTES_OF_LETTERS = _letters_of_bytes()
 
 
 class TextLike(Protocol):
@@ -24,9 +38,16 @@ class TextLike(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str) -> list[int]: ...
+    @property
+    def mask_id(self) -> int: ...
+
+    def encode(self, text: str, *, specials: bool = True) -> list[int]: ...
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, specials: bool = False) -> str: ...
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]: ...
 
 
 class Text:
@@ -91,21 +112,38 @@ class Text:
         ids = [[token] for token in range(max(self.vocab_size, *sizes))]
         return self.backend.decode_batch(ids, skip_special_tokens=True)
 
-    def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text).ids
+    def encode(self, text: str, *, specials: bool = True) -> list[int]:
+        """Without `specials`, nothing is put around the text, whatever the tokenizer's own habit."""
+        return self.backend.encode(text, add_special_tokens=specials).ids
 
-    def encode_chat(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> list[int]:
-        """The prompt of a chat. Raises `InvalidValue` where the checkpoint's template does not take it."""
-        if messages and messages[-1]["role"] == "assistant" and add_generation_prompt:
-            raise InvalidValue(
-                f"messages.{len(messages) - 1}",
-                "the last message is an assistant's: continuing it is not supported yet",
-                code="unsupported_parameter",
-            )
-        return self.backend.encode(self._render(messages, add_generation_prompt), add_special_tokens=False).ids
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """The prompt of a chat: an answer opens behind the last message, or goes on with it, if it is an assistant's.
+        Raises `InvalidValue` where the checkpoint's template does not take it."""
+        *before, last = messages
+        if last["role"] != "assistant":
+            return self.encode(self._render(messages, add_generation_prompt=True), specials=False)
+        # Its text goes in as it is: templates trim what they are given, and close the turn behind it.
+        rendered = self._render([*before, {**last, "content": MARKER}], add_generation_prompt=False)
+        opened, marker, _ = rendered.rpartition(MARKER)
+        if not marker:
+            raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
+        return self.encode(opened + last["content"], specials=False)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.backend.decode(ids, skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
+        """With `specials`, special tokens come as they are spelt; otherwise they have no text."""
+        return self.backend.decode(ids, skip_special_tokens=not specials)
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the tokenizer's own vocabulary spells it."""
+        return [self.backend.id_to_token(token) or "" for token in ids]
+
+    def token_bytes(self, token: int) -> bytes:
+        """A token's own bytes, also where they are a part of a character; special tokens have none."""
+        piece = self.pieces[token]
+        spelt = self.backend.id_to_token(token) or ""
+        if REPLACEMENT in piece and all(letter in BYTES_OF_LETTERS for letter in spelt):
+            return bytes(BYTES_OF_LETTERS[letter] for letter in spelt)
+        return piece.encode()
 
     def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
         from jinja2 import TemplateError

@@ -160,6 +160,40 @@ def test_an_answer_uses_the_same_tokens_however_they_arrive(text: Text, case: tu
     assert "stop" not in text.decode(ids[: used - 1]) or not stopped
 
 
+@SHARED_TEXT
+@given(cut_ids(), st.sampled_from([(), (".",), ("e", "the")]))
+def test_each_token_has_its_place_in_the_text_and_none_that_was_cut(
+    text: Text, case: tuple[list[int], list[list[int]]], stops: tuple[str, ...]
+) -> None:
+    ids, pieces = case
+    answer, emitted, places = AnswerText(text, stops, placed=True), "", []
+    for piece in pieces:
+        emitted += answer.feed(piece)[0]
+        places += answer.take_places()
+        assert all(place.end <= len(emitted) for place in places)
+    emitted += answer.flush()
+    places += answer.take_places()
+    assert all(0 <= place.start <= place.end <= len(emitted) for place in places)
+    assert answer.stopped or len(places) == len(ids)
+    for token, place in zip(ids, places, strict=False):
+        said = text.decode([token])
+        assert "\N{REPLACEMENT CHARACTER}" in said or said in emitted[place.start : place.end]
+    whole = AnswerText(text, stops, placed=True)
+    whole.feed(ids)
+    whole.flush()
+    assert places == whole.take_places(), "however they arrive"
+
+
+def test_a_stop_token_ends_the_text_before_it_and_what_was_held_comes(text: Text) -> None:
+    ids = text.encode("Yes. No", specials=False)
+    stop = text.encode(".", specials=False)[0]
+    answer = AnswerText(text, ["Yes!"], [stop])
+    assert answer.feed(ids) == ("Yes", ids.index(stop), True)
+    assert answer.feed(ids) == ("", 0, True)
+    assert answer.flush() == ""
+    assert answer.stopped
+
+
 def test_without_stop_strings_all_ids_are_used(text: Text) -> None:
     answer = AnswerText(text)
     ids = text.encode("Hello there")

@@ -150,6 +150,18 @@ async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_behind(be
     assert bench.empty
 
 
+async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: Bench) -> None:
+    bench.executor.open()
+    red = bench.text.encode(" Red", specials=False)[0]
+    async with running(bench):
+        deltas = await read(bench.ask(stop_ids=frozenset({red})))
+    assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(" Red")]
+    assert deltas[-1].finish is Finish.STOP
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.completion_tokens == bench.ids.index(red)
+    assert bench.empty
+
+
 async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))

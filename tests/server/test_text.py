@@ -53,13 +53,29 @@ def test_a_chat_is_rendered_by_the_checkpoints_own_template(text: Text) -> None:
     ids = text.encode_chat([{"role": "user", "content": "Hi"}])
     head = "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
     assert ids == text.encode(head + "<|start_header_id|>assistant<|end_header_id|>\n\n")
-    assert text.encode_chat([{"role": "user", "content": "Hi"}], add_generation_prompt=False) == text.encode(head)
 
 
-def test_a_final_assistant_message_is_refused_for_now(text: Text) -> None:
-    with pytest.raises(InvalidValue, match="not supported yet") as caught:
+def test_a_final_assistant_message_stays_open_with_its_spaces(text: Text) -> None:
+    chat = [{"role": "user", "content": "Say asynclane."}, {"role": "assistant", "content": "  Yes, "}]
+    opened = text.encode_chat(chat[:1])
+    assert text.encode_chat(chat) == text.encode(text.decode(opened, specials=True) + "  Yes, ", specials=False)
+    alone = text.encode_chat(chat[1:])
+    assert text.decode(alone, specials=True).startswith("<|startoftext|>"), "with all that the template puts before it"
+    assert text.decode(alone).endswith("  Yes, ")
+
+
+def test_a_template_without_a_place_for_answers_continues_none(edited: Edit) -> None:
+    text = Text(edited("tokenizer_config.json", chat_template="{{ messages[0].content }}"))
+    with pytest.raises(InvalidValue, match="where an assistant's answer starts"):
         text.encode_chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes,"}])
-    assert caught.value.param == "messages.1"
+
+
+def test_bytes_of_tokens_are_those_of_the_text_also_where_a_character_is_cut(text: Text) -> None:
+    said = "Hi wörld 🦆\n"
+    ids = text.encode(said, specials=False)
+    assert b"".join(map(text.token_bytes, ids)) == said.encode()
+    assert any("\N{REPLACEMENT CHARACTER}" in text.pieces[token] for token in ids)
+    assert {text.token_bytes(token) for token in (*text.special_ids, 1405)} == {b""}
 
 
 def test_what_the_template_refuses_is_a_bad_request(edited: Edit) -> None:

@@ -1,0 +1,28 @@
+"""Makes the scheduler's request of what an answer was asked to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..scheduler.contract import Sampling
+from ..scheduler.decoders import resolve
+from ..scheduler.request import Request
+from .streams import AnswerOptions
+
+
+def request_of(number: int, prompt: Sequence[int], options: AnswerOptions, decoder: str) -> Request:
+    """`decoder` is for options that name none. Raises `KnobError`."""
+    name = decoder if options.decoder is None else options.decoder
+    return Request(
+        id=number,
+        prompt=np.array(prompt, np.int32),
+        max_tokens=options.max_tokens,
+        decoder=resolve(name, options.knobs, options.max_tokens),
+        sampling=Sampling(options.temperature, options.top_p, options.seed, options.top_k, options.min_p),
+        watched=options.watch,
+        preferences=options.preferences,
+        ranks=options.ranks,
+        family=options.family,
+    )
