@@ -20,6 +20,7 @@ from .routes import Backend, completion_routes
 from .settings import Settings, installed_version
 from .streams import AnswerSource
 from .text import TextLike
+from .tokens import token_routes
 
 __all__ = ["Lifespan", "ModelCard", "create_app"]
 
@@ -41,6 +42,7 @@ def create_app(
     """`lifespan` starts the engine before the first request and stops it after the last."""
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan)
     app.include_router(completion_routes(Backend(engine, text, settings, card)))
+    app.include_router(token_routes(text, card))
     app.include_router(ops_routes(engine, metrics, card))
     app.include_router(page_routes())
     install_error_handlers(app, metrics.http_response)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .lanes import LaneEvent
+from .scores import Token, TokenScore
 from .streams import Finish, Usage
 
 Json = dict[str, Any]
@@ -16,10 +17,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One choice, complete."""
+    """One choice, complete; `scores` None: nobody asked."""
 
     text: str
     finish: Finish
+    scores: Sequence[TokenScore] | None = None
 
 
 class Reply(Protocol):
@@ -33,7 +35,7 @@ class Reply(Protocol):
     def envelope(self) -> Envelope: ...
 
     def opening(self, index: int) -> Json | None: ...
-    def delta(self, index: int, text: str) -> Json: ...
+    def delta(self, index: int, text: str, scores: Sequence[TokenScore] | None = None) -> Json: ...
     def lanes(self, index: int, event: LaneEvent) -> Json: ...
     def closing(self, index: int, finish: Finish) -> Json: ...
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
@@ -70,8 +72,8 @@ class ChatReply:
     def opening(self, index: int) -> Json | None:
         return self._chunk(index, {"role": "assistant", "content": ""}, None)
 
-    def delta(self, index: int, text: str) -> Json:
-        return self._chunk(index, {"content": text}, None)
+    def delta(self, index: int, text: str, scores: Sequence[TokenScore] | None = None) -> Json:
+        return self._chunk(index, {"content": text}, None, scores)
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self._chunk(index, {}, None), "lanes": event.json()}
@@ -79,8 +81,10 @@ class ChatReply:
     def closing(self, index: int, finish: Finish) -> Json:
         return self._chunk(index, {}, finish)
 
-    def _chunk(self, index: int, delta: Json, finish: Finish | None) -> Json:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    def _chunk(
+        self, index: int, delta: Json, finish: Finish | None, scores: Sequence[TokenScore] | None = None
+    ) -> Json:
+        choice = {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
         return self.envelope.wrap("chat.completion.chunk", [choice])
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
@@ -88,7 +92,7 @@ class ChatReply:
             {
                 "index": index,
                 "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                "logprobs": None,
+                "logprobs": _chat_logprobs(choice.scores),
                 "finish_reason": choice.finish,
             }
             for index, choice in enumerate(choices)
@@ -103,8 +107,8 @@ class TextReply:
     def opening(self, index: int) -> Json | None:
         return None
 
-    def delta(self, index: int, text: str) -> Json:
-        return self.envelope.wrap("text_completion", [self._choice(index, text, None)])
+    def delta(self, index: int, text: str, scores: Sequence[TokenScore] | None = None) -> Json:
+        return self.envelope.wrap("text_completion", [self._choice(index, text, None, scores)])
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self.delta(index, ""), "lanes": event.json()}
@@ -113,12 +117,54 @@ class TextReply:
         return self.envelope.wrap("text_completion", [self._choice(index, "", finish)])
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
-        shaped = [self._choice(index, choice.text, choice.finish) for index, choice in enumerate(choices)]
+        shaped = [
+            self._choice(index, choice.text, choice.finish, choice.scores) for index, choice in enumerate(choices)
+        ]
         return {**self.envelope.wrap("text_completion", shaped), "usage": usage}
 
     @staticmethod
-    def _choice(index: int, text: str, finish: Finish | None) -> Json:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}
+    def _choice(index: int, text: str, finish: Finish | None, scores: Sequence[TokenScore] | None = None) -> Json:
+        return {"index": index, "text": text, "logprobs": _text_logprobs(scores), "finish_reason": finish}
+
+
+def _chat_logprobs(scores: Sequence[TokenScore] | None) -> Json | None:
+    """`step` is ours: the request's own step that committed the token."""
+    if scores is None:
+        return None
+    content = [
+        {
+            **_chat_token(score.token, score.logprob),
+            "step": score.step,
+            "top_logprobs": [_chat_token(token, logprob) for token, logprob in score.ranked],
+        }
+        for score in scores
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _chat_token(token: Token, logprob: float) -> Json:
+    return {"token": token.text, "logprob": logprob, "bytes": list(token.bytes)}
+
+
+def _text_logprobs(scores: Sequence[TokenScore] | None) -> Json | None:
+    """OpenAI's older form: lists, and a table by text, where of two tokens with one text the likelier stays, and the
+    answer's own token is always there. `steps` is ours."""
+    if scores is None:
+        return None
+    return {
+        "tokens": [score.token.text for score in scores],
+        "token_logprobs": [score.logprob for score in scores],
+        "top_logprobs": [_by_text([*score.ranked, (score.token, score.logprob)]) for score in scores],
+        "text_offset": [score.offset for score in scores],
+        "steps": [score.step for score in scores],
+    }
+
+
+def _by_text(ranked: Sequence[tuple[Token, float]]) -> dict[str, float]:
+    table: dict[str, float] = {}
+    for token, logprob in ranked:
+        table.setdefault(token.text, logprob)
+    return table
 
 
 def usage_chunk(reply: Reply, usage: Json) -> Json:
@@ -127,7 +173,8 @@ def usage_chunk(reply: Reply, usage: Json) -> Json:
 
 
 def usage_json(prompt_tokens: int, usages: Sequence[Usage]) -> Json:
-    """A prompt counts once, however many choices it has; answers and what they cost add up."""
+    """A prompt counts once, however many choices it has; answers and what they cost add up, those of `best_of` that
+    were not chosen, too."""
     completion_tokens = sum(usage.completion_tokens for usage in usages)
     return {
         "prompt_tokens": prompt_tokens,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -16,6 +17,7 @@ from . import errors
 from .ops import ModelCard
 from .replies import ChatReply, Finished, Reply, TextReply, new_envelope, usage_chunk, usage_json
 from .schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from .scores import TokenScore, mean_logprob
 from .settings import Settings
 from .sse import DONE, ClientGone, EventStream, event, merge, until_gone
 from .streams import Answer, AnswerOptions, AnswerSource, Finish, Usage
@@ -42,10 +44,11 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Its ids, and the parameter to name if they do not fit."""
+    """Its ids, the parameter to name if they do not fit, and the text that its answers begin with."""
 
     param: str
     ids: list[int]
+    echo: str = ""
 
 
 def completion_routes(backend: Backend) -> APIRouter:
@@ -57,7 +60,7 @@ def completion_routes(backend: Backend) -> APIRouter:
         card.check_name(body.model)
         messages = [message.for_template() for message in body.messages]
         size = sum(len(message["content"]) for message in messages)
-        ids = await _off_loop_if_long(size, lambda: text.encode_chat(messages))
+        ids = await off_loop_if_long(size, lambda: text.encode_chat(messages))
         reply = ChatReply(new_envelope("chatcmpl", card.id, body.include_usage))
         return await _respond(backend, request, body, [Prompt("messages", ids)], reply)
 
@@ -70,35 +73,50 @@ def completion_routes(backend: Backend) -> APIRouter:
                 f"{len(body.prompt)} prompts with {body.choices} choices each are more than"
                 f" {backend.settings.max_queue} answers, which is all that may wait here at once",
             )
-        prompts = [await _read_prompt(text, prompt) for prompt in body.prompt]
+        prompts = [await _read_prompt(text, prompt, bool(body.echo)) for prompt in body.prompt]
         reply = TextReply(new_envelope("cmpl", card.id, body.include_usage))
         return await _respond(backend, request, body, prompts, reply)
 
     return router
 
 
-async def _off_loop_if_long(size: int, encode: Callable[[], T]) -> T:
+async def off_loop_if_long(size: int, encode: Callable[[], T]) -> T:
     return await asyncio.to_thread(encode) if size > LONG_CHARS else encode()
 
 
-async def _read_prompt(text: TextLike, prompt: str | list[int]) -> Prompt:
+async def _read_prompt(text: TextLike, prompt: str | list[int], echo: bool) -> Prompt:
     if isinstance(prompt, str):
-        return Prompt("prompt", await _off_loop_if_long(len(prompt), lambda: text.encode(prompt)))
+        ids = await off_loop_if_long(len(prompt), lambda: text.encode(prompt))
+        return Prompt("prompt", ids, prompt if echo else "")
     for token in (min(prompt), max(prompt)):
-        if not 0 <= token < text.vocab_size:
-            raise errors.InvalidValue("prompt", f"token ids are from 0 to {text.vocab_size - 1}, not {token}")
-    return Prompt("prompt", prompt)
+        check_token(text, "prompt", token)
+    return Prompt("prompt", prompt, text.decode(prompt) if echo else "")
+
+
+def check_token(text: TextLike, param: str, token: int) -> None:
+    if not 0 <= token < text.vocab_size:
+        raise errors.InvalidValue(param, f"{param}: token ids are from 0 to {text.vocab_size - 1}, not {token}")
+
+
+def _check_answer_tokens(text: TextLike, body: GenerationRequest) -> None:
+    for param, token in body.named_tokens.items():
+        check_token(text, param, token)
+        if token == text.mask_id:
+            raise errors.InvalidValue(param, f"{param}: {token} is the mask, which no answer holds")
 
 
 def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[AnswerOptions]:
-    """One for each choice of a prompt. Raises `ContextLengthExceeded`."""
+    """One for each choice of a prompt. Raises `ContextLengthExceeded`, and `InvalidValue` for what depends on it."""
     limit, length, asked = backend.card.max_model_len, len(prompt.ids), body.answer_limit
     if length + (asked or 1) > limit:
         raise errors.ContextLengthExceeded(limit, length, asked, param=prompt.param)
     max_tokens = asked or min(limit - length, backend.settings.default_max_tokens)
     # Seeds count up within a prompt, so that its answers do not depend on the prompts beside it.
+    if (body.min_tokens or 0) > max_tokens:
+        raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
     seed = body.draw_seed()
-    return [body.options(max_tokens, seed + choice) for choice in range(body.choices)]
+    family = uuid.uuid4().hex if body.choices > 1 else None
+    return [body.options(max_tokens, seed + choice, family) for choice in range(body.choices)]
 
 
 async def _respond(
@@ -106,55 +124,96 @@ async def _respond(
 ) -> Response:
     limit = backend.settings.max_queue
     if body.choices > limit:
-        raise errors.InvalidValue("n", f"{body.choices} choices are more than the {limit} answers that may wait here")
+        param = "n" if body.choices == body.kept else "best_of"
+        raise errors.InvalidValue(param, f"{body.choices} choices are more than the {limit} answers that may wait here")
+    _check_answer_tokens(backend.text, body)
     wishes = [(prompt.ids, options) for prompt in prompts for options in _wishes(backend, body, prompt)]
     prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+    echoes = [prompt.echo for prompt in prompts for _ in range(body.choices)]
     async with AsyncExitStack() as stack:
         # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
         answers = [await stack.enter_async_context(backend.engine.submit(ids, options)) for ids, options in wishes]
         if body.stream:
-            usage = prompt_tokens if body.include_usage else None
-            return EventStream(_events(answers, reply, usage), stack.pop_all())
+            return EventStream(_events(answers, echoes, reply, Told.of(body, prompt_tokens)), stack.pop_all())
         try:
-            finished, usages = await until_gone(request.receive, _collect(answers))
+            finished, usages = await until_gone(request.receive, _collect(answers, echoes))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-    return JSONResponse(reply.whole(finished, usage_json(prompt_tokens, usages)))
+    choices = [
+        choice if body.shows_scores else replace(choice, scores=None)
+        for start in range(0, len(finished), body.choices)
+        for choice in _best(finished[start : start + body.choices], body.kept)
+    ]
+    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages)))
 
 
-async def _collect(answers: Sequence[Answer]) -> tuple[list[Finished], list[Usage]]:
-    texts: list[list[str]] = [[] for _ in answers]
+def _best(choices: list[Finished], kept: int) -> list[Finished]:
+    """So many with the highest mean log-probability, the best first; all of them as they are."""
+    if kept == len(choices):
+        return choices
+    return sorted(choices, key=lambda choice: mean_logprob(choice.scores or ()), reverse=True)[:kept]
+
+
+async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> tuple[list[Finished], list[Usage]]:
+    texts: list[list[str]] = [[echo] for echo in echoes]
+    scores: list[list[TokenScore]] = [[] for _ in answers]
     ends: dict[int, tuple[Finish, Usage]] = {}
     async with aclosing(merge(answers)) as deltas:
         async for index, delta in deltas:
             texts[index].append(delta.text)
+            scores[index] += delta.scores
             if delta.finish is not None:
                 ends[index] = (delta.finish, delta.usage or Usage())
     _check_complete(answers, ends)
-    finished = [Finished("".join(text), ends[index][0]) for index, text in enumerate(texts)]
+    finished = [Finished("".join(text), ends[index][0], scores[index]) for index, text in enumerate(texts)]
     return finished, [usage for _, usage in ends.values()]
 
 
-async def _events(answers: Sequence[Answer], reply: Reply, prompt_tokens: int | None) -> AsyncGenerator[bytes, None]:
-    """The stream of one response; `prompt_tokens` None means that nobody asked for usage."""
-    ends: dict[int, Usage] = {}
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a stream tells besides text: usage at its end, usage so far in each chunk, scores."""
+
+    prompt_tokens: int
+    usage: bool
+    usage_so_far: bool
+    scores: bool
+
+    @classmethod
+    def of(cls, body: GenerationRequest, prompt_tokens: int) -> Told:
+        return cls(prompt_tokens, body.include_usage, body.include_usage_so_far, body.shows_scores)
+
+
+async def _events(
+    answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, told: Told
+) -> AsyncGenerator[bytes, None]:
+    """The stream of one response."""
+    usages: dict[int, Usage] = {}
+    ends: dict[int, Finish] = {}
+
+    def chunk(payload: dict[str, Any]) -> bytes:
+        so_far = {"usage": usage_json(told.prompt_tokens, list(usages.values()))} if told.usage_so_far else {}
+        return event({**payload, **so_far})
+
     try:
-        for index in range(len(answers)):
+        for index, echo in enumerate(echoes):
             opening = reply.opening(index)
             if opening is not None:
-                yield event(opening)
+                yield chunk(opening)
+            if echo:
+                yield chunk(reply.delta(index, echo))
         async with aclosing(merge(answers)) as deltas:
             async for index, delta in deltas:
+                usages[index] = delta.usage or usages.get(index, Usage())
                 if delta.lanes is not None:
-                    yield event(reply.lanes(index, delta.lanes))
-                if delta.text:
-                    yield event(reply.delta(index, delta.text))
+                    yield chunk(reply.lanes(index, delta.lanes))
+                if delta.text or delta.scores:
+                    yield chunk(reply.delta(index, delta.text, delta.scores if told.scores else None))
                 if delta.finish is not None:
-                    ends[index] = delta.usage or Usage()
-                    yield event(reply.closing(index, delta.finish))
+                    ends[index] = delta.finish
+                    yield chunk(reply.closing(index, delta.finish))
         _check_complete(answers, ends)
-        if prompt_tokens is not None:
-            yield event(usage_chunk(reply, usage_json(prompt_tokens, list(ends.values()))))
+        if told.usage:
+            yield event(usage_chunk(reply, usage_json(told.prompt_tokens, list(usages.values()))))
         yield DONE
     except Exception as error:
         # The status has been sent: what is left is to say so in the stream, and to end it without DONE.

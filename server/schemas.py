@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from .errors import shown
+from .sampling import INT64, DecoderKnobs, Ranks, SamplingFields, StreamOptions
 from .streams import AnswerOptions
-from .unsupported import MESSAGE_UNSUPPORTED, STREAM_UNSUPPORTED, UNSUPPORTED
+from .strict import Body, Strict, refused
+from .unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, MESSAGE_UNSUPPORTED
 
-INT64 = 2**63
 MAX_CHOICES = 16
-
-
-def refused(param: str | None, reason: str, code: str = "invalid_value") -> PydanticCustomError:
-    """An error of ours in pydantic, for `errors.from_validation`. `param` is relative to the field."""
-    return PydanticCustomError("refused", "{reason}", {"param": param, "reason": reason, "code": code})
-
-
-def _same(value: object, neutral: object) -> bool:
-    """Equal as JSON: 0 and 0.0 are, 0 and false are not."""
-    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-class Strict(BaseModel):
-    """Unknown names are errors; so are unsupported ones, unless their value asks nothing."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
-    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_neutral(cls, raw: object) -> object:
-        if not isinstance(raw, dict):
-            return raw
-        for name in cls.unsupported.keys() & raw.keys():
-            value, neutral = raw[name], cls.unsupported[name]
-            if name == "best_of":
-                neutral = (raw.get("n") or 1,)
-            if value is not None and not any(_same(value, one) for one in neutral):
-                reason = f"not supported yet, but {shown(value)} was given"
-                raise refused(name, reason, code="unsupported_parameter")
-        return {name: value for name, value in raw.items() if name not in cls.unsupported}
+Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
 
 class TextPart(Strict):
@@ -81,75 +49,24 @@ class Message(Strict):
         return {"role": role, "content": "".join(part.text for part in self.content)}
 
 
-class StreamOptions(Strict):
-    unsupported = STREAM_UNSUPPORTED
-
-    include_usage: bool | None = None
-    include_lanes: bool | None = None
+Messages = Annotated[list[Message], Field(min_length=1)]
 
 
-def _stops(value: object) -> object:
-    if value is None:
-        return []
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, list):
-        return value
-    raise refused(None, f"must be a string or a list of up to 4 strings, not {shown(value)}")
+def check_ending(messages: list[Message], continues: bool | None, opens: bool | None) -> None:
+    """vLLM's two switches may say what happens anyway."""
+    assistants = messages[-1].role == "assistant"
+    if continues not in (None, assistants):
+        raise refused("continue_final_message", "the last message is continued if and only if it is an assistant's")
+    if opens not in (None, not assistants):
+        raise refused("add_generation_prompt", "an answer is opened unless the last message is an assistant's")
 
 
-def _scalar(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise refused(None, f"must be a number, a string, true or false, not {shown(value)}")
-
-
-Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Stops = Annotated[
-    list[Stop],
-    BeforeValidator(_stops, json_schema_input_type=str | list[str] | None),
-    Field(max_length=4),
-]
-Knob = Annotated[object, PlainValidator(_scalar, json_schema_input_type=int | float | bool | str | None)]
-
-
-class DecoderKnobs(Strict):
-    """Typed loosely: the engine knows which decoder has which knob, and its range."""
-
-    steps: Knob = None
-    block_length: Knob = None
-    threshold: Knob = None
-    factor: Knob = None
-    cache: Knob = None
-    lookahead: Knob = None
-    draft_threshold: Knob = None
-    end_threshold: Knob = None
-    later_threshold: Knob = None
-    max_lanes: Knob = None
-    min_fill: Knob = None
-    min_steps: Knob = None
-    boundary: Knob = None
-    stable_steps: Knob = None
-    siblings: Knob = None
-    refresh_every: Knob = None
-    refresh_on: Knob = None
-    reuse: Knob = None
-    settle: Knob = None
-    early_stop: Knob = None
-
-
-class GenerationRequest(DecoderKnobs):
+class GenerationRequest(DecoderKnobs, SamplingFields, Body):
     """What both endpoints share: OpenAI's sampling parameters, and our decoder with its knobs."""
-
-    unsupported = UNSUPPORTED
 
     model: str
     max_tokens: Annotated[int, Field(ge=1, lt=INT64)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
-    stop: Stops = Field(default_factory=list)
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # These three ask nothing of the server.
@@ -158,16 +75,6 @@ class GenerationRequest(DecoderKnobs):
     store: bool | None = None
 
     decoder: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_leaves(cls, raw: object) -> object:
-        for path, value in _leaves(raw):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise refused(path, f"must be a finite number, not {value!r}")
-            if isinstance(value, str) and not _is_unicode(value):
-                raise refused(path, "must be valid Unicode, not half a surrogate pair")
-        return raw
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -180,8 +87,23 @@ class GenerationRequest(DecoderKnobs):
         return self.max_tokens
 
     @property
-    def choices(self) -> int:
+    def kept(self) -> int:
+        """Choices of a prompt that are answered with."""
         return self.n or 1
+
+    @property
+    def choices(self) -> int:
+        """Choices of a prompt that are computed."""
+        return self.kept
+
+    @property
+    def ranks(self) -> int | None:
+        """How many likeliest tokens are told at each place, with the log-probability of its own; None: neither."""
+        return None
+
+    @property
+    def shows_scores(self) -> bool:
+        return self.ranks is not None
 
     @property
     def include_usage(self) -> bool:
@@ -191,20 +113,30 @@ class GenerationRequest(DecoderKnobs):
     def include_lanes(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_lanes)
 
+    @property
+    def include_usage_so_far(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
     def draw_seed(self) -> int:
         """The seed of a prompt's first choice: the one given, else one that differs from call to call."""
         if self.seed is not None:
             return self.seed
         return secrets.randbelow(INT64) if self.temperature else 0
 
-    def options(self, max_tokens: int, seed: int) -> AnswerOptions:
+    def options(self, max_tokens: int, seed: int, family: str | None = None) -> AnswerOptions:
         knobs = {name: getattr(self, name) for name in DecoderKnobs.model_fields}
         return AnswerOptions(
             max_tokens=max_tokens,
             temperature=self.temperature or 0.0,
             top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(0, self.top_k or 0),
+            min_p=self.min_p or 0.0,
             seed=seed % INT64,
             stop=tuple(self.stop),
+            stop_ids=frozenset(self.stop_token_ids or ()),
+            preferences=self.preferences(),
+            ranks=self.ranks,
+            family=family,
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
             watch=self.include_lanes,
@@ -212,15 +144,30 @@ class GenerationRequest(DecoderKnobs):
 
 
 class ChatCompletionRequest(GenerationRequest):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    """A final message of the assistant is continued."""
+
+    unsupported = CHAT_UNSUPPORTED
+
+    messages: Messages
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, lt=INT64)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Ranks | None = None
 
     @model_validator(mode="after")
-    def _check_limits(self) -> Self:
+    def _check_chat(self) -> Self:
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
             raise refused("max_completion_tokens", f"max_tokens says {old}, max_completion_tokens {new}: give one")
+        check_ending(self.messages, self.continue_final_message, self.add_generation_prompt)
+        if self.top_logprobs and not self.logprobs:
+            raise refused("top_logprobs", "only with logprobs: true")
         return self
+
+    @property
+    def ranks(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def answer_limit(self) -> int | None:
@@ -250,30 +197,38 @@ def _prompt_kind(prompt: object) -> str | None:
 
 
 class CompletionRequest(GenerationRequest):
+    unsupported = COMPLETION_UNSUPPORTED
+
     prompt: Annotated[
         list[str | list[int]],
         PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ]
+    logprobs: Ranks | None = None
+    echo: bool | None = None
+    best_of: Choices | None = None
 
+    @model_validator(mode="after")
+    def _check_choices(self) -> Self:
+        if self.best_of is not None and self.best_of < self.kept:
+            raise refused("best_of", f"the best {self.kept} (n) cannot be chosen of {self.best_of}")
+        if self.choices > self.kept and self.stream:
+            raise refused(
+                "best_of", "nothing can be streamed while the best is not known: leave out stream, or best_of"
+            )
+        if self.echo and self.logprobs is not None:
+            raise refused("logprobs", "not together with echo: log-probabilities of a prompt are not supported")
+        return self
 
-def _leaves(raw: object) -> Iterator[tuple[str, object]]:
-    """Every value in a JSON tree with its dotted path; not recursive, for bodies may nest deep."""
-    stack: list[tuple[str, object]] = [("", raw)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, dict):
-            yield from ((path or "a name in the body", name) for name in value)
-            stack += [(f"{path}.{name}" if path else str(name), item) for name, item in value.items()]
-        elif isinstance(value, list):
-            # Token ids are many, and any integer is fine.
-            stack += [(f"{path}.{index}", item) for index, item in enumerate(value) if type(item) is not int]
-        else:
-            yield path, value
+    @property
+    def choices(self) -> int:
+        return self.best_of or self.kept
 
+    @property
+    def ranks(self) -> int | None:
+        # The best is chosen by its log-probability, shown or not.
+        chosen = 0 if self.choices > self.kept else None
+        return chosen if self.logprobs is None else self.logprobs
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    @property
+    def shows_scores(self) -> bool:
+        return self.logprobs is not None

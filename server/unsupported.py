@@ -7,34 +7,23 @@ from collections.abc import Mapping
 # OpenAI's and vLLM's parameters which are not supported yet, with the values that ask nothing of the server;
 # null is one of them everywhere.
 UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
-    "add_generation_prompt": (True,),
     "allowed_token_ids": ([],),
     "audio": (),
     "bad_words": ([],),
-    "best_of": (1,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
     "moderation": (),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "priority": (0,),
     "prompt_cache_key": (),
     "prompt_cache_retention": (),
@@ -45,18 +34,19 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "safety_identifier": (),
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
-    "stop_token_ids": ([],),
     "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_k": (0, -1),
-    "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "verbosity": (),
     "web_search_options": (),
 }
+
+# Each endpoint refuses what only the other has.
+CHAT_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "best_of": (1,), "echo": (False,)}
+COMPLETION_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "top_logprobs": (0,)}
 
 # What SDKs send back with an earlier answer's message, and what it may hold.
 MESSAGE_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
@@ -70,6 +60,5 @@ MESSAGE_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 STREAM_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
-    "continuous_usage_stats": (False,),
     "include_obfuscation": (False,),
 }

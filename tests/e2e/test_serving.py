@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -94,6 +95,108 @@ def test_choices_with_a_seed_differ_and_repeat(client: openai.OpenAI) -> None:
     first = choices()
     assert len(set(first)) == 3
     assert choices() == first
+
+
+PARAMETERS: list[dict[str, Any]] = [
+    {"presence_penalty": 1.0, "frequency_penalty": 0.5},
+    {"logit_bias": {"300": -100, "40": 4}, "temperature": 0.7, "seed": 5},
+    {"stop": ["the "], "temperature": 1.0, "seed": 1},
+    {"extra_body": {"top_k": 5, "min_p": 0.05}, "temperature": 1.2, "seed": 3},
+    {"extra_body": {"ignore_eos": True}, "max_tokens": 40},
+    {"extra_body": {"min_tokens": 60, "stop_token_ids": [40]}},
+    {"n": 3, "temperature": 1.0, "seed": 9},
+]
+
+
+@pytest.mark.parametrize(
+    "options", PARAMETERS, ids=lambda options: " ".join([*options, *options.get("extra_body", {})])
+)
+def test_with_any_parameter_answer_and_logprobs_are_the_same_alone_in_a_crowd_and_streamed(
+    client: openai.OpenAI, options: dict[str, Any]
+) -> None:
+    asked = {"logprobs": True, "top_logprobs": 3, "max_tokens": 64, **options}
+
+    def ask() -> list[tuple[str, list[Any]]]:
+        done = create(client, STORY, **asked)
+        return [(choice.message.content or "", choice.logprobs.content) for choice in done.choices]
+
+    alone = ask()
+    with ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(whole, client, question) for question in (TOM, PARIS, STORY)]
+        crowded = ask()
+    streamed = [("", []) for _ in alone]
+    for chunk in create(client, STORY, stream=True, **asked):
+        for choice in chunk.choices:
+            text, scores = streamed[choice.index]
+            new = choice.logprobs.content if choice.logprobs else []
+            streamed[choice.index] = (text + (choice.delta.content or ""), scores + new)
+    assert alone == crowded == streamed
+    assert all(other.result() for other in others)
+    for text, scores in alone:
+        said = b"".join(bytes(score.bytes) for score in scores)
+        assert said == text.encode() or (options.get("stop") and text.encode().startswith(said))
+        assert all(score.logprob <= 0 for score in scores)
+        assert all(len(score.top_logprobs) == 3 for score in scores)
+
+
+def create(client: openai.OpenAI, question: str, **options: Any) -> Any:
+    return client.chat.completions.create(
+        model="tiny-llada", messages=[{"role": "user", "content": question}], **options
+    )
+
+
+def test_logprobs_of_a_certain_answer_are_near_zero_and_name_the_step(client: openai.OpenAI) -> None:
+    done = create(client, PARIS, logprobs=True, top_logprobs=2)
+    for score in done.choices[0].logprobs.content:
+        assert -0.2 < score.logprob <= 0
+        assert score.top_logprobs[0].token == score.token
+        assert score.model_extra["step"] < done.usage.completion_tokens_details.model_extra["forwards"]
+    old = client.completions.create(model="tiny-llada", prompt="One morning", max_tokens=12, logprobs=1)
+    logprobs = old.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.text_offset is not None
+    for token, offset in zip(logprobs.tokens or [], logprobs.text_offset, strict=True):
+        assert old.choices[0].text[offset:].startswith(token)
+
+
+def test_an_answer_that_was_begun_is_continued(client: openai.OpenAI) -> None:
+    begun = [{"role": "user", "content": PARIS}, {"role": "assistant", "content": "The capital of France is"}]
+    for extra in ({}, {"continue_final_message": True, "add_generation_prompt": False}):
+        done = client.chat.completions.create(model="tiny-llada", messages=begun, extra_body=extra)  # type: ignore[arg-type]
+        assert done.choices[0].message.content == " Paris."
+
+
+def test_choices_of_a_prompt_are_those_of_their_seeds_and_the_prompt_is_computed_once(client: openai.OpenAI) -> None:
+    before = [{"role": "user", "content": PARIS}, {"role": "assistant", "content": "The capital of France is Paris."}]
+    messages: Any = [*before, *before, {"role": "user", "content": STORY}]
+
+    def ask(**options: Any) -> Any:
+        return client.chat.completions.create(
+            model="tiny-llada", messages=messages, temperature=1.0, max_tokens=64, **options
+        )
+
+    def computed(done: Any) -> int:
+        return int(done.usage.completion_tokens_details.model_extra["computed_tokens"])
+
+    together, alone = ask(seed=3, n=3), [ask(seed=3 + at) for at in range(3)]
+    assert [c.message.content for c in together.choices] == [done.choices[0].message.content for done in alone]
+    shared = together.usage.prompt_tokens // 64 * 64  # whole pages
+    assert shared
+    assert computed(together) == sum(map(computed, alone)) - 2 * shared
+
+
+def test_the_best_of_three_is_the_likeliest(client: openai.OpenAI) -> None:
+    def ask(**options: Any) -> Any:
+        return client.completions.create(
+            model="tiny-llada", prompt="One morning", max_tokens=24, temperature=1.2, seed=5, logprobs=0, **options
+        )
+
+    def mean(choice: Any) -> float:
+        return float(sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs))
+
+    (best,), three = ask(best_of=3).choices, ask(n=3).choices
+    assert best.text == max(three, key=mean).text
+    assert len({choice.text for choice in three}) == 3
 
 
 def test_many_clients_at_once_each_get_their_own_answer(server: Server, client: openai.OpenAI) -> None:

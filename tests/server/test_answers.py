@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
 
+from asynclane.scheduler.biases import NEUTRAL, Preferences
+from asynclane.server.scores import Token, TokenScore
 from asynclane.server.streams import Delta, Finish, Usage
 from asynclane.server.text import Text
 
@@ -145,6 +148,15 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
             top_p=0.25,
             seed=-1,
             stop=["a", "b"],
+            top_k=-1,
+            min_p=0.125,
+            presence_penalty=-1,
+            frequency_penalty=0.5,
+            logit_bias={"6": -100, "7": 2, "8": 0},
+            stop_token_ids=[9],
+            ignore_eos=True,
+            logprobs=True,
+            top_logprobs=3,
             decoder="fast-dllm",
             threshold=1,
             cache="dual",
@@ -157,6 +169,8 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
     (options,) = engine.options
     assert (options.max_tokens, options.temperature, options.top_p) == (9, 0.5, 0.25)
     assert (options.seed, options.stop, options.decoder) == (2**63 - 1, ("a", "b"), "fast-dllm")
+    assert (options.top_k, options.min_p, options.stop_ids, options.ranks) == (0, 0.125, {9}, 3)
+    assert options.preferences == Preferences(-1, 0.5, {6: -math.inf, 7: 2}, ignore_end=True)
     assert options.knobs == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
 
 
@@ -168,6 +182,8 @@ async def test_without_options_answers_are_greedy_and_as_long_as_context_and_set
     assert [options.max_tokens for options in engine.options] == [100, 56]
     assert (engine.options[0].temperature, engine.options[0].top_p, engine.options[0].seed) == (0.0, 1.0, 0)
     assert engine.options[0].stop == ()
+    assert engine.options[0].preferences == NEUTRAL
+    assert (engine.options[0].ranks, engine.options[0].family) == (None, None)
     assert engine.options[0].decoder is None
     assert engine.options[0].knobs == {}
 
@@ -216,3 +232,88 @@ async def test_usage_may_be_missing_from_an_engine_without_harm(api: Any) -> Non
     engine = FakeEngine([Delta("a", Finish.STOP, Usage())])
     async with api(engine) as client:
         assert (await client.chat()).json()["usage"]["completion_tokens"] == 0
+
+
+def scored(text: str, logprob: float, step: int, offset: int = 0) -> TokenScore:
+    other = Token("\N{REPLACEMENT CHARACTER}", b"\xc3")
+    return TokenScore(Token(text, text.encode()), logprob, step, offset, ((other, -0.5), (Token("x", b"x"), -2.0)))
+
+
+SCORED = (
+    Delta("a", scores=(scored("a", -0.25, 3),)),
+    Delta("b", Finish.STOP, USAGE, scores=(scored("b", -1.0, 1, 1),)),
+)
+
+
+async def test_logprobs_of_a_chat_have_openais_shape_and_the_committing_step(api: Any) -> None:
+    async with api(FakeEngine(SCORED)) as client:
+        whole = (await client.chat(logprobs=True, top_logprobs=2)).json()["choices"][0]["logprobs"]
+        chunks = chunks_of(await client.chat(logprobs=True, top_logprobs=2, stream=True))
+    assert whole["refusal"] is None
+    assert whole["content"][0] == {
+        "token": "a",
+        "logprob": -0.25,
+        "bytes": [97],
+        "step": 3,
+        "top_logprobs": [
+            {"token": "\N{REPLACEMENT CHARACTER}", "logprob": -0.5, "bytes": [0xC3]},
+            {"token": "x", "logprob": -2.0, "bytes": [120]},
+        ],
+    }
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [entry for part in parts if part for entry in part["content"]] == whole["content"]
+
+
+async def test_logprobs_of_a_completion_have_the_older_shape(api: Any) -> None:
+    async with api(FakeEngine(SCORED)) as client:
+        whole = (await client.complete(logprobs=2)).json()["choices"][0]["logprobs"]
+    assert whole == {
+        "tokens": ["a", "b"],
+        "token_logprobs": [-0.25, -1.0],
+        "top_logprobs": [
+            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "a": -0.25},
+            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "b": -1.0},
+        ],
+        "text_offset": [0, 1],
+        "steps": [3, 1],
+    }
+
+
+async def test_the_best_of_several_has_the_highest_mean_logprob_and_all_are_paid_for(api: Any) -> None:
+    scripts = [
+        [Delta(str(at), Finish.STOP, USAGE, scores=(scored("a", chance, 0),))] for at, chance in enumerate(CHANCES)
+    ]
+    engine = FakeEngine(*scripts)
+    async with api(engine) as client:
+        body = (await client.complete(prompt=["One", "Two"], n=2, best_of=4, temperature=1, seed=0)).json()
+        shown = (await client.complete(best_of=4, logprobs=0)).json()["choices"]
+    assert [choice["text"] for choice in body["choices"]] == ["2", "0", "2", "0"]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert all(choice["logprobs"] is None for choice in body["choices"])
+    assert shown[0]["logprobs"]["token_logprobs"] == [-0.5]
+    assert body["usage"]["completion_tokens"] == 8 * USAGE.completion_tokens
+    assert len({options.family for options in engine.options[:8]}) == 2, "each prompt's choices share it"
+
+
+CHANCES = [-1.0, -2.0, -0.5, -3.0]
+
+
+@pytest.mark.parametrize("prompt", ["Hi ö", [6, 7]], ids=["text", "ids"])
+async def test_echo_puts_the_prompt_before_each_answer(api: Any, text: Text, prompt: Any) -> None:
+    said = prompt if isinstance(prompt, str) else text.decode(prompt)
+    async with api() as client:
+        whole = (await client.complete(prompt=prompt, echo=True, n=2)).json()["choices"]
+        chunks = chunks_of(await client.complete(prompt=prompt, echo=True, stream=True))
+    assert [choice["text"] for choice in whole] == [said + "Hello wörld"] * 2
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == said + "Hello wörld"
+
+
+async def test_usage_so_far_is_in_every_chunk_if_asked_for(api: Any) -> None:
+    half = Usage(prompt_tokens=5, completion_tokens=1, forwards=1, computed_tokens=32, lanes=1)
+    engine = FakeEngine([Delta("a", usage=half), Delta("b", Finish.STOP, USAGE)])
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with api(engine) as client:
+        chunks = chunks_of(await client.complete(stream=True, stream_options=options))
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 3, 3, 3]
+    assert all(chunk["usage"]["prompt_tokens"] == len(engine.prompts[0]) for chunk in chunks)
+    assert chunks[-1]["choices"] == []

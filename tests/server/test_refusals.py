@@ -9,12 +9,13 @@ import pytest
 
 from asynclane.scheduler import knobs
 from asynclane.server.schemas import DecoderKnobs
-from asynclane.server.unsupported import UNSUPPORTED
+from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
 
 from .conftest import CHAT, COMPLETION, error_of
 from .fakes import FakeEngine
 
 USER = {"role": "user", "content": "Hi"}
+YES = {"role": "assistant", "content": "Yes,"}
 
 BAD_IN_BOTH: list[tuple[dict[str, Any], str]] = [
     ({"no_such_thing": 1}, "no_such_thing"),
@@ -62,25 +63,41 @@ BAD_IN_BOTH: list[tuple[dict[str, Any], str]] = [
     ({"user": 5}, "user"),
     ({"metadata": "x"}, "metadata"),
     ({"store": "yes"}, "store"),
-    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"frequency_penalty": 2.5}, "frequency_penalty"),
     ({"frequency_penalty": False}, "frequency_penalty"),
-    ({"presence_penalty": 1}, "presence_penalty"),
-    ({"logit_bias": {"5": 1}}, "logit_bias"),
-    ({"logprobs": True}, "logprobs"),
-    ({"logprobs": 0}, "logprobs"),
-    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"presence_penalty": -2.1}, "presence_penalty"),
+    ({"logit_bias": {"6": 101}}, "logit_bias.6"),
+    ({"logit_bias": {"6": "1"}}, "logit_bias.6"),
+    ({"logit_bias": {"six": 1}}, "logit_bias.six"),
+    ({"logit_bias": {"06": 1}}, "logit_bias.06"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias.-1"),
+    ({"logit_bias": {"1405": 1}}, "logit_bias.1405"),
+    ({"logit_bias": {"5": 1}}, "logit_bias.5"),  # the mask
+    ({"logit_bias": {str(token): -100 for token in range(301)}}, "logit_bias"),
+    ({"logit_bias": [1]}, "logit_bias"),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),
-    ({"best_of": 2}, "best_of"),
-    ({"echo": True}, "echo"),
     ({"suffix": "end"}, "suffix"),
-    ({"top_k": 5}, "top_k"),
-    ({"min_p": 0.1}, "min_p"),
-    ({"stop_token_ids": [1]}, "stop_token_ids"),
+    ({"top_k": -2}, "top_k"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"min_p": 1.1}, "min_p"),
+    ({"stop_token_ids": 6}, "stop_token_ids"),
+    ({"stop_token_ids": [6, -1]}, "stop_token_ids.1"),
+    ({"stop_token_ids": [6, 1405]}, "stop_token_ids.1"),
+    ({"stop_token_ids": [5]}, "stop_token_ids.0"),  # the mask
+    ({"ignore_eos": 1}, "ignore_eos"),
+    ({"min_tokens": -1}, "min_tokens"),
+    ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+    ({"min_tokens": 1, "stop": ["a"]}, "min_tokens"),
+    ({"bad_words": ["a"]}, "bad_words"),
+    ({"allowed_token_ids": [6]}, "allowed_token_ids"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
+    ({"repetition_penalty": 1.1}, "repetition_penalty"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
     ({"service_tier": "priority"}, "service_tier"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
     ({"modalities": ["audio"]}, "modalities"),
@@ -105,7 +122,16 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{**USER, "colour": "red"}]}, "messages.0.colour"),
     ({"messages": [{**USER, "name": "Ann"}]}, "messages.0.name"),
     ({"messages": [{**USER, "tool_call_id": "1"}]}, "messages.0.tool_call_id"),
-    ({"messages": [USER, {"role": "assistant", "content": "Yes,"}]}, "messages.1"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ({"messages": [USER, YES], "continue_final_message": False}, "continue_final_message"),
+    ({"messages": [USER, YES], "add_generation_prompt": True}, "add_generation_prompt"),
+    ({"logprobs": 0}, "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"echo": True}, "echo"),
+    ({"best_of": 2}, "best_of"),
     ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages.0.content"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -129,7 +155,14 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ["a"] * 100, "n": 16}, "prompt"),
     ({"max_completion_tokens": 5}, "max_completion_tokens"),
     ({"messages": []}, "messages"),
-    ({"n": 2, "best_of": 3}, "best_of"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": 0, "echo": True}, "logprobs"),
+    ({"n": 3, "best_of": 2}, "best_of"),
+    ({"best_of": 17}, "best_of"),
+    ({"best_of": 2, "stream": True}, "best_of"),
+    ({"continue_final_message": True}, "continue_final_message"),
 ]
 
 
@@ -145,7 +178,7 @@ async def test_a_bad_chat_is_a_400_that_names_the_parameter(api: Any, fields: An
     assert response.status_code == 400, response.text
     error = error_of(response)
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
-    assert param in error["message"] or "last message" in error["message"]
+    assert param in error["message"]
     assert engine.prompts == [], "a refused request must not reach the engine"
 
 
@@ -176,7 +209,7 @@ async def test_what_is_required_is_said_to_be(api: Any, missing: str) -> None:
         ('"temperature": %s', "temperature"),
         ('"threshold": %s', "threshold"),
         ('"metadata": {"a": [%s]}', "metadata.a.0"),
-        ('"logit_bias": {"5": %s}', "logit_bias.5"),
+        ('"logit_bias": {"6": %s}', "logit_bias.6"),
     ],
 )
 async def test_numbers_are_finite_everywhere(api: Any, number: str, field: str, param: str) -> None:
@@ -231,12 +264,32 @@ async def test_a_long_value_is_quoted_in_short(api: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in UNSUPPORTED.items() for value in (None, *values)]
+    ("name", "value"), [(name, value) for name, values in CHAT_UNSUPPORTED.items() for value in (None, *values)]
 )
 async def test_a_value_that_asks_nothing_is_welcome(api: Any, name: str, value: object) -> None:
     async with api() as client:
         response = await client.chat(**{name: value})
     assert response.status_code == 200, response.text
+
+
+ASKING = [("chat", name) for name in CHAT_UNSUPPORTED] + [("complete", name) for name in COMPLETION_UNSUPPORTED]
+
+
+@pytest.mark.parametrize(("endpoint", "name"), ASKING)
+async def test_whatever_is_not_supported_is_refused_by_name(api: Any, endpoint: str, name: str) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        response = await getattr(client, endpoint)(**{name: {"asks": ["for", "something"]}})
+    assert response.status_code == 400, response.text
+    assert (error_of(response)["param"], error_of(response)["code"]) == (name, "unsupported_parameter")
+    assert engine.prompts == []
+
+
+async def test_what_only_a_chat_has_is_welcome_in_a_completion_if_it_asks_nothing(api: Any) -> None:
+    async with api() as client:
+        response = await client.complete(**dict.fromkeys(COMPLETION_UNSUPPORTED), n=1)
+        assert response.status_code == 200, response.text
+        assert (await client.complete(top_logprobs=0)).status_code == 200
 
 
 async def test_best_of_n_is_all_of_n(api: Any) -> None:

@@ -1,0 +1,128 @@
+"""The parts of a request body that say how an answer is drawn, where it stops, and what is told of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+
+from ..scheduler.biases import Preferences
+from .errors import shown
+from .strict import Strict, refused
+from .unsupported import STREAM_UNSUPPORTED
+
+INT32, INT64 = 2**31, 2**63
+MAX_BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
+BAN = -100  # a bias that bans, as OpenAI promises of it
+
+
+class StreamOptions(Strict):
+    unsupported = STREAM_UNSUPPORTED
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_lanes: bool | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.continuous_usage_stats and not self.include_usage:
+            raise refused("continuous_usage_stats", "only with include_usage: true")
+        return self
+
+
+def _stops(value: object) -> object:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list):
+        return value
+    raise refused(None, f"must be a string or a list of up to 4 strings, not {shown(value)}")
+
+
+def _scalar(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise refused(None, f"must be a number, a string, true or false, not {shown(value)}")
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+Stops = Annotated[
+    list[Stop],
+    BeforeValidator(_stops, json_schema_input_type=str | list[str] | None),
+    Field(max_length=4),
+]
+Bias = Annotated[float, Field(ge=BAN, le=100)]
+TokenId = Annotated[int, Field(ge=0, lt=INT32)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Ranks = Annotated[int, Field(ge=0, le=20)]
+Knob = Annotated[object, PlainValidator(_scalar, json_schema_input_type=int | float | bool | str | None)]
+
+
+class DecoderKnobs(Strict):
+    """Typed loosely: the engine knows which decoder has which knob, and its range."""
+
+    steps: Knob = None
+    block_length: Knob = None
+    threshold: Knob = None
+    factor: Knob = None
+    cache: Knob = None
+    lookahead: Knob = None
+    draft_threshold: Knob = None
+    end_threshold: Knob = None
+    later_threshold: Knob = None
+    max_lanes: Knob = None
+    min_fill: Knob = None
+    min_steps: Knob = None
+    boundary: Knob = None
+    stable_steps: Knob = None
+    siblings: Knob = None
+    refresh_every: Knob = None
+    refresh_on: Knob = None
+    reuse: Knob = None
+    settle: Knob = None
+    early_stop: Knob = None
+
+
+class SamplingFields(Strict):
+    """OpenAI's parameters and vLLM's for drawing and stopping."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=INT32)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
+    stop: Stops = Field(default_factory=list)
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_BIASES)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=INT64)] | None = None
+
+    @model_validator(mode="after")
+    def _check_tokens(self) -> Self:
+        for name in self.logit_bias or {}:
+            if not (name.isascii() and name.isdigit() and len(name) < 10 and str(int(name)) == name):
+                raise refused(f"logit_bias.{name}", f"names of logit_bias are token ids, not {shown(name)}")
+        if self.min_tokens and self.stop:
+            raise refused("min_tokens", "not together with stop: it keeps away end tokens and stop_token_ids alone")
+        return self
+
+    @property
+    def named_tokens(self) -> dict[str, int]:
+        """Every token id that the body names, by the parameter to blame if there is no such token."""
+        biased = {f"logit_bias.{name}": int(name) for name in self.logit_bias or {}}
+        return biased | {f"stop_token_ids.{at}": token for at, token in enumerate(self.stop_token_ids or ())}
+
+    def preferences(self) -> Preferences:
+        bias = {int(name): -math.inf if value == BAN else value for name, value in (self.logit_bias or {}).items()}
+        return Preferences(
+            presence=self.presence_penalty or 0.0,
+            frequency=self.frequency_penalty or 0.0,
+            bias={token: value for token, value in bias.items() if value},
+            ignore_end=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            stops=tuple(self.stop_token_ids or ()) if self.min_tokens else (),
+        )
