@@ -1,0 +1,44 @@
+"""The README's table has every parameter that a body may hold, honoured or refused, each with a test that exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from asynclane.server.sampling import DecoderKnobs, StreamOptions
+from asynclane.server.schemas import ChatCompletionRequest, CompletionRequest
+from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, STREAM_UNSUPPORTED
+
+ROOT = Path(__file__).parents[2]
+SECTION = (ROOT / "README.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]
+ROWS = [row.split("|")[1:-1] for row in SECTION.partition("\n\n|")[2].partition("\n\n")[0].splitlines()[2:]]
+
+
+def quoted(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def test_every_parameter_that_is_honoured_is_in_the_readme_and_no_other() -> None:
+    fields = ChatCompletionRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
+    options = {f"stream_options.{name}" for name in StreamOptions.model_fields}
+    honoured = (fields - DecoderKnobs.model_fields.keys() - {"stream_options"}) | options
+    assert {name for row in ROWS for name in quoted(row[0])} == honoured
+
+
+def test_every_parameter_that_is_refused_is_in_the_readme() -> None:
+    both = CHAT_UNSUPPORTED.keys() & COMPLETION_UNSUPPORTED.keys()
+    assert both <= quoted(SECTION.partition("Everything else is refused")[2].partition("\n\n")[0])
+    assert not both & {name for row in ROWS for name in quoted(row[0])}
+    assert set(STREAM_UNSUPPORTED) == {"include_obfuscation"}
+
+
+def test_every_test_that_the_readme_names_exists() -> None:
+    known = {
+        name
+        for file in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.M)
+    }
+    named = [quoted(row[2]) for row in ROWS]
+    assert all(named), "each row names a test"
+    assert set.union(*named) <= known
+    assert {name for name in quoted(SECTION) if name.startswith("test_")} <= known
