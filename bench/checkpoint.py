@@ -16,30 +16,20 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ..models.config import ModelConfig
 from ..models.llada import tensor_shapes
-from ..models.weights import INDEX
-from .offline import SHAPES
+from ..models.weights import SINGLE
+from .offline import SHAPES, random_tensor
 
-LAYERS_OF_SHARD = 8
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 
 
-def write(directory: Path, config: ModelConfig, device: str) -> None:
-    """Weights bf16 in shards, a tokenizer with one word for each id, and the configuration as LLaDA publishes it."""
+def write(directory: Path, config: ModelConfig, device: torch.device) -> None:
+    """Weights in bf16, a tokenizer with one word for each id, and the configuration as LLaDA publishes it."""
     directory.mkdir(parents=True, exist_ok=True)
-    generator = torch.Generator(device).manual_seed(0)
-    shards: dict[str, dict[str, torch.Tensor]] = {}
-    for name, shape in tensor_shapes(config).items():
-        layer = name.split(".blocks.")[-1].split(".")[0]
-        shard = f"model-{int(layer) // LAYERS_OF_SHARD + 1 if layer.isdigit() else 0:05}.safetensors"
-        if len(shape) == 1:
-            tensor = torch.ones(shape, dtype=torch.bfloat16)
-        else:
-            tensor = torch.randn(shape, generator=generator, device=device).mul_(shape[-1] ** -0.5).bfloat16().cpu()
-        shards.setdefault(shard, {})[name] = tensor
-    for shard, tensors in shards.items():
-        save_file(tensors, directory / shard)
-    places = {name: shard for shard, tensors in shards.items() for name in tensors}
-    _write(directory / INDEX, {"weight_map": places})
+    torch.manual_seed(0)
+    shapes = tensor_shapes(config)
+    save_file(
+        {name: random_tensor(shape, device).bfloat16().cpu() for name, shape in shapes.items()}, directory / SINGLE
+    )
     _write(directory / "config.json", _config(config))
     _write_tokenizer(directory, config)
 
@@ -97,7 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
     options = parser.parse_args(argv)
-    write(options.directory, SHAPES[options.shape], "cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # a GPU draws billions of numbers in no time
+    write(options.directory, SHAPES[options.shape], device)
     return 0
 
 

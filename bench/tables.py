@@ -16,6 +16,7 @@ from .report import RESULTS
 
 BEGIN = "<!-- made by `python -m asynclane.bench.tables --write README.md` -->"
 END = "<!-- end of what bench.tables made -->"
+FORMATS = ("", "-deterministic", "-fp8")
 MODELS = {"llada-8b": "LLaDA-8B", "dream-7b": "Dream-7B"}
 STEPS = {"mixed": "30 rows of 64 and a prefill of 1024", "one row": "the same in one row"}
 
@@ -57,6 +58,46 @@ def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
 Whole steps on one {_where(runs[0])}: random weights in bfloat16, rows of up to 64 positions
 over {runs[0]["keys"]} keys (`make bench-gpu`). Ours is what the server replays, confidence and commit included; the
 library's is cuBLAS and SDPA in a graph of the same process. The ratio is ours over theirs: below 1 ours is faster.
+
+{markdown(head, rows)}"""
+
+
+def read_formats(results: Path) -> list[dict[str, Any]]:
+    """Runs of `bench.serving`, each with the accuracy that `bench.quality` found in the same number format."""
+    path = results / "quality-numerics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    qualities = [json.loads(line) for line in lines]
+    runs = [read for name in FORMATS if (read := _read(results / f"serving{name}.json")) is not None]
+    for run in runs:
+        asked = run["quantization"], run["deterministic"]
+        found = [q["decoders"][0] for q in qualities if (q["quantization"], q["deterministic"]) == asked]
+        run["accuracy"] = next((figures["accuracy"] for figures in found[-1:]), None)
+    return runs
+
+
+def formats_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    head = ["`asynclane serve`", "accuracy", "step ms", "steps", "device idle", "tokens/s", "memory over stated"]
+    rows = [
+        [
+            "`--deterministic`"
+            if run["deterministic"]
+            else "`--quantization fp8`"
+            if run["quantization"]
+            else "(default)",
+            _number(run["accuracy"], 1, 3),
+            _number(run["step_ms"], 1, 1),
+            str(run["steps"]),
+            f"{100 * run['idle_share']:.1f} %",
+            _number(run["tokens_per_s"], 1, 0),
+            f"{100 * (run['reserved_over_stated'] - 1):.1f} %",
+        ]
+        for run in runs
+    ]
+    return f"""\
+Number formats on one {_where(runs[0])}: {runs[0]["requests"]} requests of {runs[0]["max_tokens"]} tokens at once on
+LLaDA-8B's shape with random weights (`python -m asynclane.bench.serving`, on what `python -m asynclane.bench.checkpoint`
+writes), and the accuracy of the embedded model on 400 problems (`python -m asynclane.bench.quality asynclane --problems
+400 --batch 64 --dtype bfloat16`, with the same flag). Twice the steps are halves, of which two are in flight.
 
 {markdown(head, rows)}"""
 
@@ -107,6 +148,9 @@ def section(results: Path) -> str:
     """All that the results hold, of which any may be missing."""
     runs, kernels = read_steps(results), read_kernels(results)
     parts = [steps_section(runs)] if runs else []
+    formats = read_formats(results)
+    if formats:
+        parts.append(formats_section(formats))
     if kernels is not None:
         parts.append(kernels_section(kernels))
     return "\n\n".join(parts)

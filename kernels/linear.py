@@ -29,6 +29,10 @@ class Fp8Matrix:
     values: Tensor
     scales: Tensor
 
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scales.nbytes
+
     @classmethod
     def empty(cls, rows: int, columns: int, device: torch.device) -> Fp8Matrix:
         """Raises `ValueError` for sizes that the product cannot take."""

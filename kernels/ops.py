@@ -1,6 +1,7 @@
 """Every operation of a step, on the device that its tensors are on: Triton on CUDA, torch elsewhere.
 
-Triton is imported at the first CUDA tensor, so a machine without it can import this. Shapes are in `reference`.
+Triton is imported at the first CUDA tensor, so a machine without it can import this. Shapes are in `reference` and
+`linear`.
 """
 
 from __future__ import annotations

@@ -19,15 +19,13 @@ from ..kernels.tiles import attention_config, fixed_config, tile_queries
 from ..scheduler.contract import StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
-from .pack import Batch, Shape, Tiling, batch_of, measure, pack_into
+from .pack import Batch, Shape, Tiling, batch_of, pack_into, projected
 from .wishes import bias_entries, most_ranks
 
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
-FINEST = 16  # positions between two shapes where a step's time is flat
-
-
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
+FINEST = 16  # positions between two shapes where a step's time is flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +70,10 @@ class StepGraphs:
 
     def shape_for(self, plan: StepPlan) -> Shape:
         """The smallest shape that holds a plan."""
-        real_tokens, _, real_projected, _ = measure(plan)
-        tokens = real_tokens + -real_tokens % spacing(real_tokens)
+        tokens = plan.tokens + -plan.tokens % spacing(plan.tokens)
         # At most eight sizes of the projected part for each size of the whole.
-        projected = min(tokens, real_projected + -real_projected % max(FINEST, tokens // 8))
+        count = projected(plan)
+        count = min(tokens, count + -count % max(FINEST, tokens // 8))
         samplings = [row.sampling for row in plan.rows]
         sampled = any(sampling.temperature > 0 for sampling in samplings)
         narrowed = any(s.temperature > 0 and (s.top_p < 1 or s.top_k > 0) for s in samplings)
@@ -83,19 +81,20 @@ class StepGraphs:
         return Shape(
             tokens=tokens,
             rows=min(self._slots, tokens),
-            projected=projected,
-            spans=projected,  # a span has a position at least
+            projected=count,
+            spans=count,  # a span has a position at least
             sampled=sampled,
             narrowed=narrowed,
             tiling=self._tiling(tokens),
-            projected_tiling=self._tiling(projected),
+            projected_tiling=self._tiling(count),
             biases=max(LEAST_BIASES, 1 << (entries - 1).bit_length()) if entries else 0,
             ranks=most_ranks(plan),
         )
 
-    def launch(self, plan: StepPlan, shape: Shape) -> Callable[[], tuple[np.ndarray, float]]:
-        """Starts a plan that fits `shape`. What is returned waits for it: int32 [3 or more, shape.projected] that
+    def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:
+        """Starts a plan. What is returned waits for it: int32 [3 or more, as its shape has projected positions] that
         `compute` makes of it, valid until `IN_FLIGHT` more are launched, and the device's seconds."""
+        shape = self.shape_for(plan)
         step = self._captured.get(shape) or self._capture(plan, shape)
         buffers = step.buffers[self._launched % IN_FLIGHT]
         self._launched += 1
@@ -107,34 +106,32 @@ class StepGraphs:
         buffers.ended.record()
         return buffers.collect
 
-    def graph(self, shape: Shape) -> torch.cuda.CUDAGraph:
-        return self._captured[shape].graph
+    def graph(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
+        """What was captured for the shape of a plan that has been launched."""
+        return self._captured[self.shape_for(plan)].graph
 
     def _tiling(self, tokens: int) -> Tiling:
-        config, element_bytes = self._config, self._numerics.element_bytes
-        heads = config.heads, config.kv_heads, config.head_dim, element_bytes
+        config = self._config
+        of_heads = config.heads, config.kv_heads, config.head_dim, self._numerics.dtype.itemsize
         if self._numerics.fixed:
-            shape = fixed_config(*heads)
+            chosen = fixed_config(*of_heads)
         else:
-            shape = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *heads)
-        return Tiling(shape, tile_queries(shape, config.heads, config.kv_heads))
+            chosen = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *of_heads)
+        return Tiling(chosen, tile_queries(chosen, config.heads, config.kv_heads))
 
     def _capture(self, plan: StepPlan, shape: Shape) -> Captured:
         words = np.zeros(shape.words, np.int32)
         pack_into(words, plan, shape)
         device_in = torch.from_numpy(words).cuda()
+        batch = batch_of(device_in, shape.sections(), shape)
         # Kernels compile, and libraries take their workspaces, on the warm-up. It computes nothing for anyone: without
-        # a span nothing commits, and the step itself writes the same keys and values once more.
-        idle = device_in.clone()
-        start = 0
-        for name, size in shape.sections().items():
-            if name == "span_starts":
-                idle[start : start + size] = 0
-            start += size
+        # a span nothing commits, and the step itself writes the same keys and values once more. A launch copies all
+        # numbers in anew.
+        batch.span_starts.zero_()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._compute(batch_of(idle, shape.sections(), shape))
+            self._compute(batch)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import torch
 
 from .config import ModelConfig, ModelError
 from .kv_pages import KvPages
-from .llada import tensor_shapes
+from .llada import allocate
 from .numerics import Numerics
 
 CPU_TOKENS = 16384  # positions whose keys and values a CPU keeps where nothing else was asked for
@@ -53,11 +52,9 @@ class Footprint:
 
 
 def weights_bytes(config: ModelConfig, numerics: Numerics) -> int:
-    """Of all tensors as they will be kept."""
-    return sum(
-        math.prod(shape) * (1 if numerics.fp8 and ".blocks." in name and len(shape) == 2 else numerics.element_bytes)
-        for name, shape in tensor_shapes(config).items()
-    )
+    """Of all weights as they will be kept."""
+    _, parts = allocate(config, numerics, torch.device("meta"))
+    return sum({id(part.weight): part.weight.nbytes for part in parts.values()}.values())
 
 
 def require_room(config: ModelConfig, numerics: Numerics, share: float, device: torch.device) -> None:

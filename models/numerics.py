@@ -15,7 +15,3 @@ class Numerics:
     dtype: torch.dtype
     fp8: bool = False
     fixed: bool = False
-
-    @property
-    def element_bytes(self) -> int:
-        return self.dtype.itemsize

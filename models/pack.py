@@ -101,10 +101,9 @@ class Batch:
     projected_tiles: Tensor | None  # the same over projected positions
 
 
-def measure(plan: StepPlan) -> tuple[int, int, int, int]:
-    """Tokens, rows, projected positions and spans of a plan."""
-    spans = [span for row in plan.rows for span in row.spans]
-    return plan.tokens, len(plan.rows), sum(span.end - span.start for span in spans), len(spans)
+def projected(plan: StepPlan) -> int:
+    """Positions of a plan for which the vocabulary is asked."""
+    return sum(span.end - span.start for row in plan.rows for span in row.spans)
 
 
 def pack(plan: StepPlan, device: torch.device) -> Batch:

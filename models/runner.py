@@ -12,12 +12,11 @@ from torch import Tensor
 
 from ..kernels import ops
 from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, StepResult, Transfer
-from .graphs import StepGraphs
+from .graphs import ROW, StepGraphs
 from .kv_pages import KvPages
 from .llada import Llada
-from .pack import Batch, measure, pack
+from .pack import Batch, pack, projected
 
-ROW = 64  # positions of a row when step time is measured: a block and its look-ahead
 NOTHING = Transfer(sure=0, threshold=2.0)  # no confidence reaches it
 
 
@@ -49,18 +48,19 @@ class Runner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         """Starts a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
-        CPU it computes the plan."""
-        self._place(plan)
+        CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
-        collect, count = self._graphs.launch(plan, self._graphs.shape_for(plan)), measure(plan)[2]
+        self._place(plan)
+        collect, count = self._graphs.launch(plan), projected(plan)
         return lambda: _result(*collect(), count)
 
     @torch.inference_mode()
     def _compute_now(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
+        self._place(plan)
         out = self._compute(pack(plan, self._device)).numpy()
-        return _result(out, time.perf_counter() - started, measure(plan)[2])
+        return _result(out, time.perf_counter() - started, projected(plan))
 
     def step_seconds(self, tokens: int) -> float:
         """How long a step of about so many positions takes: the better of two, in rows of about `ROW` positions.
@@ -82,7 +82,7 @@ class Runner:
         if self._graphs is None:
             raise ValueError("only a GPU's steps are graphs")
         self.execute(plan)
-        return self._graphs.graph(self._graphs.shape_for(plan))
+        return self._graphs.graph(plan)
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:

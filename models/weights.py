@@ -27,12 +27,6 @@ class Part:
     start: int
     end: int
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the checkpoint's tensor."""
-        whole = self.weight.values if isinstance(self.weight, Fp8Matrix) else self.weight
-        return (self.end - self.start, *whole.shape[1:])
-
     def put(self, tensor: Tensor) -> None:
         """Copies it there, in the weight's type."""
         if isinstance(self.weight, Fp8Matrix):

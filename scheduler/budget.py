@@ -53,11 +53,11 @@ class Halving:
     host is busy with the other, and the device never waits."""
 
     cost: StepCost
-    host_s: float = 0.002  # what a step costs the host, at least, and what the second step may cost the device
+    slack_s: float = 0.002  # what the second step may cost the device: about what the host spends on one
 
     def pays(self, positions: float) -> bool:
         """Where a step's time is flat it does not."""
-        return 2 * self.cost(positions / 2) <= self.cost(positions) + self.host_s
+        return 2 * self.cost(positions / 2) <= self.cost(positions) + self.slack_s
 
 
 class Yields:

@@ -137,10 +137,10 @@ class Scheduler:
         self._flights.popleft()
         return updates
 
-    def fail(self, newest: bool = False) -> list[Update]:
-        """The oldest step in flight, or the `newest`, raised: end the requests it carried, and only those."""
+    def fail(self) -> list[Update]:
+        """The oldest step in flight raised: end the requests it carried, and only those."""
         updates = []
-        for work in self._flights.pop() if newest else self._flights.popleft():
+        for work in self._flights.popleft():
             sequence = work.sequence
             if sequence.state is State.FINISHED:  # it had ended, but what the commit would have told is lost
                 sequence.outcome = Outcome.FAILED

@@ -12,6 +12,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from ..models.config import ModelConfig, ModelError, read_config
+from ..models.graphs import IN_FLIGHT
 from ..models.memory import Footprint, Memory
 from ..models.registry import Hardware, find_model, load_runner
 from ..scheduler.boundaries import Boundary
@@ -91,7 +92,7 @@ def build_parts(settings: Settings) -> Parts:
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None)
     metrics = Metrics(pages_total=limits.pages)
-    device = Device(runner, worker, runner.launch if runner.on_gpu else None)
+    device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
     engine = Engine(scheduler, device, text, metrics, settings.decoder)
     return Parts(engine, text, metrics, limits, loaded.footprint)
 

@@ -1,36 +1,38 @@
-"""How the engine reaches the device: a step that computes or waits does so in the one thread kept for it."""
+"""How the engine reaches the device: a plan is launched at once, and waited for in the one thread kept for that."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
-from ..scheduler.contract import Executor, StepPlan, StepResult
+from ..scheduler.contract import StepPlan, StepResult
 
 Waiter = Callable[[], StepResult]
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An executor and the one thread in which it was made and runs. With `start`, which begins a plan and returns what
-    waits for its result, two steps may be in flight. It must return at once: it is called on the event loop, since a
-    hop would cost as much again, and never while the thread waits for a step."""
+    """`start` begins a plan and returns what waits for its result, in `worker`, the thread in which the model was made.
+    `depth` steps may be in flight.
 
-    executor: Executor
+    `start` is called on the event loop, where a hop to the thread would cost as much again, and never while the thread
+    waits. It takes well under a millisecond, but for the first plan of a shape, whose graph it captures.
+    """
+
     worker: ThreadPoolExecutor
-    start: Callable[[StepPlan], Waiter] | None = None
-
-    @property
-    def depth(self) -> int:
-        return 1 if self.start is None else 2
+    start: Callable[[StepPlan], Waiter]
+    depth: int = 1
 
     def launch(self, plan: StepPlan) -> Waiter:
-        if self.start is None:
-            return partial(self.executor.execute, plan)
-        return self.start(plan)
+        """What goes wrong at the start is raised by the waiter, when its turn has come."""
+        try:
+            return self.start(plan)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this step alone
+            failed: Future[StepResult] = Future()
+            failed.set_exception(error)
+            return failed.result
 
     async def collect(self, waiter: Waiter) -> StepResult:
         return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)

@@ -1,4 +1,4 @@
-"""The engine: one asyncio loop that plans a step, executes it in one worker thread, and hands out what it brought."""
+"""The engine: one asyncio loop that launches steps, takes in their results and hands out what they brought."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ class Engine:
         updates: list[Update] = []
         started = time.perf_counter()
         while True:
-            self._launch(flights)
+            while len(flights) < self._device.depth and (plan := self._scheduler.plan()) is not None:
+                flights.append((plan, self._device.launch(plan)))
             self._deliver(updates)
             if not flights:
                 updates = []
@@ -129,32 +130,22 @@ class Engine:
                     await self._work.wait()
                     started = time.perf_counter()
                 continue
-            plan, waiter = flights.popleft()
+            launched, waiter = flights.popleft()
             try:
                 result = await self._device.collect(waiter)
                 updates = self._scheduler.commit(result)
             except Exception:
+                # Whatever went wrong, it concerns the requests of this step and no other.
                 logging.getLogger(__name__).exception("a step failed")
-                updates = self._failed(newest=False)
+                self._metrics.step_failed()
+                updates = self._scheduler.fail()
+                self._observe_load()
+                started = time.perf_counter()
                 continue
             step_s, started = time.perf_counter() - started, time.perf_counter()
             committed = sum(len(update.tokens) for update in updates)
-            self._observe(plan, committed, result.device_s, step_s - result.device_s)
-
-    def _launch(self, flights: deque[tuple[StepPlan, Waiter]]) -> None:
-        while len(flights) < self._device.depth and (plan := self._scheduler.plan()) is not None:
-            try:
-                flights.append((plan, self._device.launch(plan)))
-            except Exception:
-                logging.getLogger(__name__).exception("a step could not start")
-                self._deliver(self._failed(newest=True))
-
-    def _failed(self, newest: bool) -> list[Update]:
-        """Whatever went wrong, it concerns the requests of that step and no other."""
-        self._metrics.step_failed()
-        updates = self._scheduler.fail(newest)
-        self._observe_load()
-        return updates
+            # Two clocks: what they disagree on is no time of the host's.
+            self._observe(launched, committed, result.device_s, max(0.0, step_s - result.device_s))
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:

@@ -18,6 +18,7 @@ from asynclane.bench.token_cases import commit, predict
 
 ROOT = Path(__file__).parents[2]
 PEAKS = Peaks(copy_bytes_per_s=2.5e12, matrix_operations_per_s=7.5e14)
+FORMATS = ((None, 0.887), ("fp8", 0.880))
 HEAD = {"card": "Card", "date": "2026-01-02T03:04:05+00:00", "versions": {"torch": "2.11.0"}}
 
 
@@ -53,6 +54,25 @@ def test_tables_of_steps_and_kernels(tmp_path: Path) -> None:
     assert "| commit | 8 x 32 positions | 4.0 | - | - | - |" in made
     assert "2500 GB/s" in made
     assert "750 TFLOP/s" in made
+
+
+def test_number_formats_stand_beside_their_accuracy(tmp_path: Path) -> None:
+    for name, fp8, step in (("", None, 20.0), ("-fp8", "fp8", 12.0)):
+        asked = {"quantization": fp8, "deterministic": False}
+        speed = {
+            "step_ms": step,
+            "steps": 66,
+            "idle_share": 0.003,
+            "tokens_per_s": 790.6,
+            "reserved_over_stated": 1.009,
+        }
+        run = {**asked, **speed, "requests": 32, "max_tokens": 64, **HEAD}
+        (tmp_path / f"serving{name}.json").write_text(json.dumps(run), encoding="utf-8")
+    lines = [{"quantization": fp8, "deterministic": False, "decoders": [{"accuracy": a}]} for fp8, a in FORMATS]
+    (tmp_path / "quality-numerics.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    made = section(tmp_path)
+    assert "| (default) | 0.887 | 20.0 | 66 | 0.3 % | 791 | 0.9 % |" in made
+    assert "| `--quantization fp8` | 0.880 | 12.0 |" in made
 
 
 def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:

@@ -100,9 +100,9 @@ def test_too_little_memory_is_one_line_that_says_how_much_there_is() -> None:
 
 def test_pages_follow_the_memory_that_is_free() -> None:
     config = read_config(MODEL)
-    loaded = load_runner(MODEL, config, Memory(4096, 16, 2048, share=0.5), Hardware("cuda"), [1])
+    loaded = load_runner(MODEL, config, Memory(4096, 16, 2048, share=0.1), Hardware("cuda"), [1])
     free, total = torch.cuda.mem_get_info()
     footprint = loaded.footprint
-    assert footprint.pages == 4096 * 64 or (total - free) / total < 0.52
+    assert 0.09 < (total - free) / total < 0.11
     stated = footprint.weights_bytes + footprint.pages_bytes + footprint.workspace_bytes
     assert torch.cuda.memory_allocated() <= 1.05 * stated

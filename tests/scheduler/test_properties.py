@@ -60,7 +60,7 @@ def decoder_for(name: str, knobs: dict[str, Any], length: int) -> Decoder:
 
 
 def halving_for(depth: int) -> Halving | None:
-    return Halving(COST, host_s=1.0) if depth > 1 else None
+    return Halving(COST, slack_s=1.0) if depth > 1 else None
 
 
 class Schedules(RuleBasedStateMachine):
@@ -120,13 +120,10 @@ class Schedules(RuleBasedStateMachine):
         self._take(self.scheduler.commit(self.executor.execute(self.flights.popleft())))
 
     @precondition(lambda self: bool(self.flights))
-    @rule(newest=st.booleans())
-    def step_raises(self, newest: bool) -> None:
-        self._take(self.scheduler.fail(newest))
-        if newest:
-            self.flights.pop()
-        else:
-            self.flights.popleft()
+    @rule()
+    def step_raises(self) -> None:
+        self._take(self.scheduler.fail())
+        self.flights.popleft()
 
     @rule(pick=st.randoms(use_true_random=False))
     def leave(self, pick: random.Random) -> None:

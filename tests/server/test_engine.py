@@ -64,8 +64,7 @@ class Bench:
         self.executor.inner.mask = text.mask_id
         halving = Halving(StepCost([1, 1000], [0.001, 1.0])) if depth > 1 else None
         self.scheduler = Scheduler(LIMITS, Vocabulary(text.pieces, text.mask_id, text.end_ids), halving=halving)
-        start = (lambda plan: partial(self.executor.execute, plan)) if depth > 1 else None
-        device = Device(self.executor, ThreadPoolExecutor(max_workers=1), start)
+        device = Device(ThreadPoolExecutor(max_workers=1), lambda plan: partial(self.executor.execute, plan), depth)
         self.engine = Engine(self.scheduler, device, text, Metrics(LIMITS.pages), "asynclane")
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
@@ -186,9 +185,7 @@ async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Text)
             raise RuntimeError("no memory")
         return partial(bench.executor.execute, plan)
 
-    bench.engine = Engine(
-        bench.scheduler, Device(bench.executor, ThreadPoolExecutor(1), start), text, Metrics(), "asynclane"
-    )
+    bench.engine = Engine(bench.scheduler, Device(ThreadPoolExecutor(1), start, depth=2), text, Metrics(), "asynclane")
     bench.executor.open()
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
