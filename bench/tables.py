@@ -95,11 +95,18 @@ def formats_section(runs: Sequence[Mapping[str, Any]]) -> str:
     ]
     return f"""\
 Number formats on one {_where(runs[0])}: {runs[0]["requests"]} requests of {runs[0]["max_tokens"]} tokens at once on
-LLaDA-8B's shape with random weights (`python -m asynclane.bench.serving`, on what `python -m asynclane.bench.checkpoint`
-writes), and the accuracy of the embedded model on 400 problems (`python -m asynclane.bench.quality asynclane --problems
-400 --batch 64 --dtype bfloat16`, with the same flag). Twice the steps are halves, of which two are in flight.
+LLaDA-8B's shape with random weights (`python -m asynclane.bench.serving`, on what `python -m
+asynclane.bench.checkpoint` writes), and the accuracy of the embedded model on 400 problems (`python -m
+asynclane.bench.quality asynclane --problems 400 --batch 64 --dtype bfloat16`, with the same flag). Twice the steps are
+halves, of which two are in flight.
 
 {markdown(head, rows)}"""
+
+
+def _flag(run: Mapping[str, Any]) -> str:
+    return (
+        "`--deterministic`" if run["deterministic"] else "`--quantization fp8`" if run["quantization"] else "(default)"
+    )
 
 
 def kernels_section(run: Mapping[str, Any]) -> str:
