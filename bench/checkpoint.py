@@ -25,6 +25,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 def write(directory: Path, config: ModelConfig, device: torch.device) -> None:
     """Weights in bf16, a tokenizer with one word for each id, and the configuration as LLaDA publishes it."""
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / SINGLE).touch()  # with the permissions that other files get
     torch.manual_seed(0)
     shapes = tensor_shapes(config)
     save_file(
@@ -88,7 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
     options = parser.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # a GPU draws billions of numbers in no time
-    write(options.directory, SHAPES[options.shape], device)
+    try:
+        write(options.directory, SHAPES[options.shape], device)
+    except OSError as error:
+        parser.error(f"{options.directory} cannot be written: {error.strerror or error}")
+    print(f"{options.directory}: {options.shape}, random weights")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""Draws the time of whole steps over their size, beside the limit that the card's measured peaks set.
+"""Draws the time of whole steps over their size, beside what a copy and a large product take on the same card.
 
 Usage: python -m asynclane.bench.roofline [--results bench/results]
 Reads the results of `bench.offline` and `bench.kernels`, so it needs no GPU, and writes roofline.png beside them. The
-limit is the time to read all weights once, or to do all operations, whichever is longer; it knows nothing of launches,
-of keys that are read, or of how full matrix units can be.
+dashed line is the time to move all weights once at the speed of a copy, or to do all operations at that of a large
+product, whichever is longer. Reading alone is a little faster than copying.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PLOT = "roofline.png"
 POINTS = 200  # of the limit's line
 LINES = (("ours_ms", "asynclane"), ("reference_ms", "library calls"))
+DASHED = "weights at the speed of a copy, or operations at a large product's"
 
 
 def step_work(shape: str, load: Load) -> Work:
@@ -72,7 +73,13 @@ def _panel(axes: Axes, run: Mapping[str, Any], peaks: Mapping[str, float]) -> No
         axes.plot(sizes, [step[key] for step in steps], marker=marker, color=colour, markersize=5, label=label)
     grid = sorted({round(size) for size in np.geomspace(min(sizes), max(sizes), POINTS)})
     limits = [limit_ms(run["shape"], tokens, run["keys"], peaks) for tokens in grid]
-    axes.plot(grid, limits, color=COLOURS[-1], linestyle="--", label="limit: weights or operations at measured peaks")
+    axes.plot(
+        grid,
+        limits,
+        color=COLOURS[-1],
+        linestyle="--",
+        label=DASHED,
+    )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", subs=[])
     axes.set_yticks([step * 10**power for power in range(-1, 4) for step in (1, 2, 5)])

@@ -75,7 +75,9 @@ def told(base_url: httpx.URL) -> Iterator[None]:
     except httpx.TimeoutException as error:
         raise TimedOut(f"{base_url} did not answer in time ({type(error).__name__})") from None
     except httpx.ConnectError as error:
-        raise ConnectionFailed(f"no server at {base_url}: {error}") from None
+        raise ConnectionFailed(
+            f"no server at {base_url} ({error}): start one with `asynclane serve`, or say where it is"
+        ) from None
     except httpx.RequestError as error:
         raise ConnectionFailed(f"the connection to {base_url} failed: {error}") from None
 

@@ -48,7 +48,7 @@ class Footprint:
             f"{self.pages} pages of keys and values": self.pages_bytes,
             "workspace": self.workspace_bytes,
         }
-        return ", ".join(f"{name} {_gib(size)}" for name, size in parts.items())
+        return ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size)
 
 
 def weights_bytes(config: ModelConfig, numerics: Numerics) -> int:

@@ -32,7 +32,10 @@ def find_model(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path
-    raise ModelError(f"no model {name!r}: not a directory, and the embedded models are {', '.join(embedded)}")
+    raise ModelError(
+        f"no model {name!r}: not a directory here (download a checkpoint first), and the embedded models"
+        f" are {', '.join(embedded)}"
+    )
 
 
 OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units
@@ -53,10 +56,11 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A runner with the memory that it has taken."""
+    """A runner with the memory that it has taken, and in a few words where and in which numbers it computes."""
 
     runner: Runner
     footprint: Footprint
+    summary: str
 
 
 def _device(name: str) -> torch.device:
@@ -148,7 +152,11 @@ def load_runner(
     except (RuntimeError, MemoryError):
         tokens = footprint.pages * memory.page_size
         raise ModelError(f"no memory for keys and values of {tokens} positions: lower --kv-cache-tokens") from None
-    return Loaded(final, footprint)
+    return Loaded(final, footprint, f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}")
+
+
+def _extras(numerics: Numerics) -> str:
+    return ", fp8 matrices" * numerics.fp8 + ", deterministic" * numerics.fixed
 
 
 def _check_for_gpu(config: ModelConfig, memory: Memory) -> None:

@@ -55,7 +55,10 @@ class Limits:
                 f"a step of {self.step_tokens} tokens cannot hold a row of {self.max_model_len} (max_model_len)"
             )
         if self.pages < self.pages_for(self.max_model_len):
-            raise ValueError(f"{self.pages} pages cannot hold one request of {self.max_model_len} tokens")
+            raise ValueError(
+                f"{self.pages} pages of {self.page_size} cannot hold one request of {self.max_model_len} tokens:"
+                " raise --kv-cache-tokens or lower --max-model-len"
+            )
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

@@ -76,7 +76,7 @@ def build_parts(settings: Settings) -> Parts:
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
     loaded = worker.submit(load_runner, directory, config, memory, hardware, text.end_ids).result()
     runner = loaded.runner
-    logging.getLogger(__name__).info("memory: %s", loaded.footprint)
+    logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = Limits(
         slots=memory.slots,
         pages=loaded.footprint.pages,

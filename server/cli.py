@@ -109,7 +109,9 @@ def _serve(settings: Settings) -> int:
     try:
         listener = bind(settings.host, settings.port)
     except OSError as error:
-        return _complain(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}")
+        return _complain(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose another --port"
+        )
     with listener:
         import uvicorn
 
