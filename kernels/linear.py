@@ -29,6 +29,10 @@ class Fp8Matrix:
     values: Tensor
     scales: Tensor
 
+    def __post_init__(self) -> None:
+        expect("values", self.values, ("out", "in"), (FP8,))
+        expect("scales", self.scales, (len(self.values),), (torch.float32,))
+
     @property
     def nbytes(self) -> int:
         return self.values.nbytes + self.scales.nbytes
@@ -70,5 +74,6 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def fp8_linear(x: Tensor, weight: Fp8Matrix) -> Tensor:
     """x [T, in], quantized row by row, times an FP8 weight, transposed: [T, out] in x's type."""
+    expect("x", x, ("T", weight.values.shape[1]), FLOATS, contiguous=False)
     values, scales = quantize_rows(x)
     return (linear(values.float(), weight.values.float()) * scales[:, None] * weight.scales).to(x.dtype)

@@ -74,7 +74,7 @@ class StepGraphs:
         # At most eight sizes of the projected part for each size of the whole.
         count = projected(plan)
         count = min(tokens, count + -count % max(FINEST, tokens // 8))
-        samplings = [row.sampling for row in plan.rows]
+        samplings = [row.sampling for row in plan.rows if row.spans]
         sampled = any(sampling.temperature > 0 for sampling in samplings)
         narrowed = any(s.temperature > 0 and (s.top_p < 1 or s.top_k > 0) for s in samplings)
         entries = bias_entries(plan)
@@ -97,13 +97,13 @@ class StepGraphs:
         shape = self.shape_for(plan)
         step = self._captured.get(shape) or self._capture(plan, shape)
         buffers = step.buffers[self._launched % IN_FLIGHT]
-        self._launched += 1
         pack_into(buffers.host_in.numpy(), plan, shape)
         buffers.started.record()
         step.device_in.copy_(buffers.host_in, non_blocking=True)
         step.graph.replay()
         buffers.host_out.copy_(step.device_out, non_blocking=True)
         buffers.ended.record()
+        self._launched += 1  # last: a launch that fails must not take the turn of one in flight
         return buffers.collect
 
     def graph(self, plan: StepPlan) -> torch.cuda.CUDAGraph:

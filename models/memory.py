@@ -48,7 +48,7 @@ class Footprint:
             f"{self.pages} pages of keys and values": self.pages_bytes,
             "workspace": self.workspace_bytes,
         }
-        return ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size)
+        return ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
 
 
 def weights_bytes(config: ModelConfig, numerics: Numerics) -> int:
@@ -62,8 +62,8 @@ def require_room(config: ModelConfig, numerics: Numerics, share: float, device: 
     needed, room = weights_bytes(config, numerics), _room(share, device)
     if needed > room:
         raise ModelError(
-            f"the weights need {_gib(needed)} and {_gib(max(room, 0))} of the GPU may be taken: free some, raise"
-            " --gpu-memory-utilization, or try --quantization fp8"
+            f"the weights need {gib(needed)} and {gib(max(room, 0))} of the GPU may be taken: free some, or raise"
+            f" --gpu-memory-utilization{'' if numerics.fp8 else ', or try --quantization fp8'}"
         )
 
 
@@ -83,8 +83,8 @@ def pages_that_fit(
     if fit < (asked or 1):
         wanted = (asked or 1) * memory.page_size
         raise ModelError(
-            f"keys and values of {wanted} positions need {_gib(wanted // memory.page_size * page_bytes)}; besides the"
-            f" weights ({_gib(taken)}) and a workspace of {_gib(needed)} there is room for"
+            f"keys and values of {wanted} positions need {gib(wanted // memory.page_size * page_bytes)}; besides the"
+            f" weights ({gib(taken)}) and a workspace of {gib(needed)} there is room for"
             f" {max(fit, 0) * memory.page_size} positions: lower --kv-cache-tokens or --max-step-tokens, or raise"
             " --gpu-memory-utilization"
         )
@@ -98,5 +98,6 @@ def _room(share: float, device: torch.device) -> int:
     return free - int((1 - share) * total)
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """For a message."""
     return f"{size / GIB:.2f} GiB"

@@ -15,7 +15,7 @@ import torch
 from .config import ModelConfig, ModelError
 from .kv_pages import KvPages
 from .llada import Llada, allocate, tensor_shapes
-from .memory import Footprint, Memory, pages_that_fit, require_room
+from .memory import Footprint, Memory, gib, pages_that_fit, require_room, weights_bytes
 from .numerics import Numerics
 from .runner import Runner
 from .weights import check_weights, load_weights
@@ -40,6 +40,7 @@ def find_model(name: str) -> Path:
 
 OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units
 OLDEST_FP8 = (8, 9)
+SHARED_FOR_FIXED = 163_880  # bytes; products of fixed order, as Triton compiles them
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cpu")
     lacking = _lacking()
     if name == "cuda" and lacking:
-        raise ModelError(f"device 'cuda' was asked for, and {lacking}; or use --device cpu")
+        raise ModelError(f"device 'cuda' was asked for, and {lacking} (or use --device cpu)")
     if lacking and torch.cuda.is_available():
         logging.getLogger(__name__).warning("the GPU is not used: %s", lacking)
     return torch.device("cpu" if lacking else "cuda")
@@ -79,7 +80,11 @@ def _lacking() -> str | None:
     """What keeps a GPU from being used."""
     if not torch.cuda.is_available():
         return "torch sees no GPU: install torch for CUDA"
-    capability = torch.cuda.get_device_capability()
+    try:
+        capability = torch.cuda.get_device_capability()
+        torch.cuda.mem_get_info()
+    except RuntimeError as error:  # another process may hold it alone
+        return f"the GPU cannot be used: {str(error).splitlines()[0]}"
     if capability < OLDEST:
         name = torch.cuda.get_device_name()
         return f"{name} has compute capability {capability[0]}.{capability[1]}: {OLDEST[0]}.{OLDEST[1]} is needed"
@@ -115,19 +120,21 @@ def load_runner(
     device = _device(hardware.device)
     numerics = _numerics(hardware, device)
     if device.type == "cuda":
-        _check_for_gpu(config, memory)
+        _check_for_gpu(config, memory, numerics)
     if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
         torch.set_num_threads(hardware.threads or _cores())
     check_weights(directory, tensor_shapes(config))
-    if device.type == "cuda":
-        require_room(config, numerics, memory.share, device)
     try:
+        if device.type == "cuda":
+            require_room(config, numerics, memory.share, device)
         weights, parts = allocate(config, numerics, device)
         load_weights(directory, parts)
-    except torch.OutOfMemoryError:
-        raise ModelError("no memory for the weights: free some of the GPU's") from None
+    except ModelError:
+        raise
     except ValueError as error:  # sizes that FP8 products cannot take
         raise ModelError(f"{directory}: {error}") from None
+    except (RuntimeError, MemoryError):
+        raise ModelError(f"no memory for the weights, which need {gib(weights_bytes(config, numerics))}") from None
     network = Llada(config, numerics, weights)
 
     def runner(pages: int) -> Runner:
@@ -144,7 +151,12 @@ def load_runner(
         torch.cuda.empty_cache()
         return taken
 
-    footprint = pages_that_fit(config, numerics, memory, device, workspace)
+    try:
+        footprint = pages_that_fit(config, numerics, memory, device, workspace)
+    except torch.OutOfMemoryError:
+        raise ModelError(
+            f"no memory for a step of {memory.step_tokens} positions besides the weights: lower --max-step-tokens"
+        ) from None
     try:
         final = runner(footprint.pages)
         if device.type == "cuda":
@@ -159,8 +171,16 @@ def _extras(numerics: Numerics) -> str:
     return ", fp8 matrices" * numerics.fp8 + ", deterministic" * numerics.fixed
 
 
-def _check_for_gpu(config: ModelConfig, memory: Memory) -> None:
-    """What the kernels can read. Raises `ModelError`."""
+def _check_for_gpu(config: ModelConfig, memory: Memory, numerics: Numerics) -> None:
+    """What the kernels can read, and the room they need on chip. Raises `ModelError`."""
     for name, size in (("--page-size", memory.page_size), ("the model's head dim", config.head_dim)):
         if size < 16 or size & (size - 1):
             raise ModelError(f"on a GPU {name} must be a power of two from 16, not {size}")
+    if not numerics.fixed:
+        return
+    # Not every torch knows it; then Triton says so when it compiles.
+    shared = getattr(torch.cuda.get_device_properties(), "shared_memory_per_block_optin", SHARED_FOR_FIXED)
+    if shared < SHARED_FOR_FIXED:
+        raise ModelError(
+            f"--deterministic needs {SHARED_FOR_FIXED} bytes of shared memory in a block, this GPU has {shared}"
+        )

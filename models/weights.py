@@ -16,6 +16,7 @@ from .config import ModelError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+DTYPES = ("BF16", "F16", "F32")  # others are numbers only together with scales that are not read
 SHOWN = 3  # names in an error, before "and N more"
 
 
@@ -44,7 +45,11 @@ def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> Non
         try:
             with safe_open(path, framework="pt") as shard:
                 for name in shard.keys():  # noqa: SIM118 - not a mapping
-                    _check_shape(path, name, tuple(shard.get_slice(name).get_shape()), shapes)
+                    tensor = shard.get_slice(name)
+                    _check_shape(path, name, tuple(tensor.get_shape()), shapes)
+                    if tensor.get_dtype() not in DTYPES:
+                        kinds = ", ".join(DTYPES)
+                        raise ModelError(f"{path}: {name} is {tensor.get_dtype()}, only {kinds} can be read")
                     found.add(name)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
@@ -74,7 +79,7 @@ def _files(directory: Path) -> list[Path]:
             raise ModelError(f"{directory} has neither {SINGLE} nor {INDEX}")
         return [directory / SINGLE]
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted({str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{index} cannot be read: {error!r}") from None
     missing = [name for name in names if not (directory / name).exists()]

@@ -57,11 +57,15 @@ def paged_attention(
     if plan is None:
         plan = plan_attention(queries, keys, page_table, row_starts)
     config = plan.config
+    expect("the plan's tiles", plan.tiles, ("tiles", 2), (torch.int32,))
+    if config.block_m < heads // kv_heads:
+        raise ValueError(f"a tile of {config.block_m} cannot hold {heads // kv_heads} heads of one key head")
     block_n = min(config.block_n, page_size)
     partial = out  # never touched without splits
     if config.splits > 1:
         floats = workspace_floats(config, tokens, heads, head_dim)
         partial = plan.workspace if plan.workspace is not None else out.new_empty(floats, dtype=torch.float32)
+        expect("the plan's workspace", partial, ("floats",), (torch.float32,))
         if partial.numel() < floats:
             raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
     _attend[(len(plan.tiles), kv_heads, config.splits)](
@@ -110,14 +114,14 @@ def _require(
     heads, head_dim = queries.shape[1:]
     expect("keys", keys, ("pages", "page_size", "G", head_dim), (queries.dtype,))
     expect("values", values, tuple(keys.shape), (queries.dtype,))
-    rows = visible.shape[0]
-    expect("visible", visible, (rows,), (torch.int32,))
+    expect("visible", visible, ("R",), (torch.int32,))
+    rows = len(visible)
     expect("row_starts", row_starts, (rows + 1,), (torch.int32,))
     expect("page_table", page_table, (rows, "pages of a request"), (torch.int32,), contiguous=False)
     for name, size in (("head dim", head_dim), ("page size", keys.shape[1])):
         if size < 16 or size & (size - 1):
             raise ValueError(f"{name} must be a power of two from 16, not {size}")
-    if heads % keys.shape[2]:
+    if not keys.shape[2] or heads % keys.shape[2]:
         raise ValueError(f"{heads} query heads cannot share {keys.shape[2]} key heads evenly")
     if page_table.stride(1) != 1:
         raise ValueError("rows of page_table must be contiguous")

@@ -61,7 +61,8 @@ def commit(
     `transfer`. Behind the last span nothing is read or written, and the result is undefined.
     """
     expect("canvases", canvases, ("slots", "length"), (torch.int64,))
-    for name, tensor in (("slots", slots), ("positions", positions), ("tokens", tokens)):
+    expect("tokens", tokens, ("N",), (torch.int64,))
+    for name, tensor in (("slots", slots), ("positions", positions)):
         expect(name, tensor, (len(tokens),), (torch.int64,))
     _require(len(tokens), confidence, span_starts, sure, threshold, factor, last_free)
     held = torch.empty_like(tokens)

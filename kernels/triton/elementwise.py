@@ -96,8 +96,8 @@ def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: T
     """
     expect("qkv", qkv, ("T", "H + 2 * G", "D"), FLOATS)
     tokens, parts, head_dim = qkv.shape
-    for name, cache in (("keys", keys), ("values", values)):
-        expect(name, cache, ("pages", "page_size", "G", head_dim), (qkv.dtype,))
+    expect("keys", keys, ("pages", "page_size", "G", head_dim), (qkv.dtype,))
+    expect("values", values, tuple(keys.shape), (qkv.dtype,))
     for name, angles in (("cos", cos), ("sin", sin)):
         expect(name, angles, (tokens, head_dim), (torch.float32,))
     expect("places", places, (tokens,), (torch.int64,))

@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..checks import FLOATS, expect
-from ..linear import FP8, LEAST_SCALE, Fp8Matrix
+from ..linear import FP8, FP8_MAX, LEAST_SCALE, Fp8Matrix
 
 GROUP = 8  # tiles of rows that pass one tile of the weight while it is in the cache
 
@@ -44,22 +44,21 @@ _HALF = [
 _WIDE = [(1 << 31, Tile(64, 64, 32, 4, 2))]  # float32
 
 
-def fixed_linear(x: Tensor, weight: Tensor, tile: Tile | None = None) -> Tensor:
+def fixed_linear(x: Tensor, weight: Tensor) -> Tensor:
     """x [T, in] times weight [out, in], transposed: [T, out], each number summed in float32 in one order, whatever T.
 
-    fp16, bf16 or float32; rows of both lie 16 bytes aligned. `tile` is for tests and tuning.
+    fp16, bf16 or float32; rows of both begin at multiples of 16 bytes.
     """
     expect("x", x, ("T", "in"), FLOATS)
     tokens, inner = x.shape
     expect("weight", weight, ("out", inner), (x.dtype,))
-    if inner * x.element_size() % 16:
-        raise ValueError(f"rows of {inner} numbers of {x.element_size()} bytes are not 16 bytes aligned")
+    if inner * x.element_size() % 16 or x.data_ptr() % 16 or weight.data_ptr() % 16:
+        raise ValueError(f"rows of {inner} numbers of {x.element_size()} bytes must begin at multiples of 16 bytes")
     columns = len(weight)
     out = x.new_empty((tokens, columns))
-    if not tokens:
+    if not tokens or not columns:
         return out
-    if tile is None:
-        tile = next(t for most, t in (_WIDE if x.dtype == torch.float32 else _HALF) if tokens <= most)
+    tile = next(t for most, t in (_WIDE if x.dtype == torch.float32 else _HALF) if tokens <= most)
     _product[(triton.cdiv(tokens, tile.m) * triton.cdiv(columns, tile.n),)](
         TensorDescriptor.from_tensor(x, [tile.m, tile.k]), TensorDescriptor.from_tensor(weight, [tile.n, tile.k]), out,
         tokens, columns, inner, BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_K=tile.k, GROUPED=GROUP,
@@ -100,18 +99,29 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     if tokens:
         block = triton.next_power_of_2(width)
         _quantize[(tokens,)](
-            x, values, scales, WIDTH=width, BLOCK=block, LEAST=LEAST_SCALE, num_warps=min(8, max(1, block // 512))
+            x,
+            values,
+            scales,
+            WIDTH=width,
+            BLOCK=block,
+            LEAST=LEAST_SCALE,
+            MOST=FP8_MAX,
+            num_warps=min(8, max(1, block // 512)),
         )
     return values, scales
 
 
 @triton.jit
-def _quantize(x_ptr, values_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr):
+def _quantize(
+    x_ptr, values_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.math.div_rn(tl.max(tl.abs(x), axis=0), 448.0), LEAST)
-    scaled = tl.minimum(tl.maximum(tl.math.div_rn(x, tl.zeros_like(x) + scale), -448.0), 448.0)
+    scale = tl.maximum(tl.math.div_rn(tl.max(tl.abs(x), axis=0), MOST), LEAST)
+    # Maxima pass NaN over; a row with one must not come out as numbers.
+    scale = tl.where(tl.max((x != x).to(tl.int32), axis=0) > 0, float("nan"), scale)
+    scaled = tl.minimum(tl.maximum(tl.math.div_rn(x, tl.zeros_like(x) + scale), -MOST), MOST)
     tl.store(values_ptr + row * WIDTH + column, scaled.to(tl.float8e4nv), mask=column < WIDTH)
     tl.store(scales_ptr + row, scale)
 

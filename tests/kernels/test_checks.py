@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
 
+from asynclane.kernels.tiles import AttentionConfig, AttentionPlan
 from asynclane.kernels.triton import attention, commit, confidence, elementwise, linear
 
 from .cases import attention_case, draws_of, span_case
@@ -110,6 +112,28 @@ def test_a_transposed_tensor_is_refused(kernel: str, name: str) -> None:
     given[name] = given[name].transpose(0, 1).contiguous().transpose(0, 1)
     with pytest.raises(ValueError, match=f"{name} must be contiguous, not with strides"):
         call(**given)
+
+
+def test_values_in_other_pages_than_keys_are_refused() -> None:
+    call, arguments = KERNELS["rope_write_kv"]
+    with pytest.raises(ValueError, match=r"values must be \[2, 16, 1, 16\] float32, not \[1, 16, 1, 16\]"):
+        call(**arguments() | {"values": floats(1, 16, 1, 16)})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tiles": ids(2, 2)}, r"the plan's tiles must be \[tiles, 2\] int32, not \[2, 2\] int64"),
+        ({"tiles": ids(4).int()}, r"the plan's tiles must be \[tiles, 2\] int32, not \[4\] int32"),
+        ({"workspace": floats(9999).half()}, r"the plan's workspace must be \[floats\] float32"),
+        ({"workspace": floats(9)}, "the workspace holds 9 floats"),
+    ],
+)
+def test_a_plan_that_does_not_belong_to_the_launch_is_refused(change: dict[str, Tensor], message: str) -> None:
+    given = attention_arguments()
+    plan = AttentionPlan(AttentionConfig(16, 16, 4, 2, splits=2), torch.zeros(2, 2, dtype=torch.int32, device=DEVICE))
+    with pytest.raises(ValueError, match=message):
+        attention.paged_attention(**given, plan=replace(plan, **change))
 
 
 def test_draws_of_another_length_are_named() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -66,6 +68,20 @@ def test_rows_are_quantized_as_by_the_twin(tokens: int, width: int) -> None:
     assert got[0][-1].float().abs().max() == 0
 
 
+@pytest.mark.parametrize("ops", [device, twins], ids=["triton", "torch"])
+def test_a_row_with_nan_does_not_become_numbers(ops: Any) -> None:
+    x = drawn(3, 16)
+    x[1, 5] = float("nan")
+    values, scales = ops.quantize_rows(x)
+    dequantized = values.float() * scales[:, None]
+    assert dequantized[1].isnan().all()
+    assert dequantized[[0, 2]].isfinite().all()
+
+
+def test_a_product_without_columns_is_empty() -> None:
+    assert device.fixed_linear(drawn(3, 16), drawn(0, 16)).shape == (3, 0)
+
+
 def test_an_fp8_product_comes_within_its_numbers_precision() -> None:
     x, weight = drawn(20, 256, dtype=torch.bfloat16), drawn(64, 256, dtype=torch.bfloat16, seed=1)
     got, want = ops.linear(x, fp8(weight)).float(), x.float() @ weight.float().T
@@ -79,13 +95,22 @@ def test_an_fp8_product_comes_within_its_numbers_precision() -> None:
         (drawn(2, 16), drawn(4, 24), r"weight must be \[out, 16\] float32, not \[4, 24\] float32"),
         (drawn(2, 16), drawn(4, 16).half(), r"weight must be \[out, 16\] float32, not \[4, 16\] float16"),
         (drawn(2, 16)[0], drawn(4, 16), r"x must be \[T, in\] .*, not \[16\] float32"),
-        (drawn(2, 3), drawn(4, 3), "not 16 bytes aligned"),
+        (drawn(2, 3), drawn(4, 3), "must begin at multiples of 16 bytes"),
+        (drawn(33)[1:].view(2, 16), drawn(4, 16), "must begin at multiples of 16 bytes"),
         (drawn(16, 4).T, drawn(4, 16), "x must be contiguous"),
     ],
 )
 def test_wrong_factors_are_named(x: Tensor, weight: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         device.fixed_linear(x, weight)
+
+
+def test_an_fp8_weight_with_other_scales_is_refused() -> None:
+    values, scales = twins.quantize_rows(drawn(4, 16))
+    with pytest.raises(ValueError, match=r"scales must be \[4\] float32, not \[1\] float32"):
+        Fp8Matrix(values, scales[:1])
+    with pytest.raises(ValueError, match=r"x must be \[T, 16\]"):
+        ops.linear(drawn(2, 8), Fp8Matrix(values, scales))
 
 
 def test_fp8_sizes_that_no_product_takes_are_refused() -> None:

@@ -79,6 +79,8 @@ def test_one_file_or_many_give_the_same_weights(checkpoint: Path) -> None:
         (lambda d: (d / SHARD).write_bytes(b"not safetensors"), f"{SHARD} cannot be read"),
         (lambda d: (d / INDEX).write_text("{"), f"{INDEX} cannot be read"),
         (lambda d: (d / INDEX).write_text('{"weight_map": 3}'), f"{INDEX} cannot be read"),
+        (lambda d: (d / INDEX).write_text('{"weight_map": {"a": 1}}'), "lacks 1, named in"),
+        (lambda d: edit_shard(d, lambda t: t.update({NORM: t[NORM].to(torch.int8)})), f"{NORM} is I8, only BF16, F16"),
         (lambda d: (d / INDEX).unlink(), f"neither {SINGLE} nor {INDEX}"),
     ],
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from asynclane.kernels.linear import Fp8Matrix
 from asynclane.models import memory as memory_module
+from asynclane.models import registry
 from asynclane.models.config import ModelConfig, ModelError, read_config
 from asynclane.models.llada import allocate, tensor_shapes
 from asynclane.models.memory import Memory, pages_that_fit, require_room, weights_bytes
@@ -70,7 +72,7 @@ def test_the_weights_are_counted_as_they_are_kept(config: ModelConfig) -> None:
     ("hardware", "message"),
     [
         (Hardware("cpu", quantization="fp8", deterministic=True), "quantization fp8 cannot be deterministic"),
-        (Hardware("cuda"), "device 'cuda' was asked for, and .*; or use --device cpu"),
+        (Hardware("cuda"), r"device 'cuda' was asked for, and .* \(or use --device cpu\)"),
     ],
 )
 def test_what_does_not_go_together_is_said(hardware: Hardware, message: str) -> None:
@@ -83,11 +85,18 @@ def test_what_does_not_go_together_is_said(hardware: Hardware, message: str) -> 
 class FakeGpu:
     """What the checks ask of torch.cuda."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int = 0, capability: tuple[int, int] = (9, 0)) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        free: int = 0,
+        capability: tuple[int, int] = (9, 0),
+        shared: int = 232_448,
+    ) -> None:
         answers = {
             "is_available": True,
             "get_device_capability": capability,
             "get_device_name": "a card",
+            "get_device_properties": SimpleNamespace(shared_memory_per_block_optin=shared),
             "mem_get_info": (free, 80 * GIB),
             "empty_cache": None,
         }
@@ -97,7 +106,7 @@ class FakeGpu:
 
 def test_an_old_gpu_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGpu(monkeypatch, capability=(7, 5))
-    with pytest.raises(ModelError, match=r"a card has compute capability 7\.5: 8\.0 is needed; or use --device cpu"):
+    with pytest.raises(ModelError, match=r"a card has compute capability 7\.5: 8\.0 is needed \(or use --device cpu\)"):
         load(Hardware("cuda"))
 
 
@@ -123,6 +132,35 @@ def test_pages_that_the_kernels_cannot_read_are_refused_before_anything_is_loade
     FakeGpu(monkeypatch)
     with pytest.raises(ModelError, match=f"on a GPU --page-size must be a power of two from 16, not {page_size}"):
         load(Hardware("cuda"), Memory(8, page_size, 512))
+
+
+def test_a_chip_too_small_for_products_of_fixed_order_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGpu(monkeypatch, shared=101_376)
+    with pytest.raises(ModelError, match="--deterministic needs 163880 bytes of shared memory .* has 101376"):
+        load(Hardware("cuda", deterministic=True))
+
+
+def test_a_gpu_that_another_process_holds_is_passed_by(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeGpu(monkeypatch)
+
+    def held(*args: object) -> None:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", held)
+    load(Hardware("auto"))
+    assert "the GPU is not used: the GPU cannot be used: CUDA error: all CUDA-capable devices are busy" in caplog.text
+
+
+def test_a_step_that_leaves_no_memory_says_which_setting_to_lower(config: ModelConfig) -> None:
+    def out_of_memory() -> int:
+        raise torch.OutOfMemoryError
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registry, "pages_that_fit", lambda *args: out_of_memory())
+        with pytest.raises(ModelError, match="a step of 512 positions .*: lower --max-step-tokens"):
+            load(Hardware("cpu"))
 
 
 def test_weights_that_do_not_fit_are_refused_with_both_numbers(

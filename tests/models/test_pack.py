@@ -138,6 +138,16 @@ def test_shapes_of_larger_steps_lie_an_eighth_apart_at_most() -> None:
     ]  # fmt: skip
 
 
+def test_a_sampled_row_without_spans_asks_for_no_draws() -> None:
+    """It only renews keys; beside it a greedy row's positions are packed as if it were alone."""
+    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=4)
+    hot = Row(0, 0, 9, 9, (), Sampling(0.7), 0)
+    plan = StepPlan((), (hot, Row(1, 0, 9, 9, (Span(0, 9, Transfer(1, 0.5)),), GREEDY, 0)))
+    shape = graphs.shape_for(plan)
+    assert not shape.sampled
+    pack_into(np.empty(shape.words, np.int32), plan, shape)
+
+
 def test_a_plan_beyond_a_shape_is_refused_and_not_cut() -> None:
     graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=1)
     plan = random_plan(random.Random(1), sampled=False)
