@@ -20,8 +20,9 @@ help: ## list the targets
 serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 	exec $(BIN)/asynclane serve $(ARGS)
 
+# One process for each core, each with one thread: most of the time goes to Python, which has no more.
 test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
-	$(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(ARGS)
 
 lint: $(VENV)/with-dev ## check style, types and the Dockerfile
 	$(BIN)/ruff check .

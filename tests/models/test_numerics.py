@@ -136,7 +136,7 @@ def test_pages_that_the_kernels_cannot_read_are_refused_before_anything_is_loade
 
 def test_a_chip_too_small_for_products_of_fixed_order_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGpu(monkeypatch, shared=101_376)
-    with pytest.raises(ModelError, match="--deterministic needs 163880 bytes of shared memory .* has 101376"):
+    with pytest.raises(ModelError, match=r"--deterministic needs 163880 bytes of shared memory .* has 101376"):
         load(Hardware("cuda", deterministic=True))
 
 
@@ -159,7 +159,7 @@ def test_a_step_that_leaves_no_memory_says_which_setting_to_lower(config: ModelC
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(registry, "pages_that_fit", lambda *args: out_of_memory())
-        with pytest.raises(ModelError, match="a step of 512 positions .*: lower --max-step-tokens"):
+        with pytest.raises(ModelError, match=r"a step of 512 positions .*: lower --max-step-tokens"):
             load(Hardware("cpu"))
 
 
