@@ -51,10 +51,11 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one answer needs. `prompt` are token ids; the canvas has `max_tokens` positions behind it.
+    """What one answer needs. `prompt` are token ids; the canvas has `max_tokens` positions behind it, and ends in the
+    token ids of `suffix`, if there are any: every step sees them.
 
     A `watched` request tells what each step did to its lanes. One with `ranks` tells each token's log-probability, and
-    so many likeliest tokens at its place. Requests of a `family` have the same prompt, decoder and `max_tokens`.
+    so many likeliest tokens at its place. Requests of a `family` differ in their sampling alone.
     """
 
     id: int
@@ -66,6 +67,12 @@ class Request:
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     family: str | None = None
+    suffix: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    @property
+    def length(self) -> int:
+        """Positions in all."""
+        return len(self.prompt) + self.max_tokens + len(self.suffix)
 
 
 NO_END = 1 << 30
@@ -144,11 +151,15 @@ class Sequence:
 
     def reach(self) -> Reach:
         """What the next step concerns, in absolute positions."""
-        prompt, live, lookahead = self.prompt_length, self.tree.live, self.request.decoder.lookahead
-        last = live[-1].end
+        prompt, live = self.prompt_length, self.tree.live
+        end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
+        return Reach(prompt + live[0].start, prompt + live[-1].end, end, prompt + self.frontier)
+
+    def drafts_end(self) -> int:
+        """The end of the look-ahead behind all lanes, a canvas position."""
+        last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
         end = len(self.canvas) if lookahead is None else min(last + lookahead, self.tree.limit)
-        end = max(last, min(end, self.foreseen_end + 1))
-        return Reach(prompt + live[0].start, prompt + last, prompt + end, prompt + self.frontier)
+        return max(last, min(end, self.foreseen_end + 1))
 
     def common_pages(self, page_size: int) -> int:
         """Pages of its prompt that others of its family may have too: whole ones, if nothing computes them again."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from .caches import Window
-from .contract import Placement, Row, Span, Transfer
+from .contract import Ints, Placement, Row, Span, Transfer
 from .tree import Lane, Role
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Together:
 
     def __init__(self, held: Holding, sequence: Sequence) -> None:
         self._slot = held.slots[0]
-        self.placements = [Placement(self._slot, sequence.request.prompt, held.pages)]
+        self.placements = [Placement(self._slot, _placed(sequence), held.pages)]
 
     def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
         spans: list[Span] = []
         if window.drives:
             spans = [_span(sequence, lane, window.start) for lane in sequence.tree.live]
-            spans += _lookahead(sequence, window.end)
+            spans += _lookahead(sequence, min(window.end, sequence.prompt_length + sequence.drafts_end()))
         return (_row(sequence, self._slot, window, spans),)
 
     def follow(self, sequence: Sequence) -> None:
@@ -135,6 +135,12 @@ class Isolated:
         self._branches.append(branch)
         tokens = np.concatenate((sequence.request.prompt, sequence.canvas[: end - prompt]))
         self.placements.append(Placement(branch.slot, tokens, (*self._pages[:shared], *pages)))
+
+
+def _placed(sequence: Sequence) -> Ints:
+    """What is on the device's canvas at first, but for masks at its end: with a suffix, the answer's own come before."""
+    request = sequence.request
+    return np.concatenate((request.prompt, sequence.canvas, request.suffix)) if len(request.suffix) else request.prompt
 
 
 def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:

@@ -67,9 +67,8 @@ class Scheduler:
 
     def add(self, request: Request) -> Sequence:
         """Queue a request. Raises `QueueFull`, `KnobError` and `ValueError` if it can never fit."""
-        length = len(request.prompt) + request.max_tokens
-        if length > self.limits.max_model_len:
-            raise ValueError(f"{length} tokens exceed max_model_len {self.limits.max_model_len}")
+        if request.length > self.limits.max_model_len:
+            raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
         if len(self.waiting) >= self.limits.max_queue + self.slots.free:  # free slots are taken at the next plan
             raise QueueFull(f"{len(self.waiting)} requests are waiting, the limit is {self.limits.max_queue}")
         sequence = Sequence.of(request, self._vocabulary)
@@ -190,7 +189,7 @@ class Scheduler:
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
         decoder, pages_for = request.decoder, self.limits.pages_for
-        own = pages_for(len(request.prompt) + request.max_tokens)
+        own = pages_for(request.length)
         return 1 + decoder.branches, own + decoder.branches * pages_for(self._branch_tokens(request))
 
     def _branch_tokens(self, request: Request) -> int:
@@ -202,6 +201,8 @@ class Scheduler:
         branches = request.decoder.branches
         if not branches:
             return
+        if len(request.suffix):
+            raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
         slots, pages = self._needs(request)
         tokens = len(request.prompt) + request.max_tokens + branches * self._branch_tokens(request)
         limits = self.limits

@@ -74,8 +74,9 @@ class Engine:
         if not self.ready:
             raise errors.Draining("the server is shutting down")
         limit = self._scheduler.limits.max_model_len
-        if len(prompt) + options.max_tokens > limit:
-            raise errors.ContextLengthExceeded(limit, len(prompt), options.max_tokens)
+        given = len(prompt) + len(options.suffix)
+        if given + options.max_tokens > limit:
+            raise errors.ContextLengthExceeded(limit, given, options.max_tokens)
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:
@@ -270,7 +271,7 @@ class EngineAnswer:
     def _usage(self) -> Usage:
         sequence, tree = self.sequence, self.sequence.tree
         return Usage(
-            prompt_tokens=sequence.prompt_length,
+            prompt_tokens=sequence.prompt_length + len(sequence.request.suffix),
             completion_tokens=len(self.token_ids),
             forwards=sequence.steps,
             computed_tokens=sequence.computed_tokens,

@@ -25,4 +25,5 @@ def request_of(number: int, prompt: Sequence[int], options: AnswerOptions, decod
         preferences=options.preferences,
         ranks=options.ranks,
         family=options.family,
+        suffix=np.array(options.suffix, np.int32),
     )

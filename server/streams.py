@@ -25,7 +25,8 @@ class AnswerOptions:
 
     `decoder` None is the server's default; `knobs` override the decoder's defaults by name. With `watch`, every step
     tells what it did to the lanes; the text is the same. `ranks` asks for scores, with so many likeliest tokens each.
-    Answers of a `family` differ in their seed alone.
+    Answers of a `family` differ in their seed alone. With token ids of a `suffix` the answer fills what lies between
+    prompt and suffix, `max_tokens` positions.
     """
 
     max_tokens: int
@@ -39,6 +40,7 @@ class AnswerOptions:
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     family: str | None = None
+    suffix: tuple[int, ...] = ()
     decoder: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict)
     watch: bool = False

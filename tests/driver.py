@@ -51,6 +51,7 @@ class Ask:
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     family: str | None = None
+    suffix: Many[int] = ()
 
 
 def run(
@@ -73,6 +74,7 @@ def run(
                 preferences=ask.preferences,
                 ranks=ask.ranks,
                 family=ask.family,
+                suffix=np.array(ask.suffix, np.int32),
             )
         )
         for number, ask in enumerate(asks)
