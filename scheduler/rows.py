@@ -138,7 +138,7 @@ class Isolated:
 
 
 def _placed(sequence: Sequence) -> Ints:
-    """What is on the device's canvas at first, but for masks at its end: with a suffix, the answer's own come before."""
+    """What a slot begins with, but for the masks behind it; before a suffix lie those of the answer."""
     request = sequence.request
     return np.concatenate((request.prompt, sequence.canvas, request.suffix)) if len(request.suffix) else request.prompt
 

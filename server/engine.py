@@ -74,9 +74,9 @@ class Engine:
         if not self.ready:
             raise errors.Draining("the server is shutting down")
         limit = self._scheduler.limits.max_model_len
-        given = len(prompt) + len(options.suffix)
-        if given + options.max_tokens > limit:
-            raise errors.ContextLengthExceeded(limit, given, options.max_tokens)
+        behind = len(options.suffix)
+        if len(prompt) + options.max_tokens + behind > limit:
+            raise errors.ContextLengthExceeded(limit, len(prompt), options.max_tokens, suffix_tokens=behind)
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:

@@ -59,12 +59,19 @@ class ContextLengthExceeded(ApiError):
     type = "invalid_request_error"
 
     def __init__(
-        self, limit: int, prompt_tokens: int, max_tokens: int | None = None, *, param: str | None = None
+        self,
+        limit: int,
+        prompt_tokens: int,
+        max_tokens: int | None = None,
+        *,
+        suffix_tokens: int = 0,
+        param: str | None = None,
     ) -> None:
+        given = f"{prompt_tokens} in the prompt" + (f", {suffix_tokens} in the suffix" if suffix_tokens else "")
         asked = "no room for an answer"
         if max_tokens is not None:
-            asked = f"{max_tokens} for the answer, {prompt_tokens + max_tokens} in all"
-        message = f"the context is {limit} tokens, but you asked for {prompt_tokens} in the prompt and {asked}"
+            asked = f"{max_tokens} for the answer, {prompt_tokens + suffix_tokens + max_tokens} in all"
+        message = f"the context is {limit} tokens, but you asked for {given} and {asked}"
         super().__init__(message, param=param, code="context_length_exceeded")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .lanes import LaneEvent
@@ -22,6 +22,7 @@ class Finished:
     text: str
     finish: Finish
     scores: Sequence[TokenScore] | None = None
+    usage: Usage = field(default_factory=Usage)
 
 
 class Reply(Protocol):

@@ -8,12 +8,14 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from . import errors
+from .lengths import lengths, likeliest
 from .ops import ModelCard
 from .replies import ChatReply, Finished, Reply, TextReply, new_envelope, usage_chunk, usage_json
 from .schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest
@@ -44,11 +46,17 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Its ids, the parameter to name if they do not fit, and the text that its answers begin with."""
+    """Its ids, the parameter to name if they do not fit, the text that its answers begin with, and the ids behind
+    them."""
 
     param: str
     ids: list[int]
     echo: str = ""
+    suffix: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids) + len(self.suffix)
 
 
 def completion_routes(backend: Backend) -> APIRouter:
@@ -73,7 +81,9 @@ def completion_routes(backend: Backend) -> APIRouter:
                 f"{len(body.prompt)} prompts with {body.choices} choices each are more than"
                 f" {backend.settings.max_queue} answers, which is all that may wait here at once",
             )
-        prompts = [await _read_prompt(text, prompt, bool(body.echo)) for prompt in body.prompt]
+        behind = body.suffix or ""
+        suffix = tuple(await off_loop_if_long(len(behind), lambda: text.encode(behind, specials=False)))
+        prompts = [replace(await _read_prompt(text, prompt, bool(body.echo)), suffix=suffix) for prompt in body.prompt]
         reply = TextReply(new_envelope("cmpl", card.id, body.include_usage))
         return await _respond(backend, request, body, prompts, reply)
 
@@ -105,18 +115,27 @@ def _check_answer_tokens(text: TextLike, body: GenerationRequest) -> None:
             raise errors.InvalidValue(param, f"{param}: {token} is the mask, which no answer holds")
 
 
-def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[AnswerOptions]:
-    """One for each choice of a prompt. Raises `ContextLengthExceeded`, and `InvalidValue` for what depends on it."""
-    limit, length, asked = backend.card.max_model_len, len(prompt.ids), body.answer_limit
+def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[list[AnswerOptions]]:
+    """For each choice of a prompt, one for each length that is tried. Raises `ContextLengthExceeded`, and
+    `InvalidValue` for what depends on it."""
+    limit, length, asked = backend.card.max_model_len, prompt.tokens, body.answer_limit
     if length + (asked or 1) > limit:
-        raise errors.ContextLengthExceeded(limit, length, asked, param=prompt.param)
+        behind = len(prompt.suffix)
+        raise errors.ContextLengthExceeded(limit, len(prompt.ids), asked, suffix_tokens=behind, param=prompt.param)
     max_tokens = asked or min(limit - length, backend.settings.default_max_tokens)
     # Seeds count up within a prompt, so that its answers do not depend on the prompts beside it.
     if (body.min_tokens or 0) > max_tokens:
         raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
     seed = body.draw_seed()
-    family = uuid.uuid4().hex if body.choices > 1 else None
-    return [body.options(max_tokens, seed + choice, family) for choice in range(body.choices)]
+    tried = lengths(max_tokens, body.min_tokens or 0) if body.tries_lengths else [max_tokens]
+    families = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
+    return [
+        [
+            body.options(tokens, seed + choice, family, prompt.suffix)
+            for tokens, family in zip(tried, families, strict=True)
+        ]
+        for choice in range(body.choices)
+    ]
 
 
 async def _respond(
@@ -127,24 +146,31 @@ async def _respond(
         param = "n" if body.choices == body.kept else "best_of"
         raise errors.InvalidValue(param, f"{body.choices} choices are more than the {limit} answers that may wait here")
     _check_answer_tokens(backend.text, body)
-    wishes = [(prompt.ids, options) for prompt in prompts for options in _wishes(backend, body, prompt)]
-    prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
-    echoes = [prompt.echo for prompt in prompts for _ in range(body.choices)]
+    asked = [(prompt, tries) for prompt in prompts for tries in _wishes(backend, body, prompt)]
+    wishes = [(prompt, options) for prompt, tries in asked for options in tries]
+    if len(wishes) > limit:
+        what = f"{len(asked)} choices in several lengths are {len(wishes)} answers, of which {limit} may wait here"
+        raise errors.InvalidValue("suffix", f"{what}: give max_tokens, or ask for fewer")
+    prompt_tokens = sum(prompt.tokens for prompt in prompts)
+    echoes = [prompt.echo for prompt, _ in wishes]
     async with AsyncExitStack() as stack:
         # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
-        answers = [await stack.enter_async_context(backend.engine.submit(ids, options)) for ids, options in wishes]
+        answers = [
+            await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in wishes
+        ]
         if body.stream:
             return EventStream(_events(answers, echoes, reply, Told.of(body, prompt_tokens)), stack.pop_all())
         try:
-            finished, usages = await until_gone(request.receive, _collect(answers, echoes))
+            tried = iter(await until_gone(request.receive, _collect(answers, echoes)))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
+    finished = [likeliest(list(islice(tried, len(tries)))) for _, tries in asked]
     choices = [
         choice if body.shows_scores else replace(choice, scores=None)
         for start in range(0, len(finished), body.choices)
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
-    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages)))
+    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, [choice.usage for choice in finished])))
 
 
 def _best(choices: list[Finished], kept: int) -> list[Finished]:
@@ -154,7 +180,7 @@ def _best(choices: list[Finished], kept: int) -> list[Finished]:
     return sorted(choices, key=lambda choice: mean_logprob(choice.scores or ()), reverse=True)[:kept]
 
 
-async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> tuple[list[Finished], list[Usage]]:
+async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> list[Finished]:
     texts: list[list[str]] = [[echo] for echo in echoes]
     scores: list[list[TokenScore]] = [[] for _ in answers]
     ends: dict[int, tuple[Finish, Usage]] = {}
@@ -165,8 +191,7 @@ async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> tuple[li
             if delta.finish is not None:
                 ends[index] = (delta.finish, delta.usage or Usage())
     _check_complete(answers, ends)
-    finished = [Finished("".join(text), ends[index][0], scores[index]) for index, text in enumerate(texts)]
-    return finished, [usage for _, usage in ends.values()]
+    return [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
 
 
 @dataclass(frozen=True, slots=True)

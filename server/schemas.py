@@ -97,6 +97,11 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
         return self.kept
 
     @property
+    def tries_lengths(self) -> bool:
+        """Whether several lengths of each answer are tried."""
+        return False
+
+    @property
     def ranks(self) -> int | None:
         """How many likeliest tokens are told at each place, with the log-probability of its own; None: neither."""
         return None
@@ -123,7 +128,9 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
             return self.seed
         return secrets.randbelow(INT64) if self.temperature else 0
 
-    def options(self, max_tokens: int, seed: int, family: str | None = None) -> AnswerOptions:
+    def options(
+        self, max_tokens: int, seed: int, family: str | None = None, suffix: tuple[int, ...] = ()
+    ) -> AnswerOptions:
         knobs = {name: getattr(self, name) for name in DecoderKnobs.model_fields}
         return AnswerOptions(
             max_tokens=max_tokens,
@@ -137,6 +144,7 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
             preferences=self.preferences(),
             ranks=self.ranks,
             family=family,
+            suffix=suffix,
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
             watch=self.include_lanes,
@@ -206,6 +214,7 @@ class CompletionRequest(GenerationRequest):
     logprobs: Ranks | None = None
     echo: bool | None = None
     best_of: Choices | None = None
+    suffix: str | None = None
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
@@ -214,6 +223,10 @@ class CompletionRequest(GenerationRequest):
         if self.choices > self.kept and self.stream:
             raise refused(
                 "best_of", "nothing can be streamed while the best is not known: leave out stream, or best_of"
+            )
+        if self.tries_lengths and self.stream:
+            raise refused(
+                "suffix", "nothing can be streamed while its best length is not known: give max_tokens, or no stream"
             )
         if self.echo and self.logprobs is not None:
             raise refused("logprobs", "not together with echo: log-probabilities of a prompt are not supported")
@@ -224,9 +237,14 @@ class CompletionRequest(GenerationRequest):
         return self.best_of or self.kept
 
     @property
+    def tries_lengths(self) -> bool:
+        """Whether an answer must have the right length, but nobody says which."""
+        return bool(self.suffix) and self.answer_limit is None
+
+    @property
     def ranks(self) -> int | None:
         # The best is chosen by its log-probability, shown or not.
-        chosen = 0 if self.choices > self.kept else None
+        chosen = 0 if self.choices > self.kept or self.tries_lengths else None
         return chosen if self.logprobs is None else self.logprobs
 
     @property

@@ -35,7 +35,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
     "structured_outputs": (),
-    "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "truncate_prompt_tokens": (),
@@ -45,7 +44,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
 }
 
 # Each endpoint refuses what only the other has.
-CHAT_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "best_of": (1,), "echo": (False,)}
+CHAT_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "best_of": (1,), "echo": (False,), "suffix": ("",)}
 COMPLETION_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "top_logprobs": (0,)}
 
 # What SDKs send back with an earlier answer's message, and what it may hold.

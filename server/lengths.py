@@ -1,0 +1,41 @@
+"""Chooses how long a middle is, when nobody says: some lengths are tried, and the likeliest answer is kept.
+
+A masked diffusion model fills its canvas to the last position, so a canvas before a suffix must have the right
+length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .replies import Finished
+from .scores import mean_logprob
+from .streams import Finish, Usage
+
+LENGTHS = (4, 8, 12, 16, 24, 32, 48, 64)
+
+
+def lengths(room: int, least: int) -> list[int]:
+    """What to try for an answer of `least` to `room` tokens."""
+    fitting = [length for length in LENGTHS if least <= length <= room]
+    return fitting or [max(1, min(least, room))]
+
+
+def likeliest(tries: Sequence[Finished]) -> Finished:
+    """The one whose tokens have the highest mean log-probability, with the cost of all. It was cut at no limit: it ends
+    where the suffix begins."""
+    if len(tries) == 1:
+        return tries[0]
+    best = max(tries, key=lambda choice: mean_logprob(choice.scores or ()))
+    usages = [choice.usage for choice in tries]
+    cost = Usage(
+        prompt_tokens=best.usage.prompt_tokens,
+        completion_tokens=best.usage.completion_tokens,
+        forwards=sum(usage.forwards for usage in usages),
+        computed_tokens=sum(usage.computed_tokens for usage in usages),
+        lanes=sum(usage.lanes for usage in usages),
+        forks=sum(usage.forks for usage in usages),
+        refreshes=sum(usage.refreshes for usage in usages),
+    )
+    return replace(best, finish=Finish.STOP, usage=cost)
