@@ -13,7 +13,7 @@ from .replies import Finished
 from .scores import mean_logprob
 from .streams import Finish, Usage
 
-LENGTHS = (4, 8, 12, 16, 24, 32, 48, 64)
+LENGTHS = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 
 
 def lengths(room: int, least: int) -> list[int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Self, TextIO
 
 from .build import Parts, build_parts
+from .scores import TokenScore
 from .settings import Settings
 from .streams import AnswerOptions, Delta, Finish, Usage
 
@@ -19,6 +20,7 @@ class OfflineAnswer:
     token_ids: tuple[int, ...]
     finish: Finish
     usage: Usage
+    scores: tuple[TokenScore, ...] = ()
 
 
 class Offline:
@@ -63,7 +65,11 @@ class Offline:
 
     def answer(self, prompts: Sequence[list[int]], options: AnswerOptions) -> list[OfflineAnswer]:
         """An answer to each row of token ids."""
-        return self._runner.run(self._gather(prompts, options))
+        return self.answer_each([(prompt, options) for prompt in prompts])
+
+    def answer_each(self, asked: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
+        """An answer to each row of token ids, with options of its own."""
+        return self._runner.run(self._gather(asked))
 
     def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
         """The answer to a row of token ids; `seen` is called with each delta as it comes."""
@@ -71,22 +77,23 @@ class Offline:
 
     async def _one(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
         async with self._parts.engine.submit(prompt, options) as answer:
-            text, finish, usage = "", Finish.STOP, Usage()
+            text, finish, usage, scores = "", Finish.STOP, Usage(), list[TokenScore]()
             async for delta in answer:
                 seen(delta)
                 text += delta.text
+                scores += delta.scores
                 finish, usage = delta.finish or finish, delta.usage or usage
-            return OfflineAnswer(text, tuple(answer.token_ids), finish, usage)
+            return OfflineAnswer(text, tuple(answer.token_ids), finish, usage, tuple(scores))
 
-    async def _gather(self, prompts: Sequence[list[int]], options: AnswerOptions) -> list[OfflineAnswer]:
+    async def _gather(self, asked: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
         # As many as may run at once: more would only fill the queue, which refuses when it is full.
         places = asyncio.Semaphore(self._parts.limits.slots)
 
-        async def one(prompt: list[int]) -> OfflineAnswer:
+        async def one(prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
             async with places:
                 return await self._one(prompt, options, lambda delta: None)
 
-        return list(await asyncio.gather(*(one(prompt) for prompt in prompts)))
+        return list(await asyncio.gather(*(one(prompt, options) for prompt, options in asked)))
 
 
 def generate_main(

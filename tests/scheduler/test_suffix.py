@@ -1,0 +1,89 @@
+"""A canvas that ends in a suffix: steps see all of it, and write nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.request import Outcome, Request, Sequence
+from asynclane.scheduler.scheduler import Scheduler
+
+from ..fakes import END, IDS, MASK, ScriptedExecutor, random_executor, vocabulary
+
+PROMPT, SUFFIX, CANVAS = [IDS["w"]] * 10, [IDS["x"], IDS["."], IDS["y"]], 40
+LIMITS = Limits(slots=8, pages=64, page_size=4, step_tokens=256, max_model_len=128, max_queue=8)
+
+
+def request(decoder: str = "asynclane", length: int = CANVAS, suffix: list[int] = SUFFIX, **knobs: Any) -> Request:
+    prompt = np.array(PROMPT, np.int32)
+    return Request(0, prompt, length, resolve(decoder, knobs, length), suffix=np.array(suffix, np.int32))
+
+
+def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]]:
+    """The request behind its last step, and the tokens that were handed out."""
+    scheduler, text = Scheduler(LIMITS, vocabulary()), list[int]()
+    sequence = scheduler.add(asked)
+    while (plan := scheduler.plan()) is not None:
+        for update in scheduler.commit(executor.execute(plan)):
+            text += update.tokens.tolist()
+    scheduler.check_integrity()
+    return sequence, text
+
+
+@pytest.mark.parametrize(
+    ("decoder", "knobs"),
+    [
+        ("asynclane", {"lookahead": 8, "block_length": 8}),
+        ("asynclane", {"refresh_every": 1, "cache": "compact"}),
+        ("asynclane", {"cache": "dual", "lookahead": "canvas"}),
+        ("asynclane", {"siblings": "coupled"}),
+        ("fast-dllm", {"block_length": 8}),
+        ("fast-dllm", {"cache": "prefix"}),
+        ("llada", {"steps": 20, "block_length": 10}),
+    ],
+    ids=str,
+)
+def test_every_step_sees_the_suffix_and_none_writes_it(decoder: str, knobs: dict[str, Any]) -> None:
+    for seed in range(3):
+        executor = random_executor(seed)
+        sequence, text = run(executor, request(decoder, **knobs))
+        (slot,) = sequence.held.slots
+        total, canvas = len(PROMPT) + CANVAS + len(SUFFIX), slice(len(PROMPT), len(PROMPT) + CANVAS)
+        for plan in executor.plans:
+            for row in plan.rows:
+                assert row.visible == total
+                assert all(canvas.start <= span.start < span.end <= canvas.stop for span in row.spans)
+        held = executor.canvases[slot]
+        assert held[canvas.stop : total].tolist() == SUFFIX
+        assert text == held[canvas][: len(text)].tolist()
+        assert len(sequence.held.pages) * LIMITS.page_size >= total
+
+
+def test_an_end_token_ends_the_middle_and_what_lies_before_the_suffix_stays_open() -> None:
+    end = len(PROMPT) + 5
+    executor = ScriptedExecutor(lambda slot, at: (END, 0.99) if at == end else (IDS["w"], 0.9))
+    sequence, text = run(executor, request(threshold=0.9, draft_threshold="off", block_length=8))
+    assert (text, sequence.outcome) == ([IDS["w"]] * 5, Outcome.STOP)
+    assert (sequence.canvas[8:] == MASK).all()
+
+
+def test_a_middle_that_meets_its_suffix_has_used_its_length() -> None:
+    sequence, text = run(ScriptedExecutor(lambda slot, at: (IDS["w"], 0.9)), request())
+    assert (len(text), sequence.outcome) == (CANVAS, Outcome.LENGTH)
+
+
+def test_a_suffix_counts_where_room_is_counted() -> None:
+    room = LIMITS.max_model_len - len(PROMPT) - len(SUFFIX)
+    Scheduler(LIMITS, vocabulary()).add(request(length=room))
+    with pytest.raises(ValueError, match="129 tokens exceed max_model_len 128"):
+        Scheduler(LIMITS, vocabulary()).add(request(length=room + 1))
+
+
+def test_isolated_siblings_would_not_see_a_suffix_and_are_refused() -> None:
+    with pytest.raises(KnobError, match=r"isolated siblings .* not with a suffix"):
+        Scheduler(LIMITS, vocabulary()).add(request(siblings="isolated"))
