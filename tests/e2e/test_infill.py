@@ -40,10 +40,12 @@ def test_a_line_is_written_for_what_comes_behind_it(client: openai.OpenAI, opene
 
 
 def test_the_length_of_a_line_is_found_by_trying(client: openai.OpenAI, opened: list[int]) -> None:
-    done = fill(client, opened, logprobs=0)
-    known = fill(client, opened, max_tokens=8, logprobs=0)
+    behind = BEHIND.replace("Counts the words in the text", "Tells whether the text is a palindrome")
+    behind = behind.replace("return len(text.split())", "clean = text.lower()\n    return clean == clean[::-1]")
+    few: dict[str, Any] = {"logprobs": 0, "extra_body": {"decoder": "llada", "steps": 4}}
+    done, known = fill(client, opened, behind, **few), fill(client, opened, behind, max_tokens=8, **few)
     (choice,) = done.choices
-    assert (choice.text, choice.finish_reason) == (NAME, "stop")
+    assert (choice.text, choice.finish_reason) == ("\ndef is_palindrome(text):", "stop")
     assert choice.logprobs == known.choices[0].logprobs
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (known.usage.prompt_tokens, 8)
     paid, once = (usage.completion_tokens_details.model_extra["computed_tokens"] for usage in (done.usage, known.usage))
