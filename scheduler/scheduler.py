@@ -233,11 +233,13 @@ class Scheduler:
         """Copies the result into the canvases."""
         offset = 0
         for work in flight:
-            sequence, prompt = work.sequence, work.sequence.prompt_length
+            sequence, prompt, first = work.sequence, work.sequence.prompt_length, offset
             for span in (span for row in work.rows for span in row.spans):
                 part = slice(offset, offset := offset + span.end - span.start)
                 sequence.score(span.start - prompt, result.tokens[part], result.scores, part)
                 sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
+            if sequence.guide is not None and offset > first:
+                sequence.guide.take(sequence, result, slice(first, offset))
 
     def _learn(self, flight: list[Work]) -> None:
         """Tells the budget what a step brought the requests that adapt to the load."""

@@ -25,4 +25,5 @@ def request_of(number: int, prompt: Sequence[int], options: AnswerOptions, decod
         preferences=options.preferences,
         ranks=options.ranks,
         family=options.family,
+        constraint=None if options.constraint is None else options.constraint(),
     )

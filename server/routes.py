@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from ..scheduler.constraint import Constraint
 from . import errors
+from .grammar import Grammars
 from .ops import ModelCard
 from .replies import ChatReply, Finished, Reply, TextReply, new_envelope, usage_chunk, usage_json
 from .schemas import ChatCompletionRequest, CompletionRequest, GenerationRequest
@@ -40,6 +42,7 @@ class Backend:
     text: TextLike
     settings: Settings
     card: ModelCard
+    grammars: Grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,9 @@ def _check_answer_tokens(text: TextLike, body: GenerationRequest) -> None:
             raise errors.InvalidValue(param, f"{param}: {token} is the mask, which no answer holds")
 
 
-def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[AnswerOptions]:
+def _wishes(
+    backend: Backend, body: GenerationRequest, prompt: Prompt, constraint: Callable[[], Constraint] | None
+) -> list[AnswerOptions]:
     """One for each choice of a prompt. Raises `ContextLengthExceeded`, and `InvalidValue` for what depends on it."""
     limit, length, asked = backend.card.max_model_len, len(prompt.ids), body.answer_limit
     if length + (asked or 1) > limit:
@@ -116,7 +121,7 @@ def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[A
         raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
     seed = body.draw_seed()
     family = uuid.uuid4().hex if body.choices > 1 else None
-    return [body.options(max_tokens, seed + choice, family) for choice in range(body.choices)]
+    return [body.options(max_tokens, seed + choice, family, constraint) for choice in range(body.choices)]
 
 
 async def _respond(
@@ -127,7 +132,8 @@ async def _respond(
         param = "n" if body.choices == body.kept else "best_of"
         raise errors.InvalidValue(param, f"{body.choices} choices are more than the {limit} answers that may wait here")
     _check_answer_tokens(backend.text, body)
-    wishes = [(prompt.ids, options) for prompt in prompts for options in _wishes(backend, body, prompt)]
+    constraint = None if body.wanted is None else await backend.grammars.constraints(body.wanted)
+    wishes = [(prompt.ids, options) for prompt in prompts for options in _wishes(backend, body, prompt, constraint)]
     prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
     echoes = [prompt.echo for prompt in prompts for _ in range(body.choices)]
     async with AsyncExitStack() as stack:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
+from ..scheduler.constraint import Constraint
 from .errors import shown
+from .formats import FormatFields
 from .sampling import INT64, DecoderKnobs, Ranks, SamplingFields, StreamOptions
 from .streams import AnswerOptions
 from .strict import Body, Strict, refused
 from .unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, MESSAGE_UNSUPPORTED
 
 MAX_CHOICES = 16
+STRONG = -10_000.0  # a bias that no logit outweighs
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
 
@@ -61,7 +65,7 @@ def check_ending(messages: list[Message], continues: bool | None, opens: bool | 
         raise refused("add_generation_prompt", "an answer is opened unless the last message is an assistant's")
 
 
-class GenerationRequest(DecoderKnobs, SamplingFields, Body):
+class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
     """What both endpoints share: OpenAI's sampling parameters, and our decoder with its knobs."""
 
     model: str
@@ -80,6 +84,13 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise refused("stream_options", "only with stream: true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_end(self) -> Self:
+        for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
+            if self.wanted is not None and value:
+                raise refused(param, f"not together with {self.wanted.param}, which says where an answer may end")
         return self
 
     @property
@@ -123,7 +134,9 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
             return self.seed
         return secrets.randbelow(INT64) if self.temperature else 0
 
-    def options(self, max_tokens: int, seed: int, family: str | None = None) -> AnswerOptions:
+    def options(
+        self, max_tokens: int, seed: int, family: str | None = None, constraint: Callable[[], Constraint] | None = None
+    ) -> AnswerOptions:
         knobs = {name: getattr(self, name) for name in DecoderKnobs.model_fields}
         return AnswerOptions(
             max_tokens=max_tokens,
@@ -134,7 +147,9 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
             seed=seed % INT64,
             stop=tuple(self.stop),
             stop_ids=frozenset(self.stop_token_ids or ()),
-            preferences=self.preferences(),
+            # A ban does not break the format: where nothing else may come, the token comes all the same.
+            preferences=self.preferences() if constraint is None else self.preferences(ban=STRONG),
+            constraint=constraint,
             ranks=self.ranks,
             family=family,
             decoder=self.decoder,
