@@ -11,7 +11,7 @@ from .biases import NEUTRAL, Biasing, Preferences
 from .boundaries import Nesting
 from .caches import CachePolicy, Progress, Reach, Window
 from .constraint import Constraint, Guide
-from .contract import Bias, Ints, Row, Sampling, Scores
+from .contract import Bias, Ints, Row, Sampling, Scores, StepResult
 from .decoders import Decoder
 from .digest import View
 from .families import Shared
@@ -195,6 +195,11 @@ class Sequence:
         part[:] = tokens
         if self.stability is not None:
             self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
+
+    def follow(self, result: StepResult, part: slice) -> None:
+        """`part` of a step's result is what it has proposed: a constraint decides what of it commits."""
+        if self.guide is not None and part.stop > part.start:
+            self.guide.take(self, result, part)
 
     def foresee(self, end: int | None) -> None:
         """The answer seems to end with the token at `end`, an absolute position."""

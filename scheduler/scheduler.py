@@ -238,8 +238,7 @@ class Scheduler:
                 part = slice(offset, offset := offset + span.end - span.start)
                 sequence.score(span.start - prompt, result.tokens[part], result.scores, part)
                 sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
-            if sequence.guide is not None and offset > first:
-                sequence.guide.take(sequence, result, slice(first, offset))
+            sequence.follow(result, slice(first, offset))
 
     def _learn(self, flight: list[Work]) -> None:
         """Tells the budget what a step brought the requests that adapt to the load."""
