@@ -54,13 +54,14 @@ class Constraint(Protocol):
         """The tokens that may come next, the end of the answer among them, as a `Restriction` has them."""
         ...
 
-    def accept(self, token: int) -> bool:
-        """Say `token`, which ends no answer. False: it may not come, and nothing has changed."""
+    def accept(self, token: int, room: int) -> bool:
+        """Say `token`, which ends no answer, as the first of `room` more at most. False: it may not come, or behind it
+        there would not be room for an end; it has not been said."""
         ...
 
     def forced(self, room: int) -> list[int]:
-        """Tokens that come next whatever is asked, with `room` for so many: what is left no choice about, or the
-        shortest way to the end if there is only just room for it. They are still to be accepted."""
+        """Tokens that come next whatever is asked, with `room` for so many: what is left no choice about, or, once
+        there has not been room for another token, a short way to the end. They are still to be accepted."""
         ...
 
 
@@ -128,7 +129,8 @@ class Guide:
                 if self._constraint.complete:
                     self._end(sequence, token)
                 break
-            if not self._constraint.accept(token):
+            if not self._constraint.accept(token, len(sequence.canvas) - at):
+                self._force(sequence, len(sequence.canvas))  # nothing, unless it is time to close
                 break
             self._say(sequence, token)
             drawn.append(at)
@@ -153,9 +155,10 @@ class Guide:
     def _force(self, sequence: Sequence, limit: int) -> list[int]:
         """Writes what is forced, before canvas position `limit`."""
         written: list[int] = []
-        while tokens := self._constraint.forced(len(sequence.canvas) - sequence.frontier):
+        size = len(sequence.canvas)
+        while tokens := self._constraint.forced(size - sequence.frontier):
             for token in tokens:
-                if sequence.frontier >= limit or not self._constraint.accept(token):
+                if sequence.frontier >= limit or not self._constraint.accept(token, size - sequence.frontier):
                     return written
                 if sequence.scorebook is not None:
                     sequence.scorebook.certain(sequence.frontier, token, sequence.steps)

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_COMPILE_S = 2.0  # of a processor
+MAX_STEP_S = 0.2  # of a processor: what a step costs is paid on the event loop
 KEPT = 128  # compiled grammars
+SHOWN_CHARS = 300  # of a reason: it quotes what was given
 CLOSERS = ('"', "}", "]", "0", "1", "e")  # in this order: what ends strings, objects and arrays, and is a short value
-SPARE = 4  # positions that are left when an answer is closed: one token may open more than it closes
+SPARE = 32  # positions before the end of an answer's room, and twice its shortest way, where it begins to watch out
 LONGEST_END = 512  # tokens within which an end is looked for
 JSON_OPTIONS: dict[str, Any] = {
     "whitespace_flexible": False,
@@ -110,7 +112,7 @@ class Grammars:
         tokenizer = self._tokenizer
         try:
             if wanted.schema is None:
-                grammar = LLMatcher.grammar_from_regex(wanted.regex or "")
+                grammar = LLMatcher.grammar_from_lark(f"start: /{_lark(wanted.regex or '')}/")
             else:
                 grammar = LLMatcher.grammar_from_json_schema(wanted.schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
         except ValueError as error:
@@ -149,15 +151,18 @@ class Grammar:
         self.shortest = 0
 
     def probe(self) -> None:
-        """Takes the first step, so that what is too large for one fails here. Raises `GrammarError`."""
-        problem = problem_of(self.matcher)
-        if not problem:
-            trial = self.matcher.deep_copy()
-            words_of(trial)
-            problem = problem_of(trial)
+        """Takes the first steps, so that what is too large for them fails here. Raises `GrammarError`."""
+        trial, started = self.matcher.deep_copy(), time.thread_time()
+        words_of(trial)
+        trial.compute_ff_tokens()
+        taken = time.thread_time() - started
+        problem = problem_of(self.matcher) or problem_of(trial)
+        if taken > MAX_STEP_S:
+            problem = problem or f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s"
+        way = None if problem else shortest_end(trial, self.closers, LONGEST_END)
+        problem = problem or problem_of(trial)
         if problem:
             raise GrammarError(problem)
-        way = shortest_end(self.matcher, self.closers, LONGEST_END)
         self.shortest = LONGEST_END if way is None else len(way)
 
 
@@ -170,7 +175,10 @@ class Spoken:
         self.closing = False
         self._matcher = grammar.matcher.deep_copy()
         self._closers = grammar.closers
-        self._look_at = 2 * (grammar.shortest + SPARE)  # with so much room left the way to an end is looked for
+        self._look_at = (
+            2 * grammar.shortest + SPARE
+        )  # with so much room left, there must be a way to an end behind a token
+        self._way: list[int] | None = None  # to an end from here, if it is known
 
     @property
     def complete(self) -> bool:
@@ -185,23 +193,36 @@ class Spoken:
         self.failed = self.failed or problem_of(self._matcher)
         return np.full_like(words, -1) if self.failed else words
 
-    def accept(self, token: int) -> bool:
-        return self._matcher.try_consume_tokens([token]) == 1
+    def accept(self, token: int, room: int) -> bool:
+        if self.closing or room > self._look_at:
+            return self._matcher.try_consume_tokens([token]) == 1
+        before = self._way_to_end(room) if self._way is None else self._way
+        if self._matcher.try_consume_tokens([token]) == 0:
+            return False
+        self._way = before[1:] if before and before[0] == token else self._way_to_end(room - 1)
+        if self._way is None and before is not None:  # behind this token there would not be room for an end
+            self._matcher.rollback(1)
+            self._way, self.closing = before, True
+        return not self.closing
 
     def forced(self, room: int) -> list[int]:
         if self.failed or self.finished:
             return []
-        tokens = self._matcher.compute_ff_tokens()
-        if tokens or room > self._look_at:
-            return tokens
-        way = shortest_end(self._matcher, self._closers, min(room, LONGEST_END))
-        if way is None:
-            self._look_at = room // 2
-            return []
-        left = room - len(way) - (SPARE if way else 1)
-        self.closing = left <= 0
-        self._look_at = room - max(1, left // 2)
-        return way if self.closing else []
+        if self.closing:
+            return self._way or []
+        return self._matcher.compute_ff_tokens()
+
+    def _way_to_end(self, room: int) -> list[int] | None:
+        return shortest_end(self._matcher.deep_copy(), self._closers, min(room, LONGEST_END))
+
+
+def _lark(regex: str) -> str:
+    r"""An expression as llguidance has it between slashes. \d and \w are ASCII, as in JSON Schema."""
+    from llguidance import regex_to_lark
+
+    if (len(regex) - len(regex.rstrip("\\"))) % 2:
+        raise GrammarError("it ends in the middle of an escape")
+    return regex_to_lark(regex, "dw")
 
 
 def words_of(matcher: LLMatcher) -> Ints:
@@ -212,15 +233,15 @@ def words_of(matcher: LLMatcher) -> Ints:
 def problem_of(matcher: LLMatcher) -> str:
     """Why a matcher cannot go on, empty if it can."""
     if matcher.is_error():
-        return " ".join(matcher.get_error().split("<state>")[0].split()) or "it is too complex"
+        reason = " ".join(matcher.get_error().split("<state>")[0].split()) or "it is too complex"
+        return reason if len(reason) <= SHOWN_CHARS else reason[:SHOWN_CHARS] + "..."
     if matcher.is_stopped() and not matcher.is_accepting():
         return "no text can be so"
     return ""
 
 
-def shortest_end(matcher: LLMatcher, closers: Sequence[int], limit: int) -> list[int] | None:
-    """Tokens that lead to an end, a short way if not the shortest; None if `limit` are not enough."""
-    trial = matcher.deep_copy()
+def shortest_end(trial: LLMatcher, closers: Sequence[int], limit: int) -> list[int] | None:
+    """Tokens that lead `trial` to an end, a short way if not the shortest; None if `limit` are not enough."""
     way: list[int] = []
     while not trial.is_accepting():
         tokens = trial.compute_ff_tokens()
