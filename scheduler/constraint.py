@@ -80,11 +80,12 @@ class Guide:
         self._constraint = constraint
         self._ends = (vocabulary.classes & END) != 0
         self._allowed: Ints | None = None
+        self._stuck = False
         self._asked: tuple[Span, ...] = ()  # spans of the next step as the decoder wants them
 
     @property
     def failed(self) -> bool:
-        return bool(self._constraint.failed)
+        return self._stuck or bool(self._constraint.failed)
 
     @property
     def finished(self) -> bool:
@@ -101,7 +102,7 @@ class Guide:
     @property
     def problem(self) -> str:
         """Why the request has failed."""
-        return f"{self.name}: {self._constraint.failed}"
+        return f"{self.name}: {self._constraint.failed or 'no token goes on from here'}"
 
     def begin(self, sequence: Sequence) -> None:
         """The answer opens with what the grammar forces, but one position at least stays open: a lane needs one."""
@@ -121,6 +122,7 @@ class Guide:
         first = self._asked[0].start - sequence.prompt_length - part.start  # canvas position of the result's start
         end = first + part.stop
         drawn: list[int] = []
+        before = sequence.frontier
         while not self.failed and (at := sequence.frontier) < end:
             token, confidence = int(result.proposals[at - first]), float(result.confidence[at - first])
             if drawn and not self._passes(sequence.prompt_length + at, len(drawn) + 1, confidence):
@@ -140,6 +142,7 @@ class Guide:
                 break  # what has been proposed behind them is of another text
         if self._constraint.finished and sequence.end_at > sequence.frontier < len(sequence.canvas):
             self._end(sequence, int(self._ends.argmax()))
+        self._stuck = sequence.frontier == before  # it would be so for ever
         if sequence.scorebook is not None and result.scores is not None:
             places = np.array(drawn, np.int64)
             sequence.scorebook.take(places, result.scores, places - first, sequence.steps)

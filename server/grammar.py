@@ -195,15 +195,20 @@ class Spoken:
 
     def accept(self, token: int, room: int) -> bool:
         if self.closing or room > self._look_at:
-            return self._matcher.try_consume_tokens([token]) == 1
+            return self._say(token)
         before = self._way_to_end(room) if self._way is None else self._way
-        if self._matcher.try_consume_tokens([token]) == 0:
+        if not self._say(token):
             return False
         self._way = before[1:] if before and before[0] == token else self._way_to_end(room - 1)
         if self._way is None and before is not None:  # behind this token there would not be room for an end
             self._matcher.rollback(1)
             self._way, self.closing = before, True
         return not self.closing
+
+    def _say(self, token: int) -> bool:
+        said = self._matcher.try_consume_tokens([token]) == 1
+        self.failed = self.failed or problem_of(self._matcher)
+        return said
 
     def forced(self, room: int) -> list[int]:
         if self.failed or self.finished:

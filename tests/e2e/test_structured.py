@@ -118,3 +118,21 @@ def test_a_schema_that_cannot_be_held_is_a_400_that_names_it(server: Server) -> 
         assert done.status_code == 400
         assert done.json()["error"]["param"] == "response_format.json_schema.schema"
         assert reason in done.json()["error"]["message"]
+
+
+def test_a_grammar_that_turns_out_too_complex_ends_the_answer_with_a_400_or_an_error_event(server: Server) -> None:
+    (x,) = httpx.post(f"{server.url}/tokenize", json={"model": "tiny-llada", "prompt": "x"}).json()["tokens"][-1:]
+    body = {
+        "model": "tiny-llada",
+        "prompt": "Tom",
+        "max_tokens": 24,
+        "guided_regex": "x|y(a?){5000}a{5000}",
+        "logit_bias": {x: -100},
+    }
+    whole = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert whole.status_code == 400, whole.text
+    assert whole.json()["error"]["param"] == "guided_regex"
+    streamed = httpx.post(f"{server.url}/v1/completions", json={**body, "stream": True}).text
+    assert "event: error" in streamed
+    assert "guided_regex" in streamed
+    assert httpx.get(f"{server.url}/health").status_code == 200
