@@ -19,7 +19,6 @@ from .llada import Llada
 from .pack import Batch, pack, projected
 
 
-
 class Runner:
     """An `Executor`. Not safe for use from two threads at once."""
 
