@@ -1,7 +1,8 @@
-"""Torch versions of what some requests ask of their logits: biases, and log-probabilities."""
+"""Torch versions of what some requests ask of their logits: biases, masks of the vocabulary, log-probabilities."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .prediction import Prediction
@@ -18,6 +19,19 @@ def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, i
         entries = slice(bounds[bias], bounds[bias + 1])
         columns = ids[entries].long()
         logits[begin:end, columns] = (logits[begin:end, columns].float() + deltas[entries]).to(logits.dtype)
+
+
+def restrict(logits: Tensor, places: Tensor, words: Tensor) -> None:
+    """Sets logits [N, V] of tokens that may not come to minus infinity, in place.
+
+    places [R] int32: a row of logits each, below 0: none; words [R, W] int32: token t may come at places[r] if bit
+    t % 32 of words[r, t // 32] is set. W * 32 is V at least.
+    """
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    for place, mask in zip(places.tolist(), words, strict=True):
+        if place >= 0:
+            allowed = mask[tokens // 32] >> (tokens % 32) & 1
+            logits[place].masked_fill_(allowed == 0, float("-inf"))
 
 
 def rank(logits: Tensor, banned: Tensor, found: Prediction, count: int) -> tuple[Tensor, Tensor, Tensor]:

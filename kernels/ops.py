@@ -119,6 +119,16 @@ def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, i
         on_logits.adjust(logits, begins, ends, entry_starts, ids, deltas)
 
 
+def restrict(logits: Tensor, places: Tensor, words: Tensor) -> None:
+    """Takes all probability from tokens that may not come at some positions of logits [N, V], in place."""
+    if logits.is_cuda:
+        from .triton import restrictions
+
+        restrictions.restrict(logits, places, words)
+    else:
+        on_logits.restrict(logits, places, words)
+
+
 def rank(logits: Tensor, banned: Tensor, found: Prediction, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of what may commit, and of each position's likeliest tokens. It runs in torch everywhere."""
     return on_logits.rank(logits, banned, found, count)

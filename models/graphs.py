@@ -20,7 +20,7 @@ from ..scheduler.contract import StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, pack_into, projected
-from .wishes import bias_entries, most_ranks
+from .wishes import bias_entries, masks, most_ranks
 
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
@@ -78,6 +78,7 @@ class StepGraphs:
         sampled = any(sampling.temperature > 0 for sampling in samplings)
         narrowed = any(s.temperature > 0 and (s.top_p < 1 or s.top_k > 0) for s in samplings)
         entries = bias_entries(plan)
+        restricted, mask_words = masks(plan)
         return Shape(
             tokens=tokens,
             rows=min(self._slots, tokens),
@@ -89,6 +90,8 @@ class StepGraphs:
             projected_tiling=self._tiling(count),
             biases=max(LEAST_BIASES, 1 << (entries - 1).bit_length()) if entries else 0,
             ranks=most_ranks(plan),
+            restricted=1 << (restricted - 1).bit_length() if restricted else 0,
+            mask_words=mask_words,
         )
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:

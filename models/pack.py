@@ -16,7 +16,18 @@ from torch import Tensor
 from ..kernels.prediction import Draws
 from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
-from .wishes import BIASES_OF_ROW, Biases, bias_sections, bias_words, biases_of, most_ranks
+from .wishes import (
+    BIASES_OF_ROW,
+    Biases,
+    Restrictions,
+    bias_sections,
+    bias_words,
+    biases_of,
+    most_ranks,
+    restriction_sections,
+    restriction_words,
+    restrictions_of,
+)
 
 NOWHERE = -1  # position of a padding token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
@@ -36,7 +47,8 @@ class Tiling:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
-    top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None."""
+    top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None; up to so many
+    `restricted` rows, with as many words in each one's mask of the vocabulary."""
 
     tokens: int
     rows: int
@@ -48,6 +60,8 @@ class Shape:
     projected_tiling: Tiling
     biases: int = 0
     ranks: int | None = None
+    restricted: int = 0
+    mask_words: int = 0
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
@@ -67,6 +81,7 @@ class Shape:
             "endless": self.projected,
             **({"draws": DRAW_WORDS * self.projected} if self.sampled else {}),
             **(bias_sections(BIASES_OF_ROW * self.rows, self.biases) if self.biases else {}),
+            **(restriction_sections(self.restricted, self.mask_words) if self.restricted else {}),
             "tiles": 2 * self.tiling.capacity(self.tokens, self.rows),
             "projected_tiles": 2 * self.projected_tiling.capacity(self.projected, self.rows),
         }
@@ -96,6 +111,7 @@ class Batch:
     draws: Draws | None  # None: no row is sampled
     biases: Biases | None  # None: no row has any
     ranks: int | None  # of the row that asks for most; None: no row asks
+    restrictions: Restrictions | None  # None: no row has any
     shape: Shape | None  # None: nothing is padded
     tiles: Tensor | None  # [tiles, 2] int32 of attention over all tokens; None without a shape
     projected_tiles: Tensor | None  # the same over projected positions
@@ -141,10 +157,10 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
 
 
 def _padding(name: str, part: np.ndarray) -> int:
-    """Rows and spans without positions, tokens that are nowhere, tiles of no row; elsewhere nothing looks."""
+    """Rows and spans without positions, tokens and restrictions nowhere, tiles of no row; elsewhere nothing looks."""
     if name.endswith("_starts"):
         return int(part[-1])
-    return NOWHERE if name == "positions" else 0
+    return NOWHERE if name in ("positions", "restricted_places") else 0
 
 
 def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, ranks: int | None = None) -> Batch:
@@ -169,6 +185,7 @@ def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, rank
         draws=_draws(views["draws"], positions[views["projected"].long()]) if len(views.get("draws", ())) else None,
         biases=biases_of(views) if len(views.get("bias_ids", ())) else None,
         ranks=shape.ranks if shape else ranks,
+        restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
         shape=shape,
         tiles=views["tiles"].view(-1, 2) if shape else None,
         projected_tiles=views["projected_tiles"].view(-1, 2) if shape else None,
@@ -215,6 +232,7 @@ def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
         "draws": _draw_words(plan, span_sizes),
         **bias_words(plan),
+        **restriction_words(plan),
     }
 
 

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ..kernels import ops
-from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, StepResult, Transfer
+from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, StepResult
+from ..scheduler.rules import NOTHING
 from .graphs import ROW, StepGraphs
 from .kv_pages import KvPages
 from .llada import Llada
 from .pack import Batch, pack, projected
-
-NOTHING = Transfer(sure=0, threshold=2.0)  # no confidence reaches it
 
 
 class Runner:
@@ -115,6 +114,8 @@ class Runner:
         if batch.biases is not None:
             biases = batch.biases
             ops.adjust(logits, biases.begins, biases.ends, biases.starts, biases.ids, biases.deltas)
+        if batch.restrictions is not None:
+            ops.restrict(logits, batch.restrictions.places, batch.restrictions.words)
         narrowed = batch.shape is None or batch.shape.narrowed
         fixed = self._network.numerics.fixed
         found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)

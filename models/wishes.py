@@ -1,4 +1,4 @@
-"""Packs what only some requests ask of a step: biases of their logits, and log-probabilities."""
+"""Packs what only some requests ask of a step: biases of their logits, masks of the vocabulary, log-probabilities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..scheduler.contract import Bias, StepPlan
+from ..scheduler.contract import Bias, Row, StepPlan
 
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 MOST_RANKS = 20  # likeliest tokens of a position that anybody may ask for
@@ -24,6 +24,14 @@ class Biases:
     starts: Tensor  # [B + 1] int32
     ids: Tensor  # [E] int32
     deltas: Tensor  # [E] float32
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """R restrictions, as `kernels.ops.restrict` takes them."""
+
+    places: Tensor  # [R] int32, projected positions; below 0 for padding
+    words: Tensor  # [R, W] int32
 
 
 def bias_entries(plan: StepPlan) -> int:
@@ -50,6 +58,39 @@ def biases_of(views: Mapping[str, Tensor]) -> Biases:
     )
 
 
+def masks(plan: StepPlan) -> tuple[int, int]:
+    """How many rows have a mask of the vocabulary, and the words of one."""
+    sizes = [len(row.restriction.words) for row in plan.rows if row.restriction is not None]
+    return len(sizes), max(sizes, default=0)
+
+
+def restriction_sections(restricted: int, mask_words: int) -> dict[str, int]:
+    return {"restricted_places": restricted, "restricted_words": restricted * mask_words}
+
+
+def restrictions_of(views: Mapping[str, Tensor]) -> Restrictions:
+    places, words = views["restricted_places"], views["restricted_words"]
+    return Restrictions(places, words.view(len(places), -1))
+
+
+def restriction_words(plan: StepPlan) -> dict[str, np.ndarray]:
+    """Restrictions with their positions as projected ones."""
+    places: list[int] = []
+    words = [np.zeros(0, np.int32)]
+    offset = 0
+    for row in plan.rows:
+        if row.restriction is not None:
+            places.append(offset + _projected_before(row, row.restriction.position))
+            words.append(row.restriction.words)
+        offset += sum(span.end - span.start for span in row.spans)
+    return {"restricted_places": np.array(places, np.int32), "restricted_words": np.concatenate(words)}
+
+
+def _projected_before(row: Row, position: int) -> int:
+    """How many of a row's projected positions come before an absolute one."""
+    return sum(min(max(position - span.start, 0), span.end - span.start) for span in row.spans)
+
+
 def bias_words(plan: StepPlan) -> dict[str, np.ndarray]:
     """Biases with their positions as projected ones, which lie in the order of the spans."""
     bounds: list[tuple[int, int]] = []
@@ -57,10 +98,7 @@ def bias_words(plan: StepPlan) -> dict[str, np.ndarray]:
     offset = 0
     for row in plan.rows:
         for bias in row.biases:
-            before, through = (
-                sum(min(max(at - span.start, 0), span.end - span.start) for span in row.spans)
-                for at in (bias.start, bias.end)
-            )
+            before, through = (_projected_before(row, at) for at in (bias.start, bias.end))
             bounds.append((offset + before, offset + through))
         biases += row.biases
         offset += sum(span.end - span.start for span in row.spans)

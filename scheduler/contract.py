@@ -70,12 +70,21 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
+class Restriction:
+    """Token t may come at an absolute position if bit t % 32, from the lowest up, of words[t // 32] is set."""
+
+    position: int
+    words: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step.
 
     Its keys and values are written in place; its queries then see all keys in `[0, visible)`, without a causal mask.
     A row without spans only renews keys and values. `biases` are disjoint. `ranks` says how many of each position's
-    likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind.
+    likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
+    a position in one of the spans.
     """
 
     slot: int
@@ -87,6 +96,7 @@ class Row:
     step: int
     biases: tuple[Bias, ...] = ()
     ranks: int | None = None
+    restriction: Restriction | None = None
 
     @property
     def tokens(self) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 from .biases import NEUTRAL, Biasing, Preferences
 from .boundaries import Nesting
 from .caches import CachePolicy, Progress, Reach, Window
-from .contract import Bias, Ints, Row, Sampling, Scores
+from .constraint import Constraint, Guide
+from .contract import Bias, Ints, Row, Sampling, Scores, StepResult
 from .decoders import Decoder
 from .digest import View
 from .families import Shared
@@ -46,7 +47,7 @@ class Outcome(Enum):
     STOP = "stop"  # an end token, or a stop string
     LENGTH = "length"  # the canvas is full
     ABORTED = "aborted"  # the client left
-    FAILED = "failed"  # its step raised
+    FAILED = "failed"  # its step raised, or its constraint leaves nothing to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Request:
     token ids of `suffix`, if there are any: every step sees them.
 
     A `watched` request tells what each step did to its lanes. One with `ranks` tells each token's log-probability, and
-    so many likeliest tokens at its place. Requests of a `family` differ in their sampling alone.
+    so many likeliest tokens at its place. Requests of a `family` differ in their sampling alone. A `constraint`, which
+    no other request has, says what its text may be.
     """
 
     id: int
@@ -67,6 +69,7 @@ class Request:
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     family: str | None = None
+    constraint: Constraint | None = None
     suffix: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
@@ -91,6 +94,7 @@ class Sequence:
     recorder: Recorder | None
     biasing: Biasing | None
     scorebook: Scorebook | None
+    guide: Guide | None
     state: State = State.WAITING
     outcome: Outcome | None = None
     held: Holding = field(default_factory=lambda: Holding((), ()))
@@ -122,6 +126,7 @@ class Sequence:
             recorder=Recorder(tree.canvas, mask_id) if request.watched else None,
             biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
             scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
+            guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
         )
 
     @property
@@ -139,6 +144,8 @@ class Sequence:
     def hold(self, held: Holding, page_size: int) -> None:
         """It is admitted, with what it needs on the device: its first lanes are born."""
         self.held = held
+        if self.guide is not None:
+            self.guide.begin(self)
         self.request.decoder.policy.open(self.tree)
         common = () if self.shared is None else self.shared.pages
         placed = held._replace(pages=(*common, *held.pages))
@@ -200,6 +207,11 @@ class Sequence:
         if self.stability is not None:
             self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
 
+    def follow(self, result: StepResult, part: slice) -> None:
+        """`part` of a step's result is what it has proposed: a constraint decides what of it commits."""
+        if self.guide is not None and part.stop > part.start:
+            self.guide.take(self, result, part)
+
     def foresee(self, end: int | None) -> None:
         """The answer seems to end with the token at `end`, an absolute position."""
         self.foreseen_end = NO_END if end is None else end - self.prompt_length
@@ -247,10 +259,14 @@ class Sequence:
 
     def ending(self) -> Outcome | None:
         """How the request has ended, if it has."""
-        stopped = self.end_at < self.frontier
+        guide = self.guide
+        if guide is not None and guide.failed:
+            return Outcome.FAILED
+        stopped = self.end_at < self.frontier or (guide is not None and guide.finished)
         if self.tree.live and not (stopped and self.request.decoder.early_stop):
             return None
-        return Outcome.STOP if stopped else Outcome.LENGTH
+        cut = guide is not None and guide.closing
+        return Outcome.STOP if stopped and not cut else Outcome.LENGTH
 
     def _next_mask(self) -> int:
         masked = self.canvas[self.frontier :] == self.tree.mask_id

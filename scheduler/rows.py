@@ -9,13 +9,13 @@ there on, so neither lane sees what the other writes until the refine lane ends.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from .caches import Window
-from .contract import Ints, Placement, Row, Span, Transfer
+from .contract import Placement, Row, Span, Transfer
 from .tree import Lane, Role
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Together:
     known = EVERYTHING
 
     def __init__(self, held: Holding, sequence: Sequence) -> None:
-        self._slot = held.slots[0]
-        self.placements = [Placement(self._slot, _placed(sequence), held.pages)]
+        self._slot, self._pages = held.slots[0], held.pages
+        self.placements = [self._placement(sequence)]
 
     def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
         spans: list[Span] = []
@@ -62,7 +62,13 @@ class Together:
         return (_row(sequence, self._slot, window, spans),)
 
     def follow(self, sequence: Sequence) -> None:
-        pass
+        if sequence.guide is not None:  # the device learns what was committed here
+            self.placements = [self._placement(sequence)]
+
+    def _placement(self, sequence: Sequence) -> Placement:
+        request, canvas = sequence.request, sequence.canvas
+        behind = [canvas, request.suffix] if len(request.suffix) else [canvas[: sequence.frontier]]
+        return Placement(self._slot, np.concatenate((request.prompt, *behind)), self._pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +143,6 @@ class Isolated:
         self.placements.append(Placement(branch.slot, tokens, (*self._pages[:shared], *pages)))
 
 
-def _placed(sequence: Sequence) -> Ints:
-    """What a slot begins with, but for the masks behind it; before a suffix lie those of the answer."""
-    request = sequence.request
-    return np.concatenate((request.prompt, sequence.canvas, request.suffix)) if len(request.suffix) else request.prompt
-
-
 def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:
     prompt, first = sequence.prompt_length, lane is sequence.tree.live[0]
     start = max(prompt + lane.start, row_start)
@@ -160,5 +160,9 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
 
 
 def _row(sequence: Sequence, slot: int, window: Window, spans: list[Span]) -> Row:
-    request, biases = sequence.request, sequence.biases() if spans else ()
-    return Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, biases, request.ranks)
+    request, guide = sequence.request, sequence.guide
+    row = Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, ranks=request.ranks)
+    if not spans:
+        return row
+    row = replace(row, biases=sequence.biases())
+    return row if guide is None else guide.restrict(row, sequence)

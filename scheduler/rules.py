@@ -14,6 +14,8 @@ from typing import Protocol
 from .contract import Transfer
 from .tree import Lane, Role
 
+NOTHING = Transfer(sure=0, threshold=2.0)  # no confidence reaches it
+
 
 class CommitRule(Protocol):
     def transfer(self, lane: Lane, first: bool) -> Transfer: ...

@@ -189,8 +189,9 @@ class Scheduler:
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
         decoder, pages_for = request.decoder, self.limits.pages_for
-        own = pages_for(request.length)
-        return 1 + decoder.branches, own + decoder.branches * pages_for(self._branch_tokens(request))
+        return 1 + decoder.branches, pages_for(request.length) + decoder.branches * pages_for(
+            self._branch_tokens(request)
+        )
 
     def _branch_tokens(self, request: Request) -> int:
         """Positions of an isolated lane's row, at most: it begins with a page."""
@@ -234,11 +235,12 @@ class Scheduler:
         """Copies the result into the canvases."""
         offset = 0
         for work in flight:
-            sequence, prompt = work.sequence, work.sequence.prompt_length
+            sequence, prompt, first = work.sequence, work.sequence.prompt_length, offset
             for span in (span for row in work.rows for span in row.spans):
                 part = slice(offset, offset := offset + span.end - span.start)
                 sequence.score(span.start - prompt, result.tokens[part], result.scores, part)
                 sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
+            sequence.follow(result, slice(first, offset))
 
     def _learn(self, flight: list[Work]) -> None:
         """Tells the budget what a step brought the requests that adapt to the load."""

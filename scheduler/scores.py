@@ -45,6 +45,14 @@ class Scorebook:
         book.ranked[places] = scores.ranked[found, : self._ranks]
         book.ranked_logprobs[places] = scores.logprobs[found, : self._ranks]
 
+    def certain(self, place: int, token: int, step: int) -> None:
+        """At the canvas position `place` there was no choice but `token`."""
+        book = self._book
+        book.logprobs[place] = 0
+        book.steps[place] = step
+        book.ranked[place] = token
+        book.ranked_logprobs[place] = [0, *[-np.inf] * (self._ranks - 1)][: self._ranks]
+
     def part(self, start: int, end: int) -> Scored:
         """Of the canvas positions `[start, end)`; committed, they do not change any more."""
         return self._book.part(start, end)

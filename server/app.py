@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import BodyTooLarge, Unauthorized, error_response, install_error_handlers
+from .grammar import Grammars
 from .metrics import Metrics
 from .ops import ModelCard, ops_routes
 from .page import PATHS as PAGE_PATHS
@@ -41,7 +42,7 @@ def create_app(
 ) -> FastAPI:
     """`lifespan` starts the engine before the first request and stops it after the last."""
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan)
-    app.include_router(completion_routes(Backend(engine, text, settings, card)))
+    app.include_router(completion_routes(Backend(engine, text, settings, card, Grammars(text))))
     app.include_router(token_routes(text, card))
     app.include_router(ops_routes(engine, metrics, card))
     app.include_router(page_routes())

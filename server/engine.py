@@ -231,7 +231,8 @@ class EngineAnswer:
     def take(self, update: Update) -> Outcome | None:
         """Turn a step's tokens into text; says how the answer has ended, if it has."""
         if update.outcome is Outcome.FAILED:
-            self.fail()
+            guide = update.sequence.guide
+            self.fail(errors.InvalidValue(guide.name, guide.problem) if guide is not None and guide.failed else None)
             return update.outcome
         ids = update.tokens.tolist()
         text, used, stopped = self._text.feed(ids)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self, TextIO
 
+from ..scheduler.constraint import Constraint
 from .build import Parts, build_parts
+from .grammar import Grammars, Wanted
 from .scores import TokenScore
 from .settings import Settings
 from .streams import AnswerOptions, Delta, Finish, Usage
@@ -28,6 +30,7 @@ class Offline:
 
     def __init__(self, settings: Settings) -> None:
         self._parts: Parts = build_parts(settings)
+        self._grammars = Grammars(self._parts.text)
         self._default_max_tokens = settings.default_max_tokens
         self._runner = asyncio.Runner()
 
@@ -67,9 +70,13 @@ class Offline:
         """An answer to each row of token ids."""
         return self.answer_each([(prompt, options) for prompt in prompts])
 
-    def answer_each(self, asked: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
+    def answer_each(self, asks: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
         """An answer to each row of token ids, with options of its own."""
-        return self._runner.run(self._gather(asked))
+        return self._runner.run(self._gather(asks))
+
+    def constraint(self, wanted: Wanted) -> Callable[[], Constraint]:
+        """For the options of answers that are to be so. Raises `errors.InvalidValue`."""
+        return self._runner.run(self._grammars.constraints(wanted))
 
     def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
         """The answer to a row of token ids; `seen` is called with each delta as it comes."""
@@ -85,7 +92,7 @@ class Offline:
                 finish, usage = delta.finish or finish, delta.usage or usage
             return OfflineAnswer(text, tuple(answer.token_ids), finish, usage, tuple(scores))
 
-    async def _gather(self, asked: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
+    async def _gather(self, asks: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
         # As many as may run at once: more would only fill the queue, which refuses when it is full.
         places = asyncio.Semaphore(self._parts.limits.slots)
 
@@ -93,7 +100,7 @@ class Offline:
             async with places:
                 return await self._one(prompt, options, lambda delta: None)
 
-        return list(await asyncio.gather(*(one(prompt, options) for prompt, options in asked)))
+        return list(await asyncio.gather(*(one(*ask) for ask in asks)))
 
 
 def generate_main(

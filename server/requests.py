@@ -25,5 +25,6 @@ def request_of(number: int, prompt: Sequence[int], options: AnswerOptions, decod
         preferences=options.preferences,
         ranks=options.ranks,
         family=options.family,
+        constraint=None if options.constraint is None else options.constraint(),
         suffix=np.array(options.suffix, np.int32),
     )

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from ..scheduler.constraint import Constraint
 from . import errors
+from .grammar import Grammars
 from .lengths import lengths, likeliest
 from .ops import ModelCard
 from .replies import ChatReply, Finished, Reply, TextReply, new_envelope, usage_chunk, usage_json
@@ -42,6 +44,7 @@ class Backend:
     text: TextLike
     settings: Settings
     card: ModelCard
+    grammars: Grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,9 @@ def _check_answer_tokens(text: TextLike, body: GenerationRequest) -> None:
             raise errors.InvalidValue(param, f"{param}: {token} is the mask, which no answer holds")
 
 
-def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[list[AnswerOptions]]:
+def _wishes(
+    backend: Backend, body: GenerationRequest, prompt: Prompt, constraint: Callable[[], Constraint] | None
+) -> list[list[AnswerOptions]]:
     """For each choice of a prompt, one for each length that is tried. Raises `ContextLengthExceeded`, and
     `InvalidValue` for what depends on it."""
     limit, length, asked = backend.card.max_model_len, prompt.tokens, body.answer_limit
@@ -131,7 +136,7 @@ def _wishes(backend: Backend, body: GenerationRequest, prompt: Prompt) -> list[l
     families = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
     return [
         [
-            body.options(tokens, seed + choice, family, prompt.suffix)
+            replace(body.options(tokens, seed + choice, family, constraint), suffix=prompt.suffix)
             for tokens, family in zip(tried, families, strict=True)
         ]
         for choice in range(body.choices)
@@ -146,7 +151,8 @@ async def _respond(
         param = "n" if body.choices == body.kept else "best_of"
         raise errors.InvalidValue(param, f"{body.choices} choices are more than the {limit} answers that may wait here")
     _check_answer_tokens(backend.text, body)
-    asked = [(prompt, tries) for prompt in prompts for tries in _wishes(backend, body, prompt)]
+    constraint = None if body.wanted is None else await backend.grammars.constraints(body.wanted)
+    asked = [(prompt, tries) for prompt in prompts for tries in _wishes(backend, body, prompt, constraint)]
     wishes = [(prompt, options) for prompt, tries in asked for options in tries]
     if len(wishes) > limit:
         what = f"{len(asked)} choices in several lengths are {len(wishes)} answers, of which {limit} may wait here"

@@ -116,8 +116,9 @@ class SamplingFields(Strict):
         biased = {f"logit_bias.{name}": int(name) for name in self.logit_bias or {}}
         return biased | {f"stop_token_ids.{at}": token for at, token in enumerate(self.stop_token_ids or ())}
 
-    def preferences(self) -> Preferences:
-        bias = {int(name): -math.inf if value == BAN else value for name, value in (self.logit_bias or {}).items()}
+    def preferences(self, ban: float = -math.inf) -> Preferences:
+        """`ban` is what a banned token's logit is lowered by."""
+        bias = {int(name): ban if value == BAN else value for name, value in (self.logit_bias or {}).items()}
         return Preferences(
             presence=self.presence_penalty or 0.0,
             frequency=self.frequency_penalty or 0.0,

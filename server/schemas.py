@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
+from ..scheduler.constraint import Constraint
 from .errors import shown
+from .formats import FormatFields
 from .sampling import INT64, DecoderKnobs, Ranks, SamplingFields, StreamOptions
 from .streams import AnswerOptions
 from .strict import Body, Strict, refused
 from .unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, MESSAGE_UNSUPPORTED
 
 MAX_CHOICES = 16
+STRONG = -10_000.0  # a bias that no logit outweighs
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
 
@@ -61,7 +65,7 @@ def check_ending(messages: list[Message], continues: bool | None, opens: bool | 
         raise refused("add_generation_prompt", "an answer is opened unless the last message is an assistant's")
 
 
-class GenerationRequest(DecoderKnobs, SamplingFields, Body):
+class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
     """What both endpoints share: OpenAI's sampling parameters, and our decoder with its knobs."""
 
     model: str
@@ -80,6 +84,13 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise refused("stream_options", "only with stream: true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_end(self) -> Self:
+        for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
+            if self.wanted is not None and value:
+                raise refused(param, f"not together with {self.wanted.param}, which says where an answer may end")
         return self
 
     @property
@@ -129,7 +140,7 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
         return secrets.randbelow(INT64) if self.temperature else 0
 
     def options(
-        self, max_tokens: int, seed: int, family: str | None = None, suffix: tuple[int, ...] = ()
+        self, max_tokens: int, seed: int, family: str | None = None, constraint: Callable[[], Constraint] | None = None
     ) -> AnswerOptions:
         knobs = {name: getattr(self, name) for name in DecoderKnobs.model_fields}
         return AnswerOptions(
@@ -141,10 +152,11 @@ class GenerationRequest(DecoderKnobs, SamplingFields, Body):
             seed=seed % INT64,
             stop=tuple(self.stop),
             stop_ids=frozenset(self.stop_token_ids or ()),
-            preferences=self.preferences(),
+            # A ban does not break the format: where nothing else may come, the token comes all the same.
+            preferences=self.preferences() if constraint is None else self.preferences(ban=STRONG),
+            constraint=constraint,
             ranks=self.ranks,
             family=family,
-            suffix=suffix,
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
             watch=self.include_lanes,
@@ -224,6 +236,8 @@ class CompletionRequest(GenerationRequest):
             raise refused(
                 "best_of", "nothing can be streamed while the best is not known: leave out stream, or best_of"
             )
+        if self.suffix and self.wanted is not None:
+            raise refused("suffix", f"not together with {self.wanted.param}, whose answers are as long as they must be")
         if self.tries_lengths and self.stream:
             raise refused(
                 "suffix", "nothing can be streamed while its best length is not known: give max_tokens, or no stream"

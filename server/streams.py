@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
 
 from ..scheduler.biases import NEUTRAL, Preferences
+from ..scheduler.constraint import Constraint
 from .lanes import LaneEvent
 from .scores import TokenScore
 
@@ -25,8 +26,8 @@ class AnswerOptions:
 
     `decoder` None is the server's default; `knobs` override the decoder's defaults by name. With `watch`, every step
     tells what it did to the lanes; the text is the same. `ranks` asks for scores, with so many likeliest tokens each.
-    Answers of a `family` differ in their seed alone. With token ids of a `suffix` the answer fills what lies between
-    prompt and suffix, `max_tokens` positions.
+    Answers of a `family` differ in their seed alone. `constraint` makes one that the text is held to. With token ids of
+    a `suffix` the answer fills what lies between prompt and suffix, `max_tokens` positions.
     """
 
     max_tokens: int
@@ -40,6 +41,7 @@ class AnswerOptions:
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     family: str | None = None
+    constraint: Callable[[], Constraint] | None = None
     suffix: tuple[int, ...] = ()
     decoder: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import InvalidValue
+from .grammar import HasVocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,7 +33,7 @@ def _letters_of_bytes() -> dict[str, int]:
 BYTES_OF_LETTERS = _letters_of_bytes()
 
 
-class TextLike(Protocol):
+class TextLike(HasVocabulary, Protocol):
     """What the HTTP layer needs of a tokenizer."""
 
     @property

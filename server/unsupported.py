@@ -14,10 +14,7 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "chat_template_kwargs": ({},),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "guided_choice": (),
     "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "modalities": (["text"],),
@@ -30,11 +27,9 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
     "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
     "safety_identifier": (),
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
-    "structured_outputs": (),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
     "truncate_prompt_tokens": (),
@@ -56,6 +51,16 @@ MESSAGE_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "reasoning_content": (),
     "refusal": (),
     "tool_calls": ([],),
+}
+
+# Fields of vLLM's `structured_outputs`. JSON never has free whitespace here, and nothing falls back.
+STRUCTURED_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "disable_additional_properties": (False,),
+    "disable_any_whitespace": (True, False),
+    "disable_fallback": (True, False),
+    "grammar": (),
+    "structural_tag": (),
+    "whitespace_pattern": (),
 }
 
 STREAM_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {

@@ -16,6 +16,7 @@ from asynclane.models.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.runner import Runner
 from asynclane.scheduler.biases import NEUTRAL, Preferences
 from asynclane.scheduler.budget import Halving
+from asynclane.scheduler.constraint import Constraint
 from asynclane.scheduler.contract import Executor, Sampling, StepPlan
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.pages import Limits
@@ -51,6 +52,7 @@ class Ask:
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     family: str | None = None
+    constraint: Constraint | None = None
     suffix: Many[int] = ()
 
 
@@ -74,6 +76,7 @@ def run(
                 preferences=ask.preferences,
                 ranks=ask.ranks,
                 family=ask.family,
+                constraint=ask.constraint,
                 suffix=np.array(ask.suffix, np.int32),
             )
         )

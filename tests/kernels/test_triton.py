@@ -16,7 +16,7 @@ pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else
 from asynclane.kernels import logits as on_logits
 from asynclane.kernels import reference, tiles
 from asynclane.kernels.prediction import Prediction
-from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise
+from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise, restrictions
 
 from .cases import attention_case, draws_of, span_case
 
@@ -304,6 +304,25 @@ def test_biases_equal_the_twin_and_touch_nothing_else(dtype: torch.dtype) -> Non
     assert torch.equal(got, want)
     assert (want != logits).sum() == 40 * 300 + 1 + 30 * 15
     assert (want[0] == -math.inf).sum() == 43
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("vocabulary", "words"), [(1100, 35), (1024, 32), (33, 2), (2049, 70)])
+def test_restrictions_equal_the_twin_and_touch_nothing_else(dtype: torch.dtype, vocabulary: int, words: int) -> None:
+    logits = some_logits(9, vocabulary, dtype)
+    places = torch.tensor([3, -1, 8, 0, -1], dtype=torch.int32, device=DEVICE)
+    masks = torch.randint(-(2**31), 2**31, (5, words), device=DEVICE).int()
+    masks[3] = 0
+    want, got = logits.clone(), logits.clone()
+    on_logits.restrict(want, places, masks)
+    restrictions.restrict(got, places, masks)
+    assert torch.equal(got, want)
+    for row, place in enumerate(places.tolist()):
+        if place >= 0:
+            bits = np.unpackbits(masks[row].cpu().numpy().view(np.uint8), bitorder="little")[:vocabulary]
+            assert ((want[place] > -math.inf).cpu().numpy() == bits.astype(bool)).all()
+    others = [row for row in range(9) if row not in (3, 8, 0)]
+    assert torch.equal(want[others], logits[others])
 
 
 # --- Real shapes ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from asynclane.models.graphs import StepGraphs, spacing
 from asynclane.models.numerics import Numerics
 from asynclane.models.pack import NOWHERE, Shape, Tiling, batch_of, pack, pack_into, projected
 from asynclane.models.wishes import MOST_RANKS, Biases
-from asynclane.scheduler.contract import GREEDY, Bias, Row, Sampling, Span, StepPlan, Transfer
+from asynclane.scheduler.contract import GREEDY, Bias, Restriction, Row, Sampling, Span, StepPlan, Transfer
 
 from ..driver import MODEL
 
@@ -39,14 +39,15 @@ def random_plan(rng: random.Random, sampled: bool) -> StepPlan:
         biases = tuple(Bias(a, b, tokens, tokens + np.float32(1)) for a, b in [(start - 3, cut), (cut, end)])
         kept = tuple(s for s in spans if s.end > s.start)
         visible = end + rng.randint(0, 9)
-        rows.append(Row(slot, start, end, visible, kept, hot, 7, biases if sampled else (), 3 if sampled else None))
+        extras = (biases, 3, Restriction(start, np.full(4, slot, np.int32))) if sampled else ((), None, None)
+        rows.append(Row(slot, start, end, visible, kept, hot, 7, *extras))
     return StepPlan((), tuple(rows))
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> None:
     rng = random.Random(3)
-    extras = (256, MOST_RANKS) if sampled else (0, None)
+    extras = (256, MOST_RANKS, 8, 4) if sampled else (0, None)
     shape = Shape(320, 8, 320, 48, sampled, sampled, TILING, TILING, *extras)
     for _ in range(100):
         plan = random_plan(rng, sampled)
@@ -67,6 +68,14 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> N
             assert padded.biases is not None
             assert plain.biases is not None
             assert padded.ranks == plain.ranks == MOST_RANKS
+            assert padded.restrictions is not None
+            assert plain.restrictions is not None
+            count = len(plan.rows)
+            firsts = plain.projected_starts[:-1].tolist()
+            assert plain.restrictions.places.tolist() == firsts
+            assert padded.restrictions.places.tolist() == firsts + [NOWHERE] * (8 - count)
+            assert torch.equal(padded.restrictions.words[:count], plain.restrictions.words)
+            assert plain.restrictions.words[:, 3].tolist() == [row.slot for row in plan.rows]
             wanted, got = (torch.zeros(320, 16) for _ in range(2))
             adjust(wanted, *arguments(plain.biases))
             adjust(got, *arguments(padded.biases))
@@ -75,6 +84,7 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> N
         else:
             assert padded.draws is None
             assert padded.biases is None
+            assert padded.restrictions is None
 
 
 def arguments(biases: Biases) -> tuple[torch.Tensor, ...]:

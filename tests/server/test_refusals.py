@@ -17,6 +17,13 @@ from .fakes import FakeEngine
 USER = {"role": "user", "content": "Hi"}
 YES = {"role": "assistant", "content": "Yes,"}
 
+ANY: dict[str, Any] = {"name": "any", "schema": {}}
+
+
+def schema(value: object) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "test", "schema": value}}
+
+
 BAD_IN_BOTH: list[tuple[dict[str, Any], str]] = [
     ({"no_such_thing": 1}, "no_such_thing"),
     ({"no_such_thing": None}, "no_such_thing"),
@@ -57,6 +64,37 @@ BAD_IN_BOTH: list[tuple[dict[str, Any], str]] = [
     ({"stream": True, "stream_options": {"include_lanes": 1}}, "stream_options.include_lanes"),
     ({"stream": False, "stream_options": {"include_lanes": True}}, "stream_options"),
     ({"stream": True, "stream_options": []}, "stream_options"),
+    ({"response_format": "json"}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_object", "json_schema": ANY}}, "response_format.json_schema"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, "response_format.json_schema.schema"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {**ANY, "name": ""}}},
+        "response_format.json_schema.name",
+    ),
+    ({"response_format": schema(False)}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"type": "nothing"})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"uniqueItems": True})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"type": "string", "pattern": "("})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"$ref": "#"})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"$ref": "http://127.0.0.1/x"})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"type": "integer", "multipleOf": 982451653})}, "response_format.json_schema.schema"),
+    ({"response_format": schema({"enum": ["x" * 70_000]})}, "response_format.json_schema.schema"),
+    ({"structured_outputs": {}, "guided_json": "{"}, "guided_json"),
+    ({"structured_outputs": {"json": 5}}, "structured_outputs.json"),
+    ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "a\\"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "(?=a)b"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "(a?){5000}a{5000}"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice.1"),
+    ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs.grammar"),
+    ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ({"guided_regex": "a", "min_tokens": 3}, "min_tokens"),
+    ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos"),
+    ({"guided_choice": "a"}, "guided_choice"),
     ({"decoder": 5}, "decoder"),
     ({"threshold": [0.9]}, "threshold"),
     ({"cache": {"kind": "dual"}}, "cache"),
@@ -76,8 +114,6 @@ BAD_IN_BOTH: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {str(token): -100 for token in range(301)}}, "logit_bias"),
     ({"logit_bias": [1]}, "logit_bias"),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),

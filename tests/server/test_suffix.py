@@ -126,6 +126,8 @@ async def test_echo_puts_the_prompt_before_the_middle_and_no_suffix_behind_it(ap
         ({"suffix": 5}, "suffix", "string"),
         ({"suffix": "\ud800"}, "suffix", "Unicode"),
         ({"suffix": "end", "stream": True}, "suffix", "give max_tokens"),
+        ({"suffix": "end", "max_tokens": 5, "response_format": {"type": "json_object"}}, "suffix", "response_format"),
+        ({"suffix": "end", "max_tokens": 5, "guided_choice": ["a", "b"]}, "suffix", "guided_choice"),
         ({"suffix": "end", "n": 16, "prompt": ["a", "b"]}, "suffix", "give max_tokens"),
         ({"suffix": " a" * CONTEXT, "max_tokens": 1}, "prompt", "in the suffix"),
         ({"suffix": "end", "max_tokens": CONTEXT}, "prompt", "in the suffix"),

@@ -1,0 +1,31 @@
+"""The benchmark of structured output, on a sample: each schema once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from asynclane.bench.structured import SCHEMAS, Held, main
+from asynclane.server.streams import Finish
+
+
+def test_answers_of_every_schema_parse_and_validate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--requests", "20", "--threads", "1", "--max-tokens", "64"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["requests"] == figures["parse"] == figures["valid"] == 20
+    assert figures["stopped"] > 10
+    assert figures["with_schema"]["calls"] > 0 < figures["without"]["calls"]
+
+
+def test_what_does_not_validate_is_not_counted() -> None:
+    tally = Held("x").plus(Finish.STOP, {"type": "object"}, "[]").plus(Finish.LENGTH, {"type": "object"}, "{")
+    assert tally == Held("x", answers=2, stopped=1, parse=1, valid=0)
+
+
+def test_the_schemas_are_twenty_and_proper() -> None:
+    schemas = json.loads(SCHEMAS.read_text())
+    assert len(schemas) == 20
+    for schema in schemas.values():
+        Draft202012Validator.check_schema(schema)

@@ -1,0 +1,138 @@
+"""Structured output as users of OpenAI's client ask for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import httpx
+import openai
+import pydantic
+import pytest
+
+from .conftest import Server
+
+QUESTION = [{"role": "user", "content": "Tom has 12 books. Then he finds 8 books. How many books does Tom have now?"}]
+
+
+class Answer(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    item: Literal["books", "eggs"]
+    count: int = pydantic.Field(ge=0, le=99)
+
+
+FORMAT: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {"name": "answer", "strict": True, "schema": Answer.model_json_schema()},
+}
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def ask(client: openai.OpenAI, **options: Any) -> list[str]:
+    done = client.chat.completions.create(model="tiny-llada", messages=QUESTION, max_tokens=64, **options)
+    assert {choice.finish_reason for choice in done.choices} == {"stop"}
+    return [choice.message.content or "" for choice in done.choices]
+
+
+def test_a_model_of_pydantic_comes_back_parsed(client: openai.OpenAI) -> None:
+    done = client.chat.completions.parse(model="tiny-llada", messages=QUESTION, max_tokens=64, response_format=Answer)
+    assert isinstance(done.choices[0].message.parsed, Answer)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1, "seed": 3}, {"extra_body": {"decoder": "llada"}}], ids=str)
+def test_the_same_json_streamed_whole_and_in_a_crowd(client: openai.OpenAI, options: dict[str, Any]) -> None:
+    options = {**options, "n": 2, "response_format": FORMAT}
+    whole = ask(client, **options)
+    for text in whole:
+        Answer.model_validate_json(text)
+    texts = ["", ""]
+    for chunk in client.chat.completions.create(
+        model="tiny-llada", messages=QUESTION, max_tokens=64, stream=True, **options
+    ):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == whole
+    with ThreadPoolExecutor(4) as pool:
+        assert all(crowded == whole for crowded in pool.map(lambda _: ask(client, **options), range(4)))
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"structured_outputs": {"regex": "[A-Z][a-z]{2,6}: [0-9]{2}"}}, "[A-Z][a-z]{2,6}: [0-9]{2}"),
+        ({"guided_regex": "[0-9]{2}"}, "[0-9]{2}"),
+        ({"structured_outputs": {"choice": ["twelve", "twenty"]}}, "twelve|twenty"),
+        ({"guided_choice": ["a/b", "c|d"]}, r"a/b|c\|d"),
+        ({"structured_outputs": {"json": {"enum": [1, "x"]}}}, '1|"x"'),
+        ({"guided_json": '{"const": {"a": [1, true]}}'}, re.escape('{"a": [1, true]}')),
+    ],
+    ids=str,
+)
+def test_vllms_names_old_and_new(client: openai.OpenAI, options: dict[str, Any], pattern: str) -> None:
+    (text,) = ask(client, extra_body=options)
+    assert re.fullmatch(pattern, text)
+    done = client.completions.create(model="tiny-llada", prompt="Tom has", max_tokens=64, extra_body=options)
+    assert re.fullmatch(pattern, done.choices[0].text)
+
+
+def test_a_json_object_parses_even_when_its_room_ends(client: openai.OpenAI) -> None:
+    for size in (12, 40):
+        done = client.chat.completions.create(
+            model="tiny-llada", messages=QUESTION, max_tokens=size, response_format={"type": "json_object"}
+        )
+        assert isinstance(json.loads(done.choices[0].message.content or ""), dict)
+        assert done.choices[0].finish_reason in ("stop", "length")
+
+
+def test_stop_strings_logprobs_and_bans_go_together_with_a_format(client: openai.OpenAI) -> None:
+    (whole,) = ask(client, response_format=FORMAT)
+    (cut,) = ask(client, response_format=FORMAT, stop=["count"])
+    assert cut == whole.partition("count")[0]
+    done = client.chat.completions.create(
+        model="tiny-llada",
+        messages=QUESTION,
+        max_tokens=64,
+        response_format=FORMAT,
+        logprobs=True,
+        top_logprobs=3,
+        logit_bias={str(token): -100 for token in range(96, 106)},
+    )
+    text, scores = done.choices[0].message.content or "", done.choices[0].logprobs
+    Answer.model_validate_json(text)
+    assert scores is not None
+    assert "".join(score.token for score in scores.content or []) == text
+
+
+def test_a_schema_that_cannot_be_held_is_a_400_that_names_it(server: Server) -> None:
+    for value, reason in [({"not": {}}, "not"), ({"type": "array", "uniqueItems": True}, "uniqueItems")]:
+        body = {"model": "tiny-llada", "messages": QUESTION, "response_format": {"type": "json_schema"}}
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": value}}
+        done = httpx.post(f"{server.url}/v1/chat/completions", json=body)
+        assert done.status_code == 400
+        assert done.json()["error"]["param"] == "response_format.json_schema.schema"
+        assert reason in done.json()["error"]["message"]
+
+
+def test_a_grammar_that_turns_out_too_complex_ends_the_answer_with_a_400_or_an_error_event(server: Server) -> None:
+    (x,) = httpx.post(f"{server.url}/tokenize", json={"model": "tiny-llada", "prompt": "x"}).json()["tokens"][-1:]
+    body = {
+        "model": "tiny-llada",
+        "prompt": "Tom",
+        "max_tokens": 24,
+        "guided_regex": "x|y(a?){5000}a{5000}",
+        "logit_bias": {x: -100},
+    }
+    whole = httpx.post(f"{server.url}/v1/completions", json=body)
+    assert whole.status_code == 400, whole.text
+    assert whole.json()["error"]["param"] == "guided_regex"
+    streamed = httpx.post(f"{server.url}/v1/completions", json={**body, "stream": True}).text
+    assert "event: error" in streamed
+    assert "guided_regex" in streamed
+    assert httpx.get(f"{server.url}/health").status_code == 200

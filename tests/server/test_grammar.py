@@ -1,0 +1,152 @@
+"""Grammars say what may come next, where an answer may end, and how it ends when there is hardly room left."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+
+import numpy as np
+import pytest
+
+from asynclane.server.errors import InvalidValue
+from asynclane.server.grammar import KEPT, Grammars, Spoken, Wanted
+from asynclane.server.text import Text
+
+
+@pytest.fixture(scope="module")
+def grammars(text: Text) -> Grammars:
+    return Grammars(text)
+
+
+async def constraint(grammars: Grammars, **wanted: str) -> Spoken:
+    made = (await grammars.constraints(Wanted("response_format", **wanted)))()
+    assert isinstance(made, Spoken)
+    return made
+
+
+def tokens_of(words: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
+
+
+def at_random(made: Spoken, text: Text, room: int, rng: random.Random) -> tuple[list[int], bool]:
+    """An answer of tokens that are drawn evenly from what is allowed, and whether it came to its end."""
+    said: list[int] = []
+    while len(said) < room:
+        for token in made.forced(room - len(said)):
+            assert made.accept(token, room - len(said))
+            said.append(token)
+        if made.finished:
+            break
+        token = rng.choice(sorted(tokens_of(made.allowed())))
+        if token in text.end_ids:
+            assert made.complete
+            return said, True
+        if made.accept(token, room - len(said)):
+            said.append(token)
+        else:
+            assert made.closing
+    return said, made.finished
+
+
+async def test_what_is_forced_needs_no_network_and_an_end_may_come_only_where_the_grammar_has_one(
+    grammars: Grammars, text: Text
+) -> None:
+    made = await constraint(grammars, schema=json.dumps(PERSON))
+    opening = made.forced(100)
+    assert text.decode(opening) == '{"age": '
+    assert all(made.accept(token, 100) for token in opening)
+    assert {text.pieces[token] for token in tokens_of(made.allowed())} == set("0123456789")
+    assert not made.complete
+    for token in text.encode("7}", specials=False):
+        assert made.accept(token, 100)
+    assert made.finished
+    assert tokens_of(made.allowed()) == set(text.end_ids)
+
+
+async def test_a_token_that_may_not_come_changes_nothing(grammars: Grammars, text: Text) -> None:
+    made = await constraint(grammars, regex="[0-9]+")
+    (seven,), (word,) = text.encode("7", specials=False), text.encode(" the", specials=False)
+    assert not made.accept(word, 100)
+    assert made.accept(seven, 100)
+    assert not made.accept(word, 100)
+    assert made.complete
+
+
+@pytest.mark.parametrize("room", [20, 24, 40, 90])
+async def test_an_answer_without_room_is_closed_and_still_parses(grammars: Grammars, text: Text, room: int) -> None:
+    rng = random.Random(room)
+    for _ in range(20):
+        made = await constraint(grammars, schema=json.dumps(RAMBLE))
+        said, ended = at_random(made, text, room, rng)
+        assert ended
+        assert isinstance(json.loads(text.decode(said)), dict)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[a-c]{2,5}", "(yes|no|maybe)!?", "a*b+c?", r"\d{3}-[x-z]", "(ab|a)(bc|c)", "é+.?"]
+)
+async def test_any_way_through_a_grammar_matches_it(grammars: Grammars, text: Text, pattern: str) -> None:
+    rng = random.Random(pattern)
+    for _ in range(20):
+        made = await constraint(grammars, regex=pattern)
+        said, ended = at_random(made, text, 60, rng)
+        assert not ended or re.fullmatch(pattern, text.decode(said)), text.decode(said)
+
+
+async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Text) -> None:
+    options = ["a.b", 'c"/\\d+', "line\nbreak", "(", "日本"]
+    made = await grammars.constraints(Wanted.choice("guided_choice", options))
+    seen = set()
+    for number in range(60):
+        answer = made()
+        assert isinstance(answer, Spoken)
+        said, ended = at_random(answer, text, 40, random.Random(number))
+        assert ended
+        seen.add(text.decode(said))
+    assert seen <= set(options)
+    assert len(seen) > 2
+
+
+async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compiled_once(text: Text) -> None:
+    grammars = Grammars(text)
+    first = Wanted("guided_regex", regex="a{0}b")
+    await grammars.constraints(first)
+    kept = grammars._compiled(first)
+    assert grammars._compiled(Wanted("structured_outputs.regex", regex="a{0}b")) is kept
+    for number in range(KEPT):
+        await grammars.constraints(Wanted("guided_regex", regex=f"x{{{number}}}y"))
+    assert len(grammars._known) == KEPT
+    assert grammars._compiled(first) is not kept
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"regex": "a{4294967295}"},
+        {"regex": "(" * 3000 + ")" * 3000},
+        {"schema": '{"a":' * 3000 + "1" + "}" * 3000},
+        {"schema": json.dumps({"allOf": [{"type": "string", "pattern": f"^[a-z]{{0,200}}{n}.*$"} for n in range(20)]})},
+    ],
+    ids=["repeats", "brackets", "deep", "intersection"],
+)
+async def test_what_asks_for_too_much_is_refused_in_bounded_time(grammars: Grammars, wanted: dict[str, str]) -> None:
+    started = time.thread_time()
+    with pytest.raises(InvalidValue) as refused:
+        await grammars.constraints(Wanted("response_format", **wanted))
+    assert refused.value.param == "response_format"
+    assert len(refused.value.message) < 400
+    assert time.thread_time() - started < 0.1, "it was computed on the event loop"
+
+
+PERSON = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0}}, "required": ["age"]}
+PERSON["additionalProperties"] = False
+RAMBLE = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "list": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "number"}}}},
+    },
+    "required": ["text", "list"],
+}
