@@ -186,7 +186,9 @@ def document(app: FastAPI, open_paths: Collection[str], has_key: bool) -> None:
             for path, operations in app.openapi_schema["paths"].items():
                 for operation in operations.values():
                     operation["responses"].pop("422", None)
-                    if has_key and path not in open_paths:
+                    if path in open_paths:
+                        operation["responses"].pop("401", None)
+                    elif has_key:
                         operation["security"] = [{"key": []}]
             if has_key:
                 app.openapi_schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

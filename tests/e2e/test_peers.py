@@ -178,6 +178,18 @@ def test_a_short_answer_does_not_wait_for_a_long_one(server: Server, client: ope
         assert gauge(server.url, "running_requests") == 1
 
 
+def test_prompts_that_arrive_share_the_model_calls_of_answers_that_run(server: Server, client: openai.OpenAI) -> None:
+    """https://github.com/sgl-project/sglang/pull/33196, https://github.com/sgl-project/sglang/issues/33322"""
+
+    def ask(number: int) -> int:
+        return cost(chat(client, STORY, max_tokens=32 + number, extra_body={"decoder": "llada"}), "forwards")
+
+    before = gauge(server.url, "forwards_total")
+    with ThreadPoolExecutor(8) as pool:
+        alone = sum(pool.map(ask, range(8)))
+    assert gauge(server.url, "forwards_total") - before < alone / 2
+
+
 def test_operators_see_how_long_the_device_waits_for_the_host(server: Server, client: openai.OpenAI) -> None:
     """https://github.com/sgl-project/sglang/pull/33190, https://github.com/sgl-project/sglang/pull/40756"""
     chat(client, PARIS)

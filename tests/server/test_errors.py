@@ -168,3 +168,12 @@ async def test_a_good_engine_still_answers_after_all_of_this(api: Any) -> None:
     engine = FakeEngine(errors.Overloaded("full"), [RuntimeError("x")], SCRIPT)
     async with api(engine) as client:
         assert [(await client.chat()).status_code for _ in range(3)] == [429, 500, 200]
+
+
+async def test_the_docs_say_which_paths_ask_for_the_key(api: Any) -> None:
+    async with api(api_key="k") as client:
+        paths = (await client.http.get("/openapi.json", headers={"authorization": "Bearer k"})).json()["paths"]
+    for path, operations in paths.items():
+        for operation in operations.values():
+            opened = path in ("/health", "/ready", "/metrics")
+            assert ("401" in operation["responses"], "security" in operation) == (not opened, not opened), path
