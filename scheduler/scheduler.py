@@ -7,17 +7,14 @@ goes first, so nobody starves.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass
 
-import numpy as np
-
-from .boundaries import Bools
 from .budget import Budget, Halving
 from .caches import Progress
-from .contract import Ints, Placement, Row, Span, StepPlan, StepResult
+from .contract import Ints, Placement, Row, StepPlan, StepResult
 from .digest import lane_facts
+from .ends import first_ends
 from .families import Families
 from .frames import Frame
 from .knobs import KnobError
@@ -254,22 +251,10 @@ class Scheduler:
         proposes an end token with enough confidence."""
         ends = (self._vocabulary.classes[result.proposals] & END) != 0
         ends &= result.tokens == self._vocabulary.mask_id
-        first = self._first_ends(flight, ends, result) if ends.any() else {}
+        first = first_ends(flight, ends, result) if ends.any() else {}
         for work in flight:
             if work.window.drives:  # others have seen nothing new, alone or in company
                 work.sequence.foresee(first.get(work.sequence.id))
-
-    def _first_ends(self, flight: list[Work], ends: Bools, result: StepResult) -> dict[int, int]:
-        """Of each request with one, the first of the positions `ends` [n] that count, absolute."""
-        spans = [(work, span) for work in flight for row in work.rows for span in row.spans]
-        sizes = [span.end - span.start for _, span in spans]
-        # A refine lane may not end the answer, whatever it proposes.
-        ends &= result.confidence >= np.repeat([_end_threshold(work, span) for work, span in spans], sizes)
-        origin = np.repeat([span.start for _, span in spans], sizes)
-        offset = np.arange(len(ends)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        owner = np.repeat([work.sequence.id for work, _ in spans], sizes)
-        # From the last to the first, which stays.
-        return dict(zip(owner[ends][::-1].tolist(), (origin + offset)[ends][::-1].tolist(), strict=True))
 
     def _update(self, sequence: Sequence, frame: Frame | None) -> Update:
         if sequence.state is State.LEAVING:
@@ -291,11 +276,6 @@ class Scheduler:
             self.pages.give(sequence.held.pages)
             self._families.leave(sequence.shared, sequence.id)
         sequence.move(State.FINISHED)
-
-
-def _end_threshold(work: Work, span: Span) -> float:
-    asked = work.sequence.request.decoder.end_threshold
-    return asked if span.may_end or span.start >= work.reach.last else math.inf
 
 
 def _longest_waiting(sequence: Sequence) -> tuple[int, int]:
