@@ -9,10 +9,12 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -94,11 +96,21 @@ def test_a_stream_that_the_node_client_aborts_frees_its_request(node: list[str],
 
 
 @pytest.fixture
-def chain(server: Server) -> Any:
+async def chain(server: Server) -> AsyncIterator[Any]:
     needed(find_spec("langchain_openai"), "there is no langchain-openai here")
     from langchain_openai import ChatOpenAI
 
-    return ChatOpenAI(base_url=f"{server.url}/v1", api_key="none", model="tiny-llada", max_retries=0, timeout=60)
+    # Its own connections would stay open behind the test.
+    with httpx.Client(timeout=60) as http:
+        async with httpx.AsyncClient(timeout=60) as http_async:
+            yield ChatOpenAI(
+                base_url=f"{server.url}/v1",
+                api_key="none",
+                model="tiny-llada",
+                max_retries=0,
+                http_client=http,
+                http_async_client=http_async,
+            )
 
 
 def test_langchain_invokes_streams_and_batches(chain: Any) -> None:
