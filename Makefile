@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test lint format bench bench-gpu constraints clean FORCE
+.PHONY: help serve test fuzz lint format bench bench-gpu constraints clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,9 @@ serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 # One process for each core, each with one thread: most of the time goes to Python, which has no more.
 test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(ARGS)
+
+fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
+	$(BIN)/python -m tests.e2e.fuzz $(ARGS)
 
 lint: $(VENV)/with-dev ## check style, types and the Dockerfile
 	$(BIN)/ruff check .
@@ -47,7 +50,7 @@ bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes;
 	$(BIN)/python -P -m asynclane.bench.tables --write README.md
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis tests/e2e/node/node_modules
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 constraints: ## pin what a fresh environment resolves to now

@@ -11,7 +11,9 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import BodyTooLarge, Unauthorized, error_response, install_error_handlers
+from .body import BodyLimit
+from .documents import document
+from .errors import Unauthorized, error_response, install_error_handlers
 from .grammar import Grammars
 from .metrics import Metrics
 from .ops import ModelCard, ops_routes
@@ -46,10 +48,11 @@ def create_app(
     app.include_router(token_routes(text, card))
     app.include_router(ops_routes(engine, metrics, card))
     app.include_router(page_routes())
+    document(app, OPEN_PATHS, has_key=settings.api_key is not None)
     install_error_handlers(app, metrics.http_response)
     # The last one added is the outermost: every response has a request id, and only holders of a
     # key have their bodies read.
-    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
     if settings.api_key is not None:
         app.add_middleware(RequireKey, key=settings.api_key)
     app.add_middleware(RequestId, count=metrics.http_response)
@@ -98,39 +101,3 @@ class RequireKey:
         given = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, key = given.partition(b" ")
         return bool(scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._expected))
-
-
-class BodyLimit:
-    """Reads the body before the application does, and refuses it at the first byte too many."""
-
-    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
-        self._app = app
-        self._limit_bytes = limit_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        announced = Headers(scope=scope).get("content-length", "")
-        body = bytearray()
-        more = True
-        too_large = announced.isdigit() and int(announced) > self._limit_bytes
-        while more and not too_large:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            too_large = len(body) > self._limit_bytes
-        if too_large:
-            response = error_response(BodyTooLarge(self._limit_bytes))
-            # What is still on its way will not be read.
-            response.headers["connection"] = "close"
-            await response(scope, receive, send)
-            return
-        whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
-
-        async def replay() -> Message:
-            return next(whole, None) or await receive()
-
-        await self._app(scope, replay, send)

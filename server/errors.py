@@ -5,6 +5,7 @@ ApiError
 |-- ContextLengthExceeded   400  prompt and answer do not fit the model's context
 |-- Unauthorized            401  missing or wrong API key
 |-- UnknownModel            404
+|-- BodyTooSlow             408
 |-- BodyTooLarge            413
 |-- Overloaded              429  the queue is full; says when to try again
 |-- EngineFailure           500  our own fault
@@ -95,6 +96,14 @@ class UnknownModel(ApiError):
         super().__init__(message, param="model", code="model_not_found")
 
 
+class BodyTooSlow(ApiError):
+    status = 408
+    type = "invalid_request_error"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"the body was not complete within {limit_s:g} seconds", code="request_timeout")
+
+
 class BodyTooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
@@ -166,6 +175,8 @@ def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             return await unexpected(request, error)
+        if isinstance(error.__cause__, ApiError):  # FastAPI wraps whatever reading a body raises
+            return error_response(error.__cause__)
         where = f" {request.method} {shown(request.url.path)}" if error.status_code in (404, 405) else ""
         body = error_body(f"{error.detail}{where}", "invalid_request_error", None, None)
         return AsciiJson(body, error.status_code, error.headers)

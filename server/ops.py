@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
+from .documents import EXPOSITION, NO_MODEL, NOT_READY, UNAUTHORIZED, Model, Models, Status, Version
 from .errors import UnknownModel
 from .metrics import CONTENT_TYPE, Metrics
 from .settings import installed_version
@@ -42,35 +43,49 @@ class ModelCard:
 
 
 def ops_routes(engine: AnswerSource, metrics: Metrics, card: ModelCard) -> APIRouter:
-    router = APIRouter(tags=["operations"])
+    router = APIRouter(tags=["operations"], responses=UNAUTHORIZED)
 
-    @router.get("/v1/models")
+    @_get(router, "/v1/models", response_model=Models)
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [card.shape()]}
 
-    @router.get("/v1/models/{name:path}", responses={"4XX": {"description": "No such model."}})
+    @_get(router, "/v1/models/{name:path}", response_model=Model, responses=NO_MODEL)
     async def model(name: str) -> dict[str, Any]:
         card.check_name(name)
         return card.shape()
 
-    @router.get("/health")
+    @_get(router, "/health", response_model=Status)
     async def health() -> dict[str, str]:
         """The process lives."""
         return {"status": "ok"}
 
-    @router.get("/ready", responses={503: {"description": "Starting or draining."}})
+    @_get(router, "/ready", response_model=Status, responses={503: {"model": Status, "description": NOT_READY}})
     async def ready() -> Response:
         """Work is accepted."""
         if engine.ready:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready"}, status_code=503)
 
-    @router.get("/metrics", response_class=Response)
+    @_get(router, "/metrics", response_class=Response, responses=EXPOSITION)
     async def prometheus() -> Response:
         return Response(metrics.exposition(), media_type=CONTENT_TYPE)
 
-    @router.get("/version")
+    @_get(router, "/version", response_model=Version)
     async def version() -> dict[str, str]:
         return {"version": installed_version()}
 
     return router
+
+
+Endpoint = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def _get(router: APIRouter, path: str, **documented: Any) -> Callable[[Endpoint], Endpoint]:
+    """A GET, and the HEAD beside it, which load balancers send."""
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        router.add_api_route(path, endpoint, methods=["GET"], **documented)
+        router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **documented)
+        return endpoint
+
+    return add

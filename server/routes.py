@@ -16,6 +16,8 @@ from starlette.responses import JSONResponse, Response
 
 from ..scheduler.constraint import Constraint
 from . import errors
+from .body import JsonRoute
+from .documents import REFUSALS, ChatCompletion, Completion, answered
 from .grammar import Grammars
 from .lengths import lengths, likeliest
 from .ops import ModelCard
@@ -31,9 +33,6 @@ T = TypeVar("T")
 
 LONG_CHARS = 20_000  # a longer text is encoded in a thread: the event loop has steps to plan
 CLIENT_CLOSED_REQUEST = 499
-
-# Naming 4XX also keeps FastAPI from documenting its 422, which this server never sends.
-REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": {"description": "Refused; OpenAI's error body says why."}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,10 @@ class Prompt:
 
 
 def completion_routes(backend: Backend) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS)
+    router = APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS, route_class=JsonRoute)
     card, text = backend.card, backend.text
 
-    @router.post("/chat/completions")
+    @router.post("/chat/completions", responses=answered(ChatCompletion))
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         card.check_name(body.model)
         messages = [message.for_template() for message in body.messages]
@@ -75,7 +74,7 @@ def completion_routes(backend: Backend) -> APIRouter:
         reply = ChatReply(new_envelope("chatcmpl", card.id, body.include_usage))
         return await _respond(backend, request, body, [Prompt("messages", ids)], reply)
 
-    @router.post("/completions")
+    @router.post("/completions", responses=answered(Completion))
     async def completions(body: CompletionRequest, request: Request) -> Response:
         card.check_name(body.model)
         if len(body.prompt) * body.choices > backend.settings.max_queue:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from ..scheduler.biases import Preferences
+from ..scheduler.knobs import KNOBS, Choice, Range
 from .errors import shown
 from .strict import Strict, refused
 from .unsupported import STREAM_UNSUPPORTED
@@ -48,20 +51,32 @@ def _scalar(value: object) -> object:
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Stops = Annotated[
-    list[Stop],
-    BeforeValidator(_stops, json_schema_input_type=str | list[str] | None),
-    Field(max_length=4),
-]
+FewStops = Annotated[list[Stop], Field(max_length=4)]
+Stops = Annotated[FewStops, BeforeValidator(_stops, json_schema_input_type=Stop | FewStops | None)]
 Bias = Annotated[float, Field(ge=BAN, le=100)]
 TokenId = Annotated[int, Field(ge=0, lt=INT32)]
+TokenName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})$"})]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Ranks = Annotated[int, Field(ge=0, le=20)]
-Knob = Annotated[object, PlainValidator(_scalar, json_schema_input_type=int | float | bool | str | None)]
+Knob = Annotated[object, PlainValidator(_scalar)]
+
+
+def _knob_schema(kind: Range | Choice) -> dict[str, Any]:
+    if isinstance(kind, Choice):
+        return {"enum": [None, *kind.values]}
+    number = {"type": "integer" if kind.whole else "number", "minimum": kind.low, "maximum": kind.high}
+    return {"anyOf": [number, {"enum": [None, *kind.words]}]}
 
 
 class DecoderKnobs(Strict):
-    """Typed loosely: the engine knows which decoder has which knob, and its range."""
+    """Typed loosely: the engine knows which decoder has which knob, and its range. The JSON Schema has the ranges."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler(schema)
+        properties = handler.resolve_ref_schema(found)["properties"]
+        properties |= {name: _knob_schema(kind) for name, kind in KNOBS.items()}
+        return found
 
     steps: Knob = None
     block_length: Knob = None
@@ -95,7 +110,7 @@ class SamplingFields(Strict):
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
+    logit_bias: Annotated[dict[TokenName, Bias], Field(max_length=MAX_BIASES)] | None = None
     stop: Stops = Field(default_factory=list)
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_BIASES)] | None = None
     ignore_eos: bool | None = None

@@ -6,9 +6,10 @@ import secrets
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from ..scheduler.constraint import Constraint
+from ..scheduler.decoders import METHODS
 from .errors import shown
 from .formats import FormatFields
 from .sampling import INT64, DecoderKnobs, Ranks, SamplingFields, StreamOptions
@@ -78,7 +79,7 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
     metadata: dict[str, str] | None = None
     store: bool | None = None
 
-    decoder: str | None = None
+    decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *METHODS]})] = None
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -197,8 +198,8 @@ class ChatCompletionRequest(GenerationRequest):
 def _prompts(value: object) -> list[str | list[int]]:
     """Any of the four forms as a list of prompts. Raises for an empty one."""
     prompts: list[Any] = value if isinstance(value, list) else [value]
-    if prompts and all(type(item) is int for item in prompts):
-        prompts = [prompts]
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        prompts = [value]
     kinds = {_prompt_kind(prompt) for prompt in prompts}
     if kinds not in ({"text"}, {"ids"}):
         raise refused(
@@ -216,12 +217,18 @@ def _prompt_kind(prompt: object) -> str | None:
     return None
 
 
+Text = Annotated[str, Field(min_length=1)]
+Id = Annotated[int, Field(ge=0)]
+Ids = Annotated[list[Id], Field(min_length=1)]
+Prompts = Text | Annotated[list[Text], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
+
+
 class CompletionRequest(GenerationRequest):
     unsupported = COMPLETION_UNSUPPORTED
 
     prompt: Annotated[
         list[str | list[int]],
-        PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+        PlainValidator(_prompts, json_schema_input_type=Prompts),
     ]
     logprobs: Ranks | None = None
     echo: bool | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -22,10 +22,20 @@ def _same(value: object, neutral: object) -> bool:
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
+def _document_unsupported(schema: dict[str, Any], model: type[Strict]) -> None:
+    """JSON Schema has them too, with the values that ask nothing."""
+    schema["properties"] |= {
+        name: {"enum": [None, *neutral], "description": "Not supported yet: these values ask nothing."}
+        for name, neutral in sorted(model.unsupported.items())
+    }
+
+
 class Strict(BaseModel):
     """Unknown names are errors; so are unsupported ones, unless their value asks nothing."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, frozen=True, json_schema_extra=_document_unsupported
+    )
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     @model_validator(mode="before")

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter
 from pydantic import Field, model_validator
 
+from .body import JsonRoute
+from .documents import REFUSALS, Detokenized, Tokenized
 from .ops import ModelCard
-from .routes import REFUSALS, check_token, off_loop_if_long
+from .routes import check_token, off_loop_if_long
 from .schemas import Messages, check_ending
 from .strict import Body, refused
 from .text import TextLike
@@ -57,9 +59,9 @@ class TokensToText(Body):
 
 
 def token_routes(text: TextLike, card: ModelCard) -> APIRouter:
-    router = APIRouter(tags=["tokens"], responses=REFUSALS)
+    router = APIRouter(tags=["tokens"], responses=REFUSALS, route_class=JsonRoute)
 
-    @router.post("/tokenize")
+    @router.post("/tokenize", response_model=Tokenized)
     async def tokenize(body: TextToTokens) -> dict[str, Any]:
         card.check_name(body.model or card.id)
         ids = await off_loop_if_long(body.size, lambda: body.ids(text))
@@ -70,7 +72,7 @@ def token_routes(text: TextLike, card: ModelCard) -> APIRouter:
             "token_strs": text.token_strings(ids) if body.return_token_strs else None,
         }
 
-    @router.post("/detokenize")
+    @router.post("/detokenize", response_model=Detokenized)
     async def detokenize(body: TokensToText) -> dict[str, str]:
         """Special tokens come as they are spelt."""
         card.check_name(body.model or card.id)

@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import httpx
@@ -27,6 +28,7 @@ def start_server(*flags: str) -> Server:
     """Port 0: the system chooses, and the log tells."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "asynclane.server", "serve", "--port", "0", *flags],
+        stdout=subprocess.DEVNULL,  # the access log
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -62,3 +64,21 @@ def server() -> Iterator[Server]:
         yield server
     finally:
         stop_server(server)
+
+
+def gauge(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(f"asynclane_{name} ")))
+
+
+def aborted(url: str) -> float:
+    """No line yet means none."""
+    found = re.search(r'requests_total{outcome="aborted"} (\S+)', httpx.get(f"{url}/metrics").text)
+    return float(found.group(1)) if found else 0.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -19,29 +19,53 @@ DECODERS: tuple[dict[str, Any], ...] = ({}, {"decoder": "fast-dllm"}, {"decoder"
 
 
 def random_request(r: random.Random) -> tuple[bool, str, dict[str, Any]]:
-    """Whether it is a chat, the prompt, and options: short answers by every decoder, sampled or not."""
+    """Whether it is a chat, the prompt, and options: short answers by every decoder, with any parameters or none."""
+    chat = r.random() < 0.5
     options: dict[str, Any] = {"max_tokens": r.randint(1, 8), **r.choice(DECODERS)}
     if r.random() < 0.5:
         options |= {"temperature": r.choice([0.5, 1.0, 2.0]), "seed": r.randrange(1000), "top_p": r.choice([0.5, 1.0])}
+        options |= r.choice([{}, {"top_k": r.choice([1, 20])}, {"min_p": 0.1}])
     if r.random() < 0.3:
         options["stop"] = r.choice([".", " the", "a", ["e", "\n"]])
-    if r.random() < 0.1:
+    elif r.random() < 0.3:
+        options["min_tokens"] = r.randint(1, options["max_tokens"])
+    if r.random() < 0.2:
         options["n"] = 2
-    return r.random() < 0.5, " ".join(r.choices(WORDS, k=r.randint(1, 8))), options
+    if r.random() < 0.3:
+        options |= {"presence_penalty": r.uniform(-2, 2), "frequency_penalty": r.uniform(-2, 2)}
+    if r.random() < 0.2:
+        options["logit_bias"] = {str(r.randrange(6, 1400)): r.choice([-100, -5, 5]) for _ in range(8)}
+    if r.random() < 0.3:
+        options["stop_token_ids"] = [r.randrange(6, 1400) for _ in range(40)]
+    if r.random() < 0.1:
+        options["ignore_eos"] = True
+    if r.random() < 0.4:
+        options |= {"logprobs": True, "top_logprobs": r.randint(0, 3)} if chat else {"logprobs": r.randint(0, 3)}
+    return chat, " ".join(r.choices(WORDS, k=r.randint(1, 8))), options
 
 
-async def joined(stream: AsyncStream) -> tuple[dict[int, str], dict[int, str | None], Usage | None]:
-    texts: dict[int, str] = {}
-    ends: dict[int, str | None] = {}
+Told = tuple[str, list[Any], str | None]  # a choice's text, its scores, and why it ended
+
+
+def scores_of(choice: Any) -> list[Any]:
+    """One entry for each token, in either endpoint's form."""
+    if choice.logprobs is None:
+        return []
+    chat: list[Any] | None = choice.logprobs.get("content")
+    return list(zip(*choice.logprobs.values(), strict=True)) if chat is None else chat
+
+
+async def joined(stream: AsyncStream) -> tuple[dict[int, Told], Usage | None]:
+    told: dict[int, Told] = {}
     async with stream:
         async for delta in stream:
             assert delta.text.encode().decode() == delta.text  # no half of a surrogate pair
-            texts[delta.index] = texts.get(delta.index, "") + delta.text
-            ends[delta.index] = delta.finish_reason or ends.get(delta.index)
-    return texts, ends, stream.usage
+            text, scores, end = told.get(delta.index, ("", [], None))
+            told[delta.index] = (text + delta.text, scores + scores_of(delta), delta.finish_reason or end)
+    return told, stream.usage
 
 
-def test_deltas_join_to_the_whole_text_for_200_random_requests(server: Server) -> None:
+def test_deltas_join_to_the_whole_answer_for_200_random_requests(server: Server) -> None:
     r = random.Random(20)
     requests = [random_request(r) for _ in range(REQUESTS)]
 
@@ -51,17 +75,16 @@ def test_deltas_join_to_the_whole_text_for_200_random_requests(server: Server) -
         messages: Any = [{"role": "user", "content": prompt}]
         async with limit:
             if chat:
-                texts, ends, usage = await joined(client.stream_chat(messages, **options))
+                told, usage = await joined(client.stream_chat(messages, **options))
                 whole = await client.chat(messages, **options)
             else:
-                texts, ends, usage = await joined(client.stream_complete(prompt, **options))
+                told, usage = await joined(client.stream_complete(prompt, **options))
                 whole = await client.complete(prompt, **options)
-        assert texts == {choice.index: choice.text for choice in whole.choices}, options
-        assert ends == {choice.index: choice.finish_reason for choice in whole.choices}, options
+        assert told == {c.index: (c.text, scores_of(c), c.finish_reason) for c in whole.choices}, options
         assert usage is not None
         assert whole.usage is not None
         assert usage.completion_tokens == whole.usage.completion_tokens
-        return sum(map(len, texts.values()))
+        return sum(len(text) for text, _, _ in told.values())
 
     async def all_of_them() -> list[int]:
         limit = asyncio.Semaphore(AT_ONCE)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from .conftest import Server, start_server, stop_server
+from .conftest import Server, aborted, gauge, start_server, stop_server, wait_for
 
 PARIS = "What is the capital of France?"
 TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"
@@ -214,24 +211,6 @@ def test_many_clients_at_once_each_get_their_own_answer(server: Server, client: 
         return [answer.choices[0].message.content for answer in answers]
 
     assert asyncio.run(ask_all()) == [alone[question] for question in questions]
-
-
-def gauge(url: str, name: str) -> float:
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return float(next(line.split()[-1] for line in lines if line.startswith(f"asynclane_{name} ")))
-
-
-def aborted(url: str) -> float:
-    """No line yet means none."""
-    found = re.search(r'requests_total{outcome="aborted"} (\S+)', httpx.get(f"{url}/metrics").text)
-    return float(found.group(1)) if found else 0.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_client_that_hangs_up_frees_its_pages(server: Server) -> None:

@@ -181,6 +181,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [[]]}, "prompt"),
     ({"prompt": ["a", ""]}, "prompt"),
     ({"prompt": ["a", 5]}, "prompt"),
+    ({"prompt": 6}, "prompt"),
     ({"prompt": [True]}, "prompt"),
     ({"prompt": [1.0]}, "prompt"),
     ({"prompt": {"text": "a"}}, "prompt"),

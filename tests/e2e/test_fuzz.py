@@ -1,0 +1,15 @@
+"""Bodies drawn at random from the server's own document, good ones and bad ones."""
+
+from __future__ import annotations
+
+from .conftest import Server
+from .fuzz import fuzz
+
+SEED, EXAMPLES = 7, 25
+
+
+def test_whatever_is_sent_gets_what_the_openapi_document_promises(server: Server) -> None:
+    """`make fuzz` does the same for longer."""
+    flags = ["--phases", "fuzzing", "--max-examples", str(EXAMPLES), "--workers", "4"]
+    done = fuzz(server.url, SEED, *flags, "--no-shrink")
+    assert done.returncode == 0, done.stdout
