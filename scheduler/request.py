@@ -16,6 +16,7 @@ from .decoders import Decoder
 from .digest import View
 from .families import Shared
 from .frames import Computed, Frame, Recorder
+from .knobs import KnobError
 from .policies.base import ABSENT, LaneFacts
 from .rows import Holding, Isolated, Layout, Together
 from .scores import Scorebook
@@ -112,6 +113,9 @@ class Sequence:
 
     @classmethod
     def of(cls, request: Request, vocabulary: Vocabulary) -> Sequence:
+        """Raises `KnobError` if the decoder cannot do what else is asked."""
+        if request.decoder.branches and len(request.suffix):
+            raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
         policy, mask_id = request.decoder.policy, vocabulary.mask_id
         tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id)
         stable_steps = policy.stable_steps

@@ -186,9 +186,8 @@ class Scheduler:
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
         decoder, pages_for = request.decoder, self.limits.pages_for
-        return 1 + decoder.branches, pages_for(request.length) + decoder.branches * pages_for(
-            self._branch_tokens(request)
-        )
+        own = pages_for(request.length)
+        return 1 + decoder.branches, own + decoder.branches * pages_for(self._branch_tokens(request))
 
     def _branch_tokens(self, request: Request) -> int:
         """Positions of an isolated lane's row, at most: it begins with a page."""
@@ -199,8 +198,6 @@ class Scheduler:
         branches = request.decoder.branches
         if not branches:
             return
-        if len(request.suffix):
-            raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
         slots, pages = self._needs(request)
         tokens = len(request.prompt) + request.max_tokens + branches * self._branch_tokens(request)
         limits = self.limits
