@@ -10,6 +10,7 @@ SEED, EXAMPLES = 7, 25
 
 def test_whatever_is_sent_gets_what_the_openapi_document_promises(server: Server) -> None:
     """`make fuzz` does the same for longer."""
-    flags = ["--phases", "fuzzing", "--max-examples", str(EXAMPLES), "--workers", "4"]
+    # One worker: Python 3.11 loses count of its recursion when several threads parse source, as hypothesis does.
+    flags = ["--phases", "fuzzing", "--max-examples", str(EXAMPLES), "--workers", "1"]
     done = fuzz(server.url, SEED, *flags, "--no-shrink")
     assert done.returncode == 0, done.stdout
