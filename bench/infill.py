@@ -92,11 +92,7 @@ def measure(way: str, gaps: Sequence[Hole], fill: Callable[[Sequence[Hole]], lis
     found = fill(gaps)
     whole = way != WITHOUT
     texts = [answer.text if whole else gap.cut(answer.text) for gap, answer in zip(gaps, found, strict=True)]
-    usage = Usage(
-        completion_tokens=sum(answer.usage.completion_tokens for answer in found),
-        forwards=sum(answer.usage.forwards for answer in found),
-        computed_tokens=sum(answer.usage.computed_tokens for answer in found),
-    )
+    usage = Usage.total(answer.usage for answer in found)
     right = sum(gap.filled(text) for gap, text in zip(gaps, texts, strict=True))
     return Filled(gaps[0].kind, way, right, len(gaps), usage)
 

@@ -62,6 +62,13 @@ class Options(Knobs, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[str, float]
+    min_tokens: int
+    ignore_eos: bool
+    response_format: Mapping[str, Any]
+    structured_outputs: Mapping[str, Any]
+    guided_json: Mapping[str, Any] | str
+    guided_regex: str
+    guided_choice: Sequence[str]
     user: str
     metadata: Mapping[str, str]
     store: bool
@@ -71,8 +78,9 @@ class ChatOptions(Options, total=False):
     max_completion_tokens: int
     logprobs: bool
     top_logprobs: int
-    response_format: Mapping[str, Any]
-    tools: Sequence[Mapping[str, Any]]
+    continue_final_message: bool
+    add_generation_prompt: bool
+    tools: Sequence[Mapping[str, Any]]  # these two for other servers
     tool_choice: str | Mapping[str, Any]
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..scheduler.contract import Bias, Row, StepPlan
+from ..scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
 
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
-MOST_RANKS = 20  # likeliest tokens of a position that anybody may ask for
 
 
 @dataclass(frozen=True, slots=True)

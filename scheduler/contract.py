@@ -29,6 +29,7 @@ class Sampling:
 
 
 GREEDY = Sampling()
+MOST_RANKS = 20  # likeliest tokens of a position that a row may ask for
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
@@ -104,7 +105,7 @@ class JsonRequest(Request):
 def parse(body: bytes) -> Any:
     """Raises `InvalidValue`, and `JSONDecodeError`, which FastAPI makes an error with its place."""
     try:
-        return json.loads(body.decode("utf-8-sig"), object_pairs_hook=_once)
+        return json.loads(body.decode("utf-8-sig"), object_pairs_hook=once)
     except UnicodeDecodeError as error:
         raise InvalidValue(None, f"the body is not UTF-8 at byte {error.start}", code="invalid_json") from None
     except RecursionError:
@@ -115,11 +116,10 @@ def parse(body: bytes) -> Any:
         raise InvalidValue(None, f"the body cannot be read: {error}", code="invalid_json") from None
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Which of two values was meant, nobody can know."""
+def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Which of two values was meant, nobody can know. Raises `InvalidValue`."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise InvalidValue(name, f"{shown(name)} is given more than once", code="duplicate_parameter")
     return found

@@ -272,7 +272,6 @@ class EngineAnswer:
     def _usage(self) -> Usage:
         sequence, tree = self.sequence, self.sequence.tree
         return Usage(
-            prompt_tokens=sequence.prompt_length + len(sequence.request.suffix),
             completion_tokens=len(self.token_ids),
             forwards=sequence.steps,
             computed_tokens=sequence.computed_tokens,

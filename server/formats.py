@@ -8,8 +8,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
-from .errors import shown
-from .grammar import GrammarError, Wanted, schema_text
+from .body import once
+from .errors import InvalidValue, shown
+from .grammar import Wanted
+from .jsonschemas import GrammarError, schema_text
 from .strict import Strict, refused
 from .unsupported import STRUCTURED_UNSUPPORTED
 
@@ -20,7 +22,9 @@ def _schema(value: object) -> str:
     """A schema as an object or, as vLLM takes it, as JSON text."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value, object_pairs_hook=once)
+        except InvalidValue as error:
+            raise refused(None, f"{error.message}: in a schema, too") from None
         except (ValueError, RecursionError):
             raise refused(None, f"must be a JSON schema, not {shown(value)}") from None
     try:

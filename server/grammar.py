@@ -8,20 +8,20 @@ as models have read it most; free whitespace would only be a way to ramble.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..scheduler.constraint import Constraint
 from ..scheduler.contract import Ints
 from .errors import InvalidValue
+from .jsonschemas import GrammarError, check_schema, json_grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -31,17 +31,13 @@ MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_COMPILE_S = 2.0  # of a processor
 MAX_STEP_S = 0.2  # of a processor: what a step costs is paid on the event loop
 KEPT = 128  # compiled grammars
+NO_TEXT = "no text can be so"
 SHOWN_CHARS = 300  # of a reason: it quotes what was given
-CLOSERS = ('"', "}", "]", "0", "1", "e")  # in this order: what ends strings, objects and arrays, and is a short value
+# In this order: what ends strings, objects and arrays, what goes on behind a value, and is a short value. A comma
+# stands before digits, so that a number ends where another value must follow.
+CLOSERS = ('"', "}", "]", ",", ":", "0", "1", "e")
 SPARE = 32  # positions before the end of an answer's room, and twice its shortest way, where it begins to watch out
-LONGEST_END = 512  # tokens within which an end is looked for
-JSON_OPTIONS: dict[str, Any] = {
-    "whitespace_flexible": False,
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "lenient": False,
-    "coerce_one_of": False,
-}
+LONGEST_END = 256  # tokens within which an end is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +53,6 @@ class Wanted:
     def choice(cls, param: str, texts: Sequence[str]) -> Wanted:
         """One of some texts."""
         return cls(param, regex="|".join("".join(f"\\x{{{ord(letter):x}}}" for letter in text) for text in texts))
-
-
-class GrammarError(ValueError):
-    """A schema or an expression that cannot be held to, with a message for the client."""
 
 
 class HasVocabulary(Protocol):
@@ -108,18 +100,20 @@ class Grammars:
         chars = len(wanted.schema or wanted.regex or "")
         if chars > MAX_CHARS:
             raise GrammarError(f"{chars} characters are more than {MAX_CHARS}")
+        tokenizer, closers = self._tokenizer, tuple(self._closers)  # made once, at no schema's expense
         started = time.thread_time()
-        tokenizer = self._tokenizer
         try:
             if wanted.schema is None:
                 grammar = LLMatcher.grammar_from_lark(f"start: /{_lark(wanted.regex or '')}/")
             else:
-                grammar = LLMatcher.grammar_from_json_schema(wanted.schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
+                check_schema(wanted.schema, tokenizer)
+                grammar = json_grammar(wanted.schema)
+        except GrammarError:
+            raise
         except ValueError as error:
             raise GrammarError(str(error)) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
-        compiled = Grammar(matcher, tuple(self._closers))
-        compiled.probe()
+        compiled = probed(matcher, closers)
         taken = time.thread_time() - started
         if taken > MAX_COMPILE_S:
             raise GrammarError(f"it took {taken:.1f} s to compile, the limit is {MAX_COMPILE_S} s")
@@ -142,28 +136,30 @@ class Grammars:
         return [pieces.index(closer) for closer in CLOSERS if closer in pieces]
 
 
+@dataclass(frozen=True, slots=True)
 class Grammar:
-    """A compiled grammar, before its first token. `closers` are tried first on the way to an end."""
+    """A compiled grammar, before its first token. `closers` are tried first on the way to an end, which is `shortest`
+    tokens away."""
 
-    def __init__(self, matcher: LLMatcher, closers: tuple[int, ...]) -> None:
-        self.matcher = matcher
-        self.closers = closers
-        self.shortest = 0
+    matcher: LLMatcher
+    closers: tuple[int, ...]
+    shortest: int
 
-    def probe(self) -> None:
-        """Takes the first steps, so that what is too large for them fails here. Raises `GrammarError`."""
-        trial, started = self.matcher.deep_copy(), time.thread_time()
-        words_of(trial)
-        trial.compute_ff_tokens()
-        taken = time.thread_time() - started
-        problem = problem_of(self.matcher) or problem_of(trial)
-        if taken > MAX_STEP_S:
-            problem = problem or f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s"
-        way = None if problem else shortest_end(trial, self.closers, LONGEST_END)
-        problem = problem or problem_of(trial)
-        if problem:
-            raise GrammarError(problem)
-        self.shortest = LONGEST_END if way is None else len(way)
+
+def probed(matcher: LLMatcher, closers: tuple[int, ...]) -> Grammar:
+    """Takes the first steps, so that what is too large for them fails here. Raises `GrammarError`."""
+    trial, started = matcher.deep_copy(), time.thread_time()
+    words_of(trial)
+    trial.compute_ff_tokens()
+    taken = time.thread_time() - started
+    problem = problem_of(matcher) or problem_of(trial)
+    if taken > MAX_STEP_S:
+        problem = problem or f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s"
+    way = None if problem else shortest_end(trial, closers, LONGEST_END)
+    problem = problem or problem_of(trial)
+    if problem:
+        raise GrammarError(problem)
+    return Grammar(matcher, closers, LONGEST_END if way is None else len(way))
 
 
 class Spoken:
@@ -175,9 +171,8 @@ class Spoken:
         self.closing = False
         self._matcher = grammar.matcher.deep_copy()
         self._closers = grammar.closers
-        self._look_at = (
-            2 * grammar.shortest + SPARE
-        )  # with so much room left, there must be a way to an end behind a token
+        # With so much room left, there must be a way to an end behind a token.
+        self._look_at = 2 * grammar.shortest + SPARE
         self._way: list[int] | None = None  # to an end from here, if it is known
 
     @property
@@ -239,14 +234,17 @@ def problem_of(matcher: LLMatcher) -> str:
     """Why a matcher cannot go on, empty if it can."""
     if matcher.is_error():
         reason = " ".join(matcher.get_error().split("<state>")[0].split()) or "it is too complex"
+        if "NoExtensionBias" in reason:
+            return NO_TEXT
         return reason if len(reason) <= SHOWN_CHARS else reason[:SHOWN_CHARS] + "..."
     if matcher.is_stopped() and not matcher.is_accepting():
-        return "no text can be so"
+        return NO_TEXT
     return ""
 
 
 def shortest_end(trial: LLMatcher, closers: Sequence[int], limit: int) -> list[int] | None:
-    """Tokens that lead `trial` to an end, a short way if not the shortest; None if `limit` are not enough."""
+    """Tokens that lead `trial` to an end, a short way if not the shortest; None if there is none of up to `limit`, or
+    none is found: it does not search, so a string that must hold some letter later does not get there."""
     way: list[int] = []
     while not trial.is_accepting():
         tokens = trial.compute_ff_tokens()
@@ -267,15 +265,3 @@ def _first(words: Ints) -> list[int]:
         return []
     word = int(words[some[0]]) & 0xFFFFFFFF
     return [int(some[0]) * 32 + (word & -word).bit_length() - 1]
-
-
-def schema_text(schema: object) -> str:
-    """A schema as JSON; the order of its properties is that of the answer's. Raises `GrammarError`."""
-    if schema is True:
-        return "{}"
-    if not isinstance(schema, dict):
-        raise GrammarError("a schema is an object")
-    try:
-        return json.dumps(schema, ensure_ascii=False)
-    except RecursionError:
-        raise GrammarError("it nests too deep") from None

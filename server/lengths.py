@@ -19,23 +19,12 @@ LENGTHS = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 def lengths(room: int, least: int) -> list[int]:
     """What to try for an answer of `least` to `room` tokens."""
     fitting = [length for length in LENGTHS if least <= length <= room]
-    return fitting or [max(1, min(least, room))]
+    return fitting or [max(least, min(room, LENGTHS[0]))]
 
 
 def likeliest(tries: Sequence[Finished]) -> Finished:
     """The one whose tokens have the highest mean log-probability, with the cost of all. It was cut at no limit: it ends
     where the suffix begins."""
-    if len(tries) == 1:
-        return tries[0]
     best = max(tries, key=lambda choice: mean_logprob(choice.scores or ()))
-    usages = [choice.usage for choice in tries]
-    cost = Usage(
-        prompt_tokens=best.usage.prompt_tokens,
-        completion_tokens=best.usage.completion_tokens,
-        forwards=sum(usage.forwards for usage in usages),
-        computed_tokens=sum(usage.computed_tokens for usage in usages),
-        lanes=sum(usage.lanes for usage in usages),
-        forks=sum(usage.forks for usage in usages),
-        refreshes=sum(usage.refreshes for usage in usages),
-    )
-    return replace(best, finish=Finish.STOP, usage=cost)
+    cost = Usage.total(choice.usage for choice in tries)
+    return replace(best, finish=Finish.STOP, usage=replace(cost, completion_tokens=best.usage.completion_tokens))

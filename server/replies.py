@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from .lanes import LaneEvent
@@ -176,16 +176,11 @@ def usage_chunk(reply: Reply, usage: Json) -> Json:
 def usage_json(prompt_tokens: int, usages: Sequence[Usage]) -> Json:
     """A prompt counts once, however many choices it has; answers and what they cost add up, those of `best_of` that
     were not chosen, too."""
-    completion_tokens = sum(usage.completion_tokens for usage in usages)
+    usage = asdict(Usage.total(usages))
+    completion_tokens = usage.pop("completion_tokens")
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "completion_tokens_details": {
-            "forwards": sum(usage.forwards for usage in usages),
-            "computed_tokens": sum(usage.computed_tokens for usage in usages),
-            "lanes": sum(usage.lanes for usage in usages),
-            "forks": sum(usage.forks for usage in usages),
-            "refreshes": sum(usage.refreshes for usage in usages),
-        },
+        "completion_tokens_details": usage,
     }

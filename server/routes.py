@@ -68,6 +68,7 @@ def completion_routes(backend: Backend) -> APIRouter:
     @router.post("/chat/completions", responses=answered(ChatCompletion))
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         card.check_name(body.model)
+        _check_room(backend, body, 1)
         messages = [message.for_template() for message in body.messages]
         size = sum(len(message["content"]) for message in messages)
         ids = await off_loop_if_long(size, lambda: text.encode_chat(messages))
@@ -77,12 +78,7 @@ def completion_routes(backend: Backend) -> APIRouter:
     @router.post("/completions", responses=answered(Completion))
     async def completions(body: CompletionRequest, request: Request) -> Response:
         card.check_name(body.model)
-        if len(body.prompt) * body.choices > backend.settings.max_queue:
-            raise errors.InvalidValue(
-                "prompt",
-                f"{len(body.prompt)} prompts with {body.choices} choices each are more than"
-                f" {backend.settings.max_queue} answers, which is all that may wait here at once",
-            )
+        _check_room(backend, body, len(body.prompt))
         behind = body.suffix or ""
         suffix = tuple(await off_loop_if_long(len(behind), lambda: text.encode(behind, specials=False)))
         prompts = [replace(await _read_prompt(text, prompt, bool(body.echo)), suffix=suffix) for prompt in body.prompt]
@@ -92,8 +88,18 @@ def completion_routes(backend: Backend) -> APIRouter:
     return router
 
 
-async def off_loop_if_long(size: int, encode: Callable[[], T]) -> T:
-    return await asyncio.to_thread(encode) if size > LONG_CHARS else encode()
+def _check_room(backend: Backend, body: GenerationRequest, prompts: int) -> None:
+    """Raises `InvalidValue` for more answers than may ever wait."""
+    limit = backend.settings.max_queue
+    if prompts * body.choices > limit:
+        param = "prompt" if prompts > 1 else "n" if body.choices == body.kept else "best_of"
+        each = f"{prompts} prompts with {body.choices} choices each" if prompts > 1 else f"{body.choices} choices"
+        raise errors.InvalidValue(param, f"{each} are more than the {limit} answers that may wait here at once")
+
+
+async def off_loop_if_long(size: int, work: Callable[[], T]) -> T:
+    """What `work` makes of so many characters or tokens, in a thread if it would keep the engine waiting."""
+    return await asyncio.to_thread(work) if size > LONG_CHARS else work()
 
 
 async def _read_prompt(text: TextLike, prompt: str | list[int], echo: bool) -> Prompt:
@@ -102,7 +108,8 @@ async def _read_prompt(text: TextLike, prompt: str | list[int], echo: bool) -> P
         return Prompt("prompt", ids, prompt if echo else "")
     for token in (min(prompt), max(prompt)):
         check_token(text, "prompt", token)
-    return Prompt("prompt", prompt, text.decode(prompt) if echo else "")
+    told = await off_loop_if_long(len(prompt), lambda: text.decode(prompt)) if echo else ""
+    return Prompt("prompt", prompt, told)
 
 
 def check_token(text: TextLike, param: str, token: int) -> None:
@@ -127,9 +134,9 @@ def _wishes(
         behind = len(prompt.suffix)
         raise errors.ContextLengthExceeded(limit, len(prompt.ids), asked, suffix_tokens=behind, param=prompt.param)
     max_tokens = asked or min(limit - length, backend.settings.default_max_tokens)
-    # Seeds count up within a prompt, so that its answers do not depend on the prompts beside it.
     if (body.min_tokens or 0) > max_tokens:
         raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
+    # Seeds count up within a prompt, so that its answers do not depend on the prompts beside it.
     seed = body.draw_seed()
     tried = lengths(max_tokens, body.min_tokens or 0) if body.tries_lengths else [max_tokens]
     families = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
@@ -145,14 +152,11 @@ def _wishes(
 async def _respond(
     backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
 ) -> Response:
-    limit = backend.settings.max_queue
-    if body.choices > limit:
-        param = "n" if body.choices == body.kept else "best_of"
-        raise errors.InvalidValue(param, f"{body.choices} choices are more than the {limit} answers that may wait here")
     _check_answer_tokens(backend.text, body)
     constraint = None if body.wanted is None else await backend.grammars.constraints(body.wanted)
     asked = [(prompt, tries) for prompt in prompts for tries in _wishes(backend, body, prompt, constraint)]
     wishes = [(prompt, options) for prompt, tries in asked for options in tries]
+    limit = backend.settings.max_queue
     if len(wishes) > limit:
         what = f"{len(asked)} choices in several lengths are {len(wishes)} answers, of which {limit} may wait here"
         raise errors.InvalidValue("suffix", f"{what}: give max_tokens, or ask for fewer")
@@ -169,7 +173,8 @@ async def _respond(
             tried = iter(await until_gone(request.receive, _collect(answers, echoes)))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-    finished = [likeliest(list(islice(tried, len(tries)))) for _, tries in asked]
+    groups = [list(islice(tried, len(tries))) for _, tries in asked]
+    finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
     choices = [
         choice if body.shows_scores else replace(choice, scores=None)
         for start in range(0, len(finished), body.choices)

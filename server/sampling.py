@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from ..scheduler.biases import Preferences
+from ..scheduler.contract import MOST_RANKS
 from ..scheduler.knobs import KNOBS, Choice, Range
 from .errors import shown
 from .strict import Strict, refused
@@ -57,7 +58,7 @@ Bias = Annotated[float, Field(ge=BAN, le=100)]
 TokenId = Annotated[int, Field(ge=0, lt=INT32)]
 TokenName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})$"})]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Ranks = Annotated[int, Field(ge=0, le=20)]
+Ranks = Annotated[int, Field(ge=0, le=MOST_RANKS)]
 Knob = Annotated[object, PlainValidator(_scalar)]
 
 

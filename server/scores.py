@@ -67,7 +67,9 @@ class ScoreReader:
                 step=step,
                 offset=place.start,
                 ranked=tuple(
-                    (self._token(other), _finite(chance)) for other, chance in zip(ranked, chances, strict=True)
+                    (self._token(other), _finite(chance))
+                    for other, chance in zip(ranked, chances, strict=True)
+                    if chance != -math.inf  # what could not come is no alternative
                 ),
             )
             for token, place, logprob, step, ranked, chances in columns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
 
@@ -53,13 +53,17 @@ class Usage:
     """Answer tokens (end token not counted) and what they cost: model calls, positions computed, lanes, forks and
     refreshes of this request."""
 
-    prompt_tokens: int = 0
     completion_tokens: int = 0
     forwards: int = 0
     computed_tokens: int = 0
     lanes: int = 0
     forks: int = 0
     refreshes: int = 0
+
+    @classmethod
+    def total(cls, usages: Iterable[Usage]) -> Usage:
+        """Of several answers."""
+        return cls(*(sum(column) for column in zip(*map(astuple, usages), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,19 +65,23 @@ def token_routes(text: TextLike, card: ModelCard) -> APIRouter:
     async def tokenize(body: TextToTokens) -> dict[str, Any]:
         card.check_name(body.model or card.id)
         ids = await off_loop_if_long(body.size, lambda: body.ids(text))
+        strings = None
+        if body.return_token_strs:
+            strings = await off_loop_if_long(len(ids), lambda: text.token_strings(ids))
         return {
             "count": len(ids),
             "max_model_len": card.max_model_len,
             "tokens": ids,
-            "token_strs": text.token_strings(ids) if body.return_token_strs else None,
+            "token_strs": strings,
         }
 
     @router.post("/detokenize", response_model=Detokenized)
     async def detokenize(body: TokensToText) -> dict[str, str]:
         """Special tokens come as they are spelt."""
         card.check_name(body.model or card.id)
-        for at, token in enumerate(body.tokens):
-            check_token(text, f"tokens.{at}", token)
-        return {"prompt": text.decode(body.tokens, specials=True)}
+        if body.tokens and max(body.tokens) >= text.vocab_size:
+            at = next(at for at, token in enumerate(body.tokens) if token >= text.vocab_size)
+            check_token(text, f"tokens.{at}", body.tokens[at])
+        return {"prompt": await off_loop_if_long(len(body.tokens), lambda: text.decode(body.tokens, specials=True))}
 
     return router

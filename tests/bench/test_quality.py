@@ -52,7 +52,7 @@ class FakeOffline:
         ]
 
     def answer(self, text: str, wrong: bool) -> FakeAnswer:
-        usage = Usage(prompt_tokens=50, completion_tokens=39, forwards=10, computed_tokens=400)
+        usage = Usage(completion_tokens=39, forwards=10, computed_tokens=400)
         return FakeAnswer("?" if wrong else text, tuple(range(39)), Finish.LENGTH if wrong else Finish.STOP, usage)
 
 

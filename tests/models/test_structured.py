@@ -21,6 +21,7 @@ from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.request import Outcome, Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.grammar import Grammars, Wanted
+from asynclane.server.scores import Place, ScoreReader
 from asynclane.server.text import Text
 
 from ..driver import MODEL, Ask, run
@@ -148,6 +149,8 @@ def test_a_forced_token_has_probability_one(runner: Runner, vocabulary: Vocabula
     assert scored.logprobs[0] == 0
     assert scored.logprobs[-1] < 0
     assert scored.ranked[0, 0] == answer.canvas[0]
+    read = ScoreReader(answer.scorebook, TEXT).read(answer.canvas.tolist(), [Place(0, 1)])
+    assert len(read[0].ranked) == 1, "what could not come is no alternative"
 
 
 @pytest.mark.parametrize("knobs", [{"siblings": "isolated"}, {"early_stop": False}], ids=str)

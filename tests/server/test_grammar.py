@@ -150,3 +150,81 @@ RAMBLE = {
     },
     "required": ["text", "list"],
 }
+
+
+INTEGER = {"type": "integer"}
+
+
+def integers(*names: str) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": dict.fromkeys(names, INTEGER),
+        "required": list(names),
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        integers("eggs", "found", "total", "left", "days"),
+        {"type": "array", "items": INTEGER, "minItems": 2},
+        {"type": "array", "prefixItems": [INTEGER, {"const": "x"}], "items": False, "minItems": 2},
+        {"type": "object", "properties": {"a": {"type": "number"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"]},
+    ],
+    ids=["object", "array", "tuple", "number"],
+)
+async def test_an_answer_is_closed_only_when_its_room_is_used(grammars: Grammars, text: Text, schema: object) -> None:
+    """Numbers that would go on for ever, each digit followed by another, are cut at the end and not at the start."""
+    made = await constraint(grammars, schema=json.dumps(schema))
+    room, (one,) = 60, text.encode("1", specials=False)
+    said: list[int] = []
+    while not made.finished and len(said) < room:
+        forced = made.forced(room - len(said))
+        for token in forced:
+            assert made.accept(token, room - len(said))
+            said.append(token)
+        if made.finished or forced:
+            continue
+        allowed = tokens_of(made.allowed())
+        token = one if one in allowed else min(allowed - set(text.end_ids))
+        if made.accept(token, room - len(said)):
+            said.append(token)
+    json.loads(text.decode(said))
+    assert not made.closing or len(said) > room * 0.8
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.001}, "exclusiveMinimum 0 cannot be enforced"),
+        ({"type": "array", "items": {"type": "number", "exclusiveMinimum": 5, "maximum": 5.000001}}, "exclusiveMin"),
+        ({"type": "object", "minProperties": 2}, "minProperties above 1 cannot be enforced"),
+        ({"type": "array", "x-guidance": {"whitespace_flexible": True}}, "x-guidance is not a keyword here"),
+        ({"$ref": "#"}, "no text can be so"),
+    ],
+)
+async def test_what_would_be_held_to_otherwise_than_it_is_meant_is_refused(
+    grammars: Grammars, schema: object, message: str
+) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        await constraint(grammars, schema=json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "number", "exclusiveMinimum": 0},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 3},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "properties": {"x-guidance": INTEGER, "minProperties": INTEGER},
+            "required": ["x-guidance", "minProperties"],
+        },
+        {"const": {"minProperties": 5}},
+    ],
+)
+async def test_bounds_and_names_that_are_fine_are_taken(grammars: Grammars, schema: object) -> None:
+    assert await constraint(grammars, schema=json.dumps(schema))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from asynclane.clients import calls
 from asynclane.scheduler import knobs
-from asynclane.server.schemas import DecoderKnobs
+from asynclane.server.schemas import ChatCompletionRequest, CompletionRequest, DecoderKnobs
 from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
 
 from .conftest import CHAT, COMPLETION, error_of
@@ -358,6 +359,35 @@ async def test_an_earlier_answer_can_be_sent_back_as_sdks_dump_it(api: Any) -> N
     async with api() as client:
         response = await client.chat(messages=[USER, said, USER])
     assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(
+    ("options", "body"), [(calls.ChatOptions, ChatCompletionRequest), (calls.CompletionOptions, CompletionRequest)]
+)
+def test_the_client_has_a_type_for_every_parameter(options: Any, body: Any) -> None:
+    """But for those that its calls set themselves, and tools, which other servers know."""
+    own = {"model", "messages", "prompt", "stream", "stream_options"}
+    ours = set(body.model_fields) - own
+    assert ours == set(options.__optional_keys__) - {"tools", "tool_choice"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"n": 9}, "n"), ({"n": 1, "best_of": 9}, "best_of"), ({"n": 5, "prompt": ["a", "b"]}, "prompt")],
+)
+async def test_more_answers_than_may_wait_are_refused_by_what_asks_for_them(api: Any, body: Any, param: str) -> None:
+    async with api(max_queue=8) as client:
+        response = await client.complete(**{"prompt": "a", **body})
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+async def test_a_name_given_twice_in_a_schema_as_text_is_refused(api: Any) -> None:
+    async with api() as client:
+        response = await client.chat(guided_json='{"type": "boolean", "type": "integer"}')
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "guided_json"
+    assert "more than once" in error_of(response)["message"]
 
 
 def test_the_knobs_of_the_api_are_those_of_the_scheduler() -> None:

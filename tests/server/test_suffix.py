@@ -94,6 +94,12 @@ async def test_a_middle_of_a_chosen_length_was_not_cut_and_one_of_max_tokens_has
     assert (asked["text"], asked["finish_reason"]) == ("12/0", "length")
 
 
+async def test_a_middle_for_which_one_length_is_left_to_try_was_not_cut_either(api: Any) -> None:
+    async with api(Tries()) as client:
+        chosen = (await client.complete(suffix=" end", min_tokens=LENGTHS[-1])).json()["choices"][0]
+    assert (chosen["text"], chosen["finish_reason"]) == (f"{LENGTHS[-1]}/0", "stop")
+
+
 @pytest.mark.parametrize(
     ("prompt", "least", "tried"),
     [
@@ -102,6 +108,7 @@ async def test_a_middle_of_a_chosen_length_was_not_cut_and_one_of_max_tokens_has
         (1, 100, [100]),
         (CONTEXT - 11, 0, [length for length in LENGTHS if length <= 10]),
         (CONTEXT - 2, 0, [1]),
+        (CONTEXT - 4, 0, [3]),
     ],
 )
 async def test_only_lengths_that_may_be_and_fit_are_tried(api: Any, prompt: int, least: int, tried: list[int]) -> None:
