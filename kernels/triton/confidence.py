@@ -21,6 +21,7 @@ from .sampling import LOG2E, LOWEST, NO_ID, draw
 LN2 = tl.constexpr(0.6931471805599453)
 LANES = 1024  # columns of a block; each thread's share of a row of a block is one wide load
 DEPTH = 1  # rows of a block
+WARPS = 4
 REGISTERS = 64  # of a thread, so that eight programs share a multiprocessor
 DRAW_DTYPES = {
     "temperature": (torch.float32,),
@@ -36,13 +37,6 @@ MOST_SPLITS = 32
 FIXED_SPLITS = 8  # where the bits of a row may not depend on the number of rows
 
 
-def propose(logits: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
-    """The best token of each position and its probability: ([N] int64, [N] float64); see `predict`."""
-    nobody = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-    found = predict(logits, banned, banned[:0], nobody)
-    return found.proposals, found.confidence
-
-
 def predict(
     logits: Tensor,
     banned: Tensor,
@@ -51,9 +45,6 @@ def predict(
     draws: Draws | None = None,
     narrowed: bool = True,
     splits: int | None = None,
-    depth: int = DEPTH,
-    warps: int = 4,
-    registers: int | None = REGISTERS,
 ) -> Prediction:
     """All that a step needs to know of its projected positions, from logits [N, V] fp16, bf16 or float32.
 
@@ -71,7 +62,7 @@ def predict(
     for name, knob in (draws._asdict() if draws is not None else {}).items():
         expect(name, knob, (count,), DRAW_DTYPES[name])
     device = logits.device
-    splits = splits or vocabulary_splits(count, vocabulary, depth)
+    splits = splits or vocabulary_splits(count, vocabulary)
     sums = torch.empty((6, count, splits), dtype=torch.float32, device=device)
     ids = torch.empty((2, count, splits), dtype=torch.int32, device=device)
     out = Prediction(
@@ -86,8 +77,8 @@ def predict(
         return out
     _scan[(count, splits)](
         logits, banned, end_ids, endless, sums, ids, count, vocabulary, logits.stride(0), BANNED=len(banned),
-        ENDS=len(end_ids), DEPTH=depth, LANES=LANES, SPLITS=splits, num_warps=warps,
-        maxnreg=registers,
+        ENDS=len(end_ids), DEPTH=DEPTH, LANES=LANES, SPLITS=splits, num_warps=WARPS,
+        maxnreg=REGISTERS,
     )  # fmt: skip
     drawn = sums, ids, sums
     if draws is not None:
@@ -99,10 +90,10 @@ def predict(
     return out
 
 
-def vocabulary_splits(count: int, vocabulary: int, depth: int = DEPTH) -> int:
+def vocabulary_splits(count: int, vocabulary: int) -> int:
     """Programs that share a row: more of them the fewer rows there are."""
     splits = 1
-    blocks = triton.cdiv(vocabulary, depth * LANES)
+    blocks = triton.cdiv(vocabulary, DEPTH * LANES)
     while splits < MOST_SPLITS and count * splits < PROGRAMS and splits * 2 <= blocks:
         splits *= 2
     return splits

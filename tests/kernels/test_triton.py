@@ -183,7 +183,7 @@ def test_predictions(vocabulary: int, splits: int, dtype: torch.dtype) -> None:
     logits[1, [1, vocabulary - 1]] = 50.0  # a tie, and an end
     logits[2, 7] = 40.0  # an end where none may be
     logits[3, [7, 8]] = 40.0
-    got = assert_predict(logits, [200, 5], [7, vocabulary - 1], splits=splits, depth=1)
+    got = assert_predict(logits, [200, 5], [7, vocabulary - 1], splits=splits)
     assert got.proposals[1] == 1
     assert got.proposals[2] == 7
     assert got.tokens[2] != 7
@@ -193,18 +193,9 @@ def test_predictions_of_flat_and_of_falling_and_of_near_certain_rows() -> None:
     logits = torch.zeros(3, 1500, device=DEVICE)
     logits[1] = -torch.arange(1500.0, device=DEVICE)
     logits[2, 1400] = 30.0
-    got = assert_predict(logits, [], [], splits=1, depth=1)
+    got = assert_predict(logits, [], [], splits=1)
     assert got.entropy[0].item() == pytest.approx(math.log(1500), rel=1e-5)
     assert 0 < 1 - got.confidence[2].item() < 1e-8
-
-
-def test_propose_leaves_out_banned_ids() -> None:
-    logits = some_logits(2, 50, torch.float32)
-    logits[:, 3] = 99.0
-    banned = torch.tensor([3], device=DEVICE)
-    got, want = confidence.propose(logits, banned), reference.propose(logits.clone(), banned)
-    assert torch.equal(got[0], want[0])
-    assert_near(got[1], want[1], 1e-5)
 
 
 def test_predictions_of_nothing() -> None:
@@ -240,14 +231,14 @@ def test_draws_equal_the_twin(dtype: torch.dtype, splits: int) -> None:
         steps=[0, 0, 5, 6, 7, 1, 1, 1],
     )
     logits = some_logits(count, 4200, dtype)
-    got = assert_predict(logits, [4], [7], draws=draws, splits=splits, depth=1)
+    got = assert_predict(logits, [4], [7], draws=draws, splits=splits)
     greedy = logits.float().index_fill(-1, torch.tensor([4], device=DEVICE), -math.inf).argmax(-1)
     assert (got.proposals[[0, 4, 7]] == greedy[[0, 4, 7]]).all()
 
 
 def test_draws_without_narrowing() -> None:
     draws = draws_of(3, DEVICE, temperature=[1.0, 0.0, 0.6], min_p=[0.0, 0.0, 0.2])
-    assert_predict(some_logits(3, 1100, torch.float32), [], [], draws=draws, narrowed=False, splits=1, depth=1)
+    assert_predict(some_logits(3, 1100, torch.float32), [], [], draws=draws, narrowed=False, splits=1)
 
 
 def test_top_k_and_top_p_draw_only_what_they_keep() -> None:
