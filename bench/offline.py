@@ -30,12 +30,38 @@ from .timing import captured, gpu_facts, replay_ms, require_gpu
 
 SHAPES = {
     "llada-8b": ModelConfig(
-        "LLaDAModelLM", 4096, 32, 32, 32, 12288, 126464, 4096, 1e-5, 500000.0, tied_head=False, mask_id=126336
+        "LLaDAModelLM",
+        4096,
+        32,
+        32,
+        32,
+        12288,
+        126464,
+        4096,
+        1e-5,
+        500000.0,
+        tied_head=False,
+        mask_id=126336,
+        head_dim=128,
     ),
     "dream-7b": ModelConfig(
-        "LLaDAModelLM", 3584, 28, 28, 4, 18944, 152064, 4096, 1e-6, 1000000.0, tied_head=False, mask_id=151666
+        "LLaDAModelLM",
+        3584,
+        28,
+        28,
+        4,
+        18944,
+        152064,
+        4096,
+        1e-6,
+        1000000.0,
+        tied_head=False,
+        mask_id=151666,
+        head_dim=128,
     ),
-    "small": ModelConfig("LLaDAModelLM", 256, 2, 4, 4, 768, 1408, 2048, 1e-5, 10000.0, tied_head=False, mask_id=5),
+    "small": ModelConfig(
+        "LLaDAModelLM", 256, 2, 4, 4, 768, 1408, 2048, 1e-5, 10000.0, tied_head=False, mask_id=5, head_dim=64
+    ),
 }
 TOKENS = (32, 128, 256, 512, 1024, 2048)
 ROW = 64  # positions of a denoising row: a block and its look-ahead

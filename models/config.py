@@ -15,7 +15,12 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a bidirectional transformer with rotary positions, RMS norms and SwiGLU."""
+    """Shape of a transformer without a causal mask, with rotary positions, RMS norms and SwiGLU.
+
+    `qkv_bias`: queries, keys and values have biases. `qk_norm`: each head's queries and keys are normed before they are
+    rotated. `shift` 1: the hidden state at a position predicts the token behind it. `block` 0: every position sees
+    every other; n: position p sees those below `(p // n + 1) * n`.
+    """
 
     architecture: str
     dim: int
@@ -29,10 +34,11 @@ class ModelConfig:
     rope_theta: float
     tied_head: bool
     mask_id: int
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
+    head_dim: int
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    shift: int = 0
+    block: int = 0
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -61,8 +67,8 @@ def _checked(config: ModelConfig) -> ModelConfig:
     for name in sizes:
         if getattr(config, name) < 1:
             raise ValueError(f"{name} is {getattr(config, name)}")
-    if config.dim % config.heads or config.heads % config.kv_heads or config.head_dim % 2:
-        raise ValueError(f"{config.heads} heads on {config.kv_heads} key heads do not divide {config.dim} evenly")
+    if config.heads % config.kv_heads or config.head_dim < 2 or config.head_dim % 2:
+        raise ValueError(f"{config.heads} heads of {config.head_dim} on {config.kv_heads} key heads cannot be computed")
     if not 0 <= config.mask_id < config.vocab_size:
         raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
     return config
@@ -87,10 +93,12 @@ def _llada(raw: Mapping[str, Any]) -> ModelConfig:
     for key, value in _LLADA_FIXED.items():
         if raw.get(key, value) != value:
             raise ValueError(f"{key} = {raw[key]!r} is not supported, only {value!r}")
-    heads = int(raw["n_heads"])
+    dim, heads = int(raw["d_model"]), int(raw["n_heads"])
+    if dim % max(1, heads):
+        raise ValueError(f"{heads} heads do not divide {dim} evenly")
     return ModelConfig(
         architecture="LLaDAModelLM",
-        dim=int(raw["d_model"]),
+        dim=dim,
         layers=int(raw["n_layers"]),
         heads=heads,
         kv_heads=int(raw.get("n_kv_heads") or heads),
@@ -101,6 +109,7 @@ def _llada(raw: Mapping[str, Any]) -> ModelConfig:
         rope_theta=float(raw.get("rope_theta", 10000.0)),
         tied_head=bool(raw.get("weight_tying", False)),
         mask_id=int(raw["mask_token_id"]),
+        head_dim=dim // max(1, heads),  # no head at all is refused with the other sizes
     )
 
 

@@ -1,0 +1,15 @@
+"""What the scheduler must know of a network's positions: which they see, and where their logits stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """`shift` 1: the hidden state at a position predicts the token behind it, so a row takes the position before its
+    first span along. `block` 0: every position sees every other; n: position p sees those below `(p // n + 1) * n`, so
+    keys and values of whole blocks that are final stay exact."""
+
+    shift: int = 0
+    block: int = 0
