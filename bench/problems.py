@@ -8,7 +8,7 @@ change to it changes every problem, and no earlier figure can be compared any mo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .checks import Calls, Check, Exactly, Result, Results
@@ -171,11 +171,17 @@ def _pass_over_chat(r: random.Random) -> None:
     r.choice(range(wordings))
 
 
+DRAWS: Mapping[str, Callable[[random.Random], Problem]] = {
+    "math": _math,
+    "multi": _multi,
+    "code": _code,
+    "list": _list,
+}
 MIXTURE: tuple[tuple[float, Callable[[random.Random], Problem | None]], ...] = (
-    (0.40, _math),
-    (0.52, _multi),
-    (0.72, _code),
-    (0.86, _list),
+    (0.40, DRAWS["math"]),
+    (0.52, DRAWS["multi"]),
+    (0.72, DRAWS["code"]),
+    (0.86, DRAWS["list"]),
     (0.95, _pass_over_story),
     (0.97, _pass_over_fact),
     (1.00, _pass_over_chat),

@@ -12,7 +12,7 @@ from asynclane.models.config import ModelError, read_config
 from asynclane.models.memory import Memory
 from asynclane.models.registry import Hardware, load_runner
 from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
+from asynclane.scheduler.contract import GREEDY, Placement, Restriction, Row, Span, StepPlan, Transfer
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import MODEL, Ask, embedded_runner, run
@@ -77,6 +77,18 @@ def plan_of(rows: list[tuple[int, int]]) -> StepPlan:
         spans = (Span(len(prompt) - size, len(prompt), commits),)
         steps.append(Row(slot, 0, len(prompt), len(prompt), spans, GREEDY, 0))
     return StepPlan(tuple(placements), tuple(steps))
+
+
+def test_a_restricted_position_takes_only_what_is_allowed(exact: Runner, runner: Runner) -> None:
+    plan = plan_of([(3, 40), (1, 20)])
+    words = np.zeros(-(-read_config(MODEL).vocab_size // 32), np.int32)
+    words[1] = 1 << 5
+    first = plan.rows[0].spans[0].start
+    restricted = replace(plan.rows[0], restriction=Restriction(first, words))
+    plan = replace(plan, rows=(restricted, plan.rows[1]))
+    found, wanted = exact.execute(plan), runner.execute(plan)
+    assert found.proposals[0] == 37
+    assert found.tokens.tolist() == wanted.tokens.tolist()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

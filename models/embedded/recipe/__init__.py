@@ -1,0 +1,1 @@
+"""How the embedded models are made: corpus, tokenizer, training, export. Nothing of the server imports it."""

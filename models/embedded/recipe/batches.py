@@ -1,0 +1,74 @@
+"""Sorts examples by length into few shapes, so that little is padded and the compiler sees few sizes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .corpus import MARKS, Example
+from .noise import Rows
+
+# Positions of a row, and of a block-causal row's second copy of its answer.
+SIZES: tuple[tuple[int, int], ...] = ((160, 112), (256, 160), (384, 256), (640, 448))
+SPARE = 4  # end tokens that fit behind an answer, at least
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """All examples of one size, on the device: ids [N, L] int16; prompt, answer [N] int16."""
+
+    ids: torch.Tensor
+    prompt: torch.Tensor
+    answer: torch.Tensor
+    room: int  # positions of a second copy; 0: none
+
+    @property
+    def length(self) -> int:
+        return self.ids.shape[1]
+
+
+def shelves(examples: Sequence[Example], block: int, device: torch.device) -> list[Shelf]:
+    """What is too long for the largest size is left out."""
+    sorted_: list[list[Example]] = [[] for _ in SIZES]
+    for ids, prompt in examples:
+        base = prompt // block * block if block else 0
+        for shelf, (length, room) in zip(sorted_, SIZES, strict=True):
+            if len(ids) + SPARE <= length and (not block or len(ids) + SPARE - base <= room):
+                shelf.append((ids, prompt))
+                break
+    return [
+        _shelf(group, length, room if block else 0, device)
+        for group, (length, room) in zip(sorted_, SIZES, strict=True)
+        if group
+    ]
+
+
+def _shelf(group: Sequence[Example], length: int, room: int, device: torch.device) -> Shelf:
+    ids = np.full((len(group), length), MARKS.end, np.int16)
+    for row, (example, _) in zip(ids, group, strict=True):
+        row[: len(example)] = example
+    prompts = np.array([prompt for _, prompt in group], np.int16)
+    answers = np.array([len(example) for example, _ in group], np.int16) - prompts
+    tokens, prompt, answer = (torch.from_numpy(part).to(device) for part in (ids, prompts, answers))
+    return Shelf(tokens, prompt, answer, room)
+
+
+def batches(
+    shelves: Sequence[Shelf], tokens: int, cropped: float, choice: random.Random, draws: torch.Generator
+) -> Iterator[tuple[Rows, int]]:
+    """Rows of about so many tokens, and the room of their second copies, without end. First one of every size, so that
+    all is compiled at once. So large a share of batches is `cropped`: they take the next longer examples, so that the
+    canvas ends before some answers do, as it has with a short `max_tokens`."""
+    weights = [len(shelf.prompt) * shelf.length for shelf in shelves]
+    first = list(range(len(shelves)))
+    while True:
+        size = first.pop() if first else choice.choices(range(len(shelves)), weights)[0]
+        source = min(size + (choice.random() < cropped), len(shelves) - 1)
+        shelf, length, room = shelves[source], shelves[size].length, shelves[size].room
+        rows = torch.randint(len(shelf.prompt), (tokens // (length + room),), generator=draws, device=shelf.ids.device)
+        prompt = shelf.prompt[rows].long()[:, None].clamp_max(length - 1)
+        yield Rows(shelf.ids[rows, :length].long(), prompt, shelf.answer[rows].long()[:, None]), room

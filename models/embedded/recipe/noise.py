@@ -1,0 +1,121 @@
+"""Turns clean examples into what a diffusion model sees in the midst of decoding, and weighs what it must fill in.
+
+A bidirectional row is one canvas. Half of the rows are masked evenly, at noise levels spread without gaps over the
+batch; half imitate block-wise decoding: clean, then a window in work, then all masks.
+
+A block-causal row is the clean text and, behind it, the answer once more with every block at a noise level of its own:
+a noisy block sees clean blocks before it, so all blocks of an answer are learnt at once (Arriola et al., Block
+Diffusion, arXiv 2503.09573). With a `lag` of n the n blocks before it are seen as noisy as they are, because lanes that
+run ahead see unfinished text; that is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .corpus import MARKS
+
+LEAST = 0.02  # noise level
+LEAST_DIVISOR = 0.05  # rows with hardly a mask must not outweigh all others
+TAIL_WEIGHT = 0.15  # of end tokens behind an answer
+PROMPT_WEIGHT = 0.5
+BLOCKWISE = 0.5  # share of rows that imitate block-wise decoding
+WHOLE = 0.05  # share of rows whose prompt is masked, too
+WINDOWS = (8, 16, 32, 64)
+LAGS = (0.55, 0.2, 0.15, 0.1)  # shares of rows whose blocks see so many noisy ones before them
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Clean text: ids [B, L] int64, filled up with end tokens; prompt, answer [B, 1]: how long each is."""
+
+    ids: Tensor
+    prompt: Tensor
+    answer: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the network is given: ids, positions [B or 1, T], mask [B, 1, T, T] bool or None; and what it must say:
+    targets [B, N] with weights [B, N] for its last N positions."""
+
+    ids: Tensor
+    positions: Tensor
+    mask: Tensor | None
+    targets: Tensor
+    weights: Tensor
+
+
+def canvas(rows: Rows, random: torch.Generator) -> Seen:
+    """Of a bidirectional model."""
+    batch, length = rows.ids.shape
+    device = rows.ids.device
+    position = torch.arange(length, device=device)[None]
+    levels = _spread(batch, random, device)
+    noise = _uniform((batch, length), random, device) < levels
+    start = rows.prompt + (_uniform((batch, 1), random, device) * rows.answer).long()
+    windows = torch.tensor(WINDOWS, device=device)
+    end = start + windows[torch.randint(len(WINDOWS), (batch, 1), generator=random, device=device)]
+    working = torch.where(position < start, False, torch.where(position < end, noise, True))
+    blockwise = _uniform((batch, 1), random, device) < BLOCKWISE
+    whole = (_uniform((batch, 1), random, device) < WHOLE) & ~blockwise
+    noise = torch.where(blockwise, working, noise) & ((position >= rows.prompt) | whole)
+    room = (length - rows.prompt).clamp_min(1)
+    divisor = torch.where(blockwise, noise.sum(1, keepdim=True) / room, levels).clamp_min(LEAST_DIVISOR)
+    weights = _importance(position, rows) * noise / divisor / room.sum()
+    return Seen(torch.where(noise, MARKS.mask, rows.ids), position, None, rows.ids, weights)
+
+
+def copies(rows: Rows, random: torch.Generator, block: int, room: int) -> Seen:
+    """Of a block-causal model: the text, and `room` positions of it once more from the answer's first block on."""
+    batch, length = rows.ids.shape
+    device = rows.ids.device
+    clean = torch.arange(length, device=device)[None].expand(batch, -1)
+    first = rows.prompt // block
+    noisy = first * block + torch.arange(room, device=device)
+    targets = rows.ids.gather(1, noisy.clamp_max(length - 1))
+    targets = torch.where(noisy < length, targets, MARKS.end)
+    within = noisy // block - first
+    levels = _uniform((batch, -(-room // block)), random, device).clamp_min(LEAST).gather(1, within)
+    noise = (_uniform((batch, room), random, device) < levels) & (noisy >= rows.prompt)
+    shares = torch.tensor(LAGS, device=device)
+    lag = torch.multinomial(shares, batch, replacement=True, generator=random)[:, None]
+    positions = torch.cat((clean, noisy), dim=1)
+    weights = _importance(noisy, rows) * noise / levels.clamp_min(LEAST_DIVISOR)
+    return Seen(
+        ids=torch.cat((rows.ids, torch.where(noise, MARKS.mask, targets)), dim=1),
+        positions=positions,
+        mask=_copies_see(positions // block, length, first, lag),
+        targets=targets,
+        weights=weights / (noisy >= rows.prompt).sum(),
+    )
+
+
+def _copies_see(blocks: Tensor, length: int, first: Tensor, lag: Tensor) -> Tensor:
+    """mask [B, 1, T, T]: blocks [B, T] of `length` clean tokens and noisy ones behind them; first, lag [B, 1]."""
+    query, key = blocks[:, :, None], blocks[:, None, :]
+    from_noisy = torch.arange(blocks.shape[1], device=blocks.device) >= length
+    oldest = (blocks - lag).clamp_min(first)[:, :, None]  # noisy block that a noisy query sees
+    to_clean = torch.where(from_noisy[None, :, None], key < oldest, key <= query)
+    to_noisy = from_noisy[None, :, None] & (key >= oldest) & (key <= query)
+    return torch.where(from_noisy[None, None], to_noisy, to_clean)[:, None]
+
+
+def _importance(position: Tensor, rows: Rows) -> Tensor:
+    answered = torch.where(position < rows.prompt + rows.answer, 1.0, TAIL_WEIGHT)
+    return torch.where(position < rows.prompt, PROMPT_WEIGHT, answered)
+
+
+def _spread(count: int, random: torch.Generator, device: torch.device) -> Tensor:
+    """Noise levels [count, 1], evenly spread over (0, 1] in random order."""
+    steps = torch.arange(count, device=device) / count
+    levels = (_uniform((1,), random, device) + steps) % 1
+    order = torch.randperm(count, generator=random, device=device)
+    return levels[order][:, None].clamp_min(LEAST)
+
+
+def _uniform(shape: tuple[int, ...], random: torch.Generator, device: torch.device) -> Tensor:
+    return torch.rand(shape, generator=random, device=device)
