@@ -112,9 +112,10 @@ def test_too_little_memory_is_one_line_that_says_how_much_there_is() -> None:
 
 def test_pages_follow_the_memory_that_is_free() -> None:
     config = read_config(MODEL)
+    before = torch.cuda.memory_allocated()  # other tests' runners
     loaded = load_runner(MODEL, config, Memory(4096, 16, 2048, share=0.1), Hardware("cuda"), [1])
     free, total = torch.cuda.mem_get_info()
     footprint = loaded.footprint
     assert 0.09 < (total - free) / total < 0.11
     stated = footprint.weights_bytes + footprint.pages_bytes + footprint.workspace_bytes
-    assert torch.cuda.memory_allocated() <= 1.05 * stated
+    assert torch.cuda.memory_allocated() - before <= 1.05 * stated

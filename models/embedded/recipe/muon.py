@@ -26,8 +26,8 @@ class Muon:
         }
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        """One update with the gradients of all matrices."""
+    def step(self, rate: Tensor) -> None:
+        """One update with the gradients of all matrices; rate [] float32 on their device."""
         for shape, group in self._groups.items():
             upright = [matrix.shape == shape for matrix in group]
             # Every matrix has a gradient: all take part in every batch.
@@ -35,10 +35,10 @@ class Muon:
             gradient = torch.stack(grads)  # type: ignore[arg-type]
             average = self._average[shape].lerp_(gradient, 1 - self._momentum)
             update = orthogonal(gradient.lerp(average, self._momentum)) * max(1.0, shape[1] / shape[0]) ** 0.5
-            moves = [u if up else u.T for u, up in zip(update, upright, strict=True)]
+            moves = [u if up else u.T for u, up in zip(update * -rate, upright, strict=True)]
             weights: list[Tensor] = [*group]
             torch._foreach_mul_(weights, 1 - rate * self._decay)
-            torch._foreach_add_(weights, moves, alpha=-rate)
+            torch._foreach_add_(weights, moves)
 
 
 def orthogonal(x: Tensor) -> Tensor:

@@ -7,11 +7,16 @@ A block-causal row is the clean text and, behind it, the answer once more with e
 a noisy block sees clean blocks before it, so all blocks of an answer are learnt at once (Arriola et al., Block
 Diffusion, arXiv 2503.09573). With a `lag` of n the n blocks before it are seen as noisy as they are, because lanes that
 run ahead see unfinished text; that is ours.
+
+Random numbers come from torch's own generators, nothing is copied from the host and nothing waits for the device: all
+of it is part of the captured step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,12 +29,11 @@ TAIL_WEIGHT = 0.15  # of end tokens behind an answer
 PROMPT_WEIGHT = 0.5
 BLOCKWISE = 0.5  # share of rows that imitate block-wise decoding
 WHOLE = 0.05  # share of rows whose prompt is masked, too
-WINDOWS = (8, 16, 32, 64)
+LEAST_WINDOW, WINDOWS = 8, 4  # positions; so many sizes, each twice the one before
 LAGS = (0.55, 0.2, 0.15, 0.1)  # shares of rows whose blocks see so many noisy ones before them
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Clean text: ids [B, L] int64, filled up with end tokens; prompt, answer [B, 1]: how long each is."""
 
     ids: Tensor
@@ -49,19 +53,18 @@ class Seen:
     weights: Tensor
 
 
-def canvas(rows: Rows, random: torch.Generator) -> Seen:
+def canvas(rows: Rows) -> Seen:
     """Of a bidirectional model."""
     batch, length = rows.ids.shape
     device = rows.ids.device
     position = torch.arange(length, device=device)[None]
-    levels = _spread(batch, random, device)
-    noise = _uniform((batch, length), random, device) < levels
-    start = rows.prompt + (_uniform((batch, 1), random, device) * rows.answer).long()
-    windows = torch.tensor(WINDOWS, device=device)
-    end = start + windows[torch.randint(len(WINDOWS), (batch, 1), generator=random, device=device)]
+    levels = _spread(batch, device)
+    noise = torch.rand((batch, length), device=device) < levels
+    start = rows.prompt + (torch.rand((batch, 1), device=device) * rows.answer).long()
+    end = start + LEAST_WINDOW * 2 ** torch.randint(WINDOWS, (batch, 1), device=device)
     working = torch.where(position < start, False, torch.where(position < end, noise, True))
-    blockwise = _uniform((batch, 1), random, device) < BLOCKWISE
-    whole = (_uniform((batch, 1), random, device) < WHOLE) & ~blockwise
+    blockwise = torch.rand((batch, 1), device=device) < BLOCKWISE
+    whole = (torch.rand((batch, 1), device=device) < WHOLE) & ~blockwise
     noise = torch.where(blockwise, working, noise) & ((position >= rows.prompt) | whole)
     room = (length - rows.prompt).clamp_min(1)
     divisor = torch.where(blockwise, noise.sum(1, keepdim=True) / room, levels).clamp_min(LEAST_DIVISOR)
@@ -69,7 +72,7 @@ def canvas(rows: Rows, random: torch.Generator) -> Seen:
     return Seen(torch.where(noise, MARKS.mask, rows.ids), position, None, rows.ids, weights)
 
 
-def copies(rows: Rows, random: torch.Generator, block: int, room: int) -> Seen:
+def copies(rows: Rows, block: int, room: int) -> Seen:
     """Of a block-causal model: the text, and `room` positions of it once more from the answer's first block on."""
     batch, length = rows.ids.shape
     device = rows.ids.device
@@ -79,10 +82,10 @@ def copies(rows: Rows, random: torch.Generator, block: int, room: int) -> Seen:
     targets = rows.ids.gather(1, noisy.clamp_max(length - 1))
     targets = torch.where(noisy < length, targets, MARKS.end)
     within = noisy // block - first
-    levels = _uniform((batch, -(-room // block)), random, device).clamp_min(LEAST).gather(1, within)
-    noise = (_uniform((batch, room), random, device) < levels) & (noisy >= rows.prompt)
-    shares = torch.tensor(LAGS, device=device)
-    lag = torch.multinomial(shares, batch, replacement=True, generator=random)[:, None]
+    levels = torch.rand((batch, -(-room // block)), device=device).clamp_min(LEAST).gather(1, within)
+    noise = (torch.rand((batch, room), device=device) < levels) & (noisy >= rows.prompt)
+    drawn = torch.rand((batch, 1), device=device)
+    lag = torch.stack([drawn >= below for below in accumulate(LAGS[:-1])]).sum(0)
     positions = torch.cat((clean, noisy), dim=1)
     weights = _importance(noisy, rows) * noise / levels.clamp_min(LEAST_DIVISOR)
     return Seen(
@@ -109,13 +112,8 @@ def _importance(position: Tensor, rows: Rows) -> Tensor:
     return torch.where(position < rows.prompt, PROMPT_WEIGHT, answered)
 
 
-def _spread(count: int, random: torch.Generator, device: torch.device) -> Tensor:
+def _spread(count: int, device: torch.device) -> Tensor:
     """Noise levels [count, 1], evenly spread over (0, 1] in random order."""
-    steps = torch.arange(count, device=device) / count
-    levels = (_uniform((1,), random, device) + steps) % 1
-    order = torch.randperm(count, generator=random, device=device)
+    levels = (torch.rand(1, device=device) + torch.arange(count, device=device) / count) % 1
+    order = torch.rand(count, device=device).argsort()
     return levels[order][:, None].clamp_min(LEAST)
-
-
-def _uniform(shape: tuple[int, ...], random: torch.Generator, device: torch.device) -> Tensor:
-    return torch.rand(shape, generator=random, device=device)

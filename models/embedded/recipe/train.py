@@ -9,34 +9,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor, nn
 
 from ..models.registry import find_model
 from .batches import batches, shelves
-from .corpus import corpus
+from .corpus import Example, corpus
 from .export import export, restore
-from .muon import Muon
 from .network import Network
-from .noise import Rows, canvas, copies
 from .probe import accuracy
 from .shapes import SHAPES, Shape
+from .trainer import Trainer
 
 TOKENIZER = "tiny-llada"  # the model whose tokenizer all have
 STATE = "state.json"
 WARMUP = 200  # steps, after every start: momentum is not kept between calls
-MUON_RATE, ADAM_RATE = 0.02, 3e-3
+STAGE_BLOCK = 16  # of the block-causal stage of a bidirectional model
 REPORT_S = 20.0
 HELD_OUT = 4096  # examples
 PROBE_SEED = 1  # of problems
@@ -57,61 +52,11 @@ class Plan:
         return min(1.0, (since_start + 1) / WARMUP, max(0.0, falling))
 
 
-class Trainer:
-    def __init__(self, shape: Shape, device: torch.device) -> None:
-        self.network = Network(shape).to(device)
-        self._shape, self._device = shape, device
-        matrices = [p for n, p in self.network.named_parameters() if p.dim() == 2 and n.startswith("blocks.")]
-        chosen = {id(matrix) for matrix in matrices}
-        others = [p for p in self.network.parameters() if id(p) not in chosen]
-        self._muon = Muon(matrices)
-        self._adam = torch.optim.AdamW(others, lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
-        if device.type == "cuda":
-            for block in self.network.blocks:  # one compilation serves all blocks
-                block.compile(dynamic=False)
-            self._loss_of = torch.compile(loss_of, dynamic=False)
-        else:
-            self._loss_of = loss_of
-
-    def step(self, rows: Rows, room: int, random: torch.Generator, rate: float) -> Tensor:
-        """One update; the loss, still on the device."""
-        loss = self.loss(rows, room, random)
-        self.network.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        self._adam.param_groups[0]["lr"] = ADAM_RATE * rate
-        self._adam.step()
-        self._muon.step(MUON_RATE * rate)
-        return loss.detach()
-
-    def loss(self, rows: Rows, room: int, random: torch.Generator) -> Tensor:
-        shape = self._shape
-        seen = copies(rows, random, shape.block, room) if shape.block else canvas(rows, random)
-        on_gpu = self._device.type == "cuda"
-        mask = None
-        if seen.mask is not None:  # once for all layers, in the form that attention adds to its scores
-            dtype = torch.bfloat16 if on_gpu else torch.float32
-            mask = torch.zeros(seen.mask.shape, dtype=dtype, device=self._device).masked_fill_(~seen.mask, -math.inf)
-        with torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext():
-            logits = self.network(seen.ids, seen.positions, mask)
-        return self._loss_of(logits, seen.targets, seen.weights, shape.shift)
-
-
-def loss_of(logits: Tensor, targets: Tensor, weights: Tensor, shift: int) -> Tensor:
-    """Weighted cross entropy of the last positions of logits [B, T, V]; with `shift` from the position before."""
-    count = targets.shape[1]
-    if shift:
-        targets, weights, count = targets[:, 1:], weights[:, 1:], count - 1
-        logits = logits[:, :-1]
-    said = logits[:, logits.shape[1] - count :].float()
-    each = F.cross_entropy(said.flatten(0, 1), targets.flatten(), reduction="none")
-    return (each * weights.flatten()).sum()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
+    torch._dynamo.config.recompile_limit = 64  # every size of a batch is compiled, in two stages
     started, step = time.monotonic(), 0
     shape, plan = SHAPES[options.model], Plan(options.steps, options.decay, options.tokens)
     tokenizer = find_model(TOKENIZER)
@@ -123,17 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.resume:
         restore(trainer.network, options.resume)
         step = json.loads((options.resume / STATE).read_text(encoding="utf-8"))["step"]
-    held_out = shelves(examples[-HELD_OUT:], shape.block, device)
-    kept = shelves(examples[:-HELD_OUT], shape.block, device)
-    draws = torch.Generator(device).manual_seed(options.seed * 1_000_003 + step)
-    cropped = 0.0 if shape.block else CROPPED  # block-causal positions see nothing of where the canvas ends
-    source = batches(kept, plan.tokens, cropped, random.Random(f"{options.seed} {step}"), draws)
-    step = run(trainer, source, plan, step, draws, started + options.seconds)
-    test = torch.Generator(device).manual_seed(0)
-    checks = batches(held_out, plan.tokens, 0.0, random.Random(0), test)
-    # With gradients, which nobody takes: without, everything would be compiled once more.
-    losses = [trainer.loss(*next(checks), test).item() for _ in range(4 * len(held_out))]
-    _say(f"held-out loss {sum(losses) / len(losses):.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
+        torch.manual_seed(options.seed * 1_000_003 + step)
+    call = Call(examples[:-HELD_OUT], options.seed, started + options.seconds)
+    for block, until in stages(shape, plan.steps):
+        step = run(trainer, call, plan, block, step, until)
+    loss = held_out_loss(trainer, examples[-HELD_OUT:], plan.tokens)
+    _say(f"held-out loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
     export(trainer.network, options.out, tokenizer)
     if options.problems:
         plain = Network(shape).to(device)  # one that was not compiled for the shapes of training
@@ -145,25 +85,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(
-    trainer: Trainer,
-    source: Iterator[tuple[Rows, int]],
-    plan: Plan,
-    step: int,
-    draws: torch.Generator,
-    deadline: float,
-) -> int:
-    """Trains until the plan's steps are done or the time is over; the steps done in all."""
-    begun, told, first = time.monotonic(), 0.0, step
-    while step < plan.steps and time.monotonic() < deadline:
-        loss = trainer.step(*next(source), draws, plan.rate(step, step - first))
+def stages(shape: Shape, steps: int) -> list[tuple[int, int]]:
+    """In turn: the block size that is trained (0: bidirectional), and the step at which that ends."""
+    return [(STAGE_BLOCK, int(shape.causal_first * steps)), (shape.block, steps)]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one call of the program has: examples, a seed, and time until `deadline` (of `time.monotonic`)."""
+
+    examples: Sequence[Example]
+    seed: int
+    deadline: float
+
+
+def run(trainer: Trainer, call: Call, plan: Plan, block: int, step: int, until: int) -> int:
+    """Trains one stage until its last step or the end of the time; the steps done in all."""
+    if step >= until:
+        return step
+    first, begun, told = step, time.monotonic(), 0.0
+    kept = shelves(call.examples, block, trainer.device)
+    draws = torch.Generator(trainer.device).manual_seed(call.seed * 1_000_003 + step)
+    cropped = 0.0 if block else CROPPED  # block-causal positions see nothing of where the canvas ends
+    source = batches(kept, plan.tokens, cropped, random.Random(f"{call.seed} {step}"), draws)
+    while step < until and time.monotonic() < call.deadline:
+        loss = trainer.step(*next(source), block, plan.rate(step, step - first))
         step += 1
         now = time.monotonic()
         if now - told > REPORT_S:
-            told = now
-            rate = (step - first) * plan.tokens / max(1e-9, now - begun) / 1e6
-            _say(f"step {step} of {plan.steps}, {now - begun:.0f} s, {rate:.2f} M tokens/s, loss {loss.item():.4f}")
+            value = loss.item()  # waits for the device, so the time is taken behind it
+            now = told = time.monotonic()
+            speed = (step - first) * plan.tokens / (now - begun) / 1e6
+            _say(
+                f"step {step} of {plan.steps}, block {block}, {now - begun:.0f} s, {speed:.2f} M tokens/s, {value:.4f}"
+            )
     return step
+
+
+def held_out_loss(trainer: Trainer, examples: Sequence[Example], tokens: int) -> float:
+    """The mean over batches of every size, with the same noise at every call."""
+    block = trainer.shape.block
+    kept = shelves(examples, block, trainer.device)
+    torch.manual_seed(0)
+    draws = torch.Generator(trainer.device).manual_seed(0)
+    checks = batches(kept, tokens, 0.0, random.Random(0), draws)
+    # With gradients, which nobody takes: without, everything would be compiled once more.
+    losses = [trainer.loss(*next(checks), block).item() for _ in range(4 * len(kept))]
+    return sum(losses) / len(losses)
 
 
 def _say(text: str) -> None:
