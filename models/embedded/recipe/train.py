@@ -33,7 +33,7 @@ STATE = "state.json"
 WARMUP = 200  # steps, after every start: momentum is not kept between calls
 STAGE_BLOCK = 16  # of the block-causal stage of a bidirectional model
 REPORT_S = 20.0
-HELD_OUT = 4096  # examples
+HELD_OUT = 4096  # examples, at most
 PROBE_SEED = 1  # of problems
 CROPPED = 0.25  # share of batches
 
@@ -69,10 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         restore(trainer.network, options.resume)
         step = json.loads((options.resume / STATE).read_text(encoding="utf-8"))["step"]
         torch.manual_seed(options.seed * 1_000_003 + step)
-    call = Call(examples[:-HELD_OUT], options.seed, started + options.seconds)
+    spared = min(HELD_OUT, len(examples) // 8)
+    call = Call(examples[:-spared], options.seed, started + options.seconds)
     for block, until in stages(shape, plan.steps):
         step = run(trainer, call, plan, block, step, until)
-    loss = held_out_loss(trainer, examples[-HELD_OUT:], plan.tokens)
+    loss = held_out_loss(trainer, examples[-spared:], plan.tokens)
     _say(f"held-out loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
     export(trainer.network, options.out, tokenizer)
     if options.problems:
