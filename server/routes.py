@@ -131,8 +131,10 @@ def _wishes(
     `InvalidValue` for what depends on it."""
     limit, length, asked = backend.card.max_model_len, prompt.tokens, body.answer_limit
     if length + (asked or 1) > limit:
+        # A prompt that leaves room for one token is not what is too long.
+        param = prompt.param if length + 1 > limit else body.limit_param
         behind = len(prompt.suffix)
-        raise errors.ContextLengthExceeded(limit, len(prompt.ids), asked, suffix_tokens=behind, param=prompt.param)
+        raise errors.ContextLengthExceeded(limit, len(prompt.ids), asked, suffix_tokens=behind, param=param)
     max_tokens = asked or min(limit - length, backend.settings.default_max_tokens)
     if (body.min_tokens or 0) > max_tokens:
         raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
