@@ -12,6 +12,7 @@ from statistics import fmean
 
 import httpx
 
+from ..server.words import counted
 from .loadcurves import draw_load
 from .loadloops import Prober, Sample, connected, run_level
 from .loadplan import Plan, Target, read_plan
@@ -47,7 +48,11 @@ def load_main(flags: argparse.Namespace, api_key: str | None) -> int:
     for note in _notes(results, failures):
         print(note)
     if flags.plot:
-        draw_load(results, f"{model}: {sum(result.completed for result in results)} answers, {plan.source}", flags.plot)
+        draw_load(
+            results,
+            f"{model}: {counted(sum(result.completed for result in results), 'answer')}, {plan.source}",
+            flags.plot,
+        )
     line = json_line(_figures(plan, model, results))
     if flags.json:
         flags.json.write_text(line + "\n", encoding="utf-8")
@@ -63,7 +68,7 @@ async def _measure(plan: Plan) -> tuple[str, list[Result], dict[str, str]]:
         before = await _counters(plan.target)
         for number, level in enumerate(plan.levels, 1):
             count = plan.bounds.requests_at(level)
-            _say(f"[{number}/{len(plan.levels)}] {level}: {f'{count} requests' if count else 'requests'} ...")
+            _say(f"[{number}/{len(plan.levels)}] {level}: {counted(count, 'request') if count else 'requests'} ...")
             with _progress(str(level), count) as progress:
                 samples = await run_level(prober, plan, level, progress)
             after = await _counters(plan.target)
