@@ -12,6 +12,7 @@ from statistics import fmean
 
 import httpx
 
+from ..clients.core import http_options
 from ..server.words import counted
 from .loadcurves import draw_load
 from .loadloops import Prober, Sample, connected, run_level
@@ -87,11 +88,9 @@ async def _warm_up(prober: Prober, plan: Plan) -> None:
 
 
 async def _counters(target: Target) -> Counters | None:
-    headers = {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    url = target.url.rstrip("/").removesuffix("/v1") + "/metrics"
     try:
-        async with httpx.AsyncClient(headers=headers, timeout=METRICS_S) as http:
-            response = await http.get(url)
+        async with httpx.AsyncClient(**http_options(target.url, target.api_key, METRICS_S)) as http:
+            response = await http.get("/metrics")
     except httpx.RequestError:
         return None
     return read_counters(response.text) if response.is_success else None
@@ -118,7 +117,7 @@ def _figures(plan: Plan, model: str, results: Sequence[Result]) -> dict[str, obj
         "endpoint": "chat" if plan.target.chat else "completions",
         "prompts": plan.source,
         "seed": plan.seed,
-        "options": {name: value for name, value in plan.bodies[0].items() if name not in ("messages", "prompt")},
+        "options": dict(plan.options),
         "stagger_s": plan.stagger_s,
         "deadline_s": plan.deadline_s,
         "loads": [_level_figures(result) for result in results],

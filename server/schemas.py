@@ -158,7 +158,12 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
         return secrets.randbelow(INT64) if self.temperature else 0
 
     def options(
-        self, max_tokens: int, seed: int, family: str | None = None, constraint: Callable[[], Constraint] | None = None
+        self,
+        max_tokens: int,
+        seed: int,
+        family: str | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+        suffix: tuple[int, ...] = (),
     ) -> AnswerOptions:
         knobs = {name: getattr(self, name) for name in DecoderKnobs.model_fields}
         return AnswerOptions(
@@ -175,6 +180,7 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
             constraint=constraint,
             ranks=self.ranks,
             family=family,
+            suffix=suffix,
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
             watch=self.include_lanes,
