@@ -12,6 +12,8 @@ from statistics import fmean
 
 import httpx
 
+from ..clients.core import http_options
+from ..server.words import counted
 from .loadcurves import draw_load
 from .loadloops import Prober, Sample, connected, run_level
 from .loadplan import Plan, Target, read_plan
@@ -47,7 +49,11 @@ def load_main(flags: argparse.Namespace, api_key: str | None) -> int:
     for note in _notes(results, failures):
         print(note)
     if flags.plot:
-        draw_load(results, f"{model}: {sum(result.completed for result in results)} answers, {plan.source}", flags.plot)
+        draw_load(
+            results,
+            f"{model}: {counted(sum(result.completed for result in results), 'answer')}, {plan.source}",
+            flags.plot,
+        )
     line = json_line(_figures(plan, model, results))
     if flags.json:
         flags.json.write_text(line + "\n", encoding="utf-8")
@@ -63,7 +69,7 @@ async def _measure(plan: Plan) -> tuple[str, list[Result], dict[str, str]]:
         before = await _counters(plan.target)
         for number, level in enumerate(plan.levels, 1):
             count = plan.bounds.requests_at(level)
-            _say(f"[{number}/{len(plan.levels)}] {level}: {f'{count} requests' if count else 'requests'} ...")
+            _say(f"[{number}/{len(plan.levels)}] {level}: {counted(count, 'request') if count else 'requests'} ...")
             with _progress(str(level), count) as progress:
                 samples = await run_level(prober, plan, level, progress)
             after = await _counters(plan.target)
@@ -82,11 +88,9 @@ async def _warm_up(prober: Prober, plan: Plan) -> None:
 
 
 async def _counters(target: Target) -> Counters | None:
-    headers = {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    url = target.url.rstrip("/").removesuffix("/v1") + "/metrics"
     try:
-        async with httpx.AsyncClient(headers=headers, timeout=METRICS_S) as http:
-            response = await http.get(url)
+        async with httpx.AsyncClient(**http_options(target.url, target.api_key, METRICS_S)) as http:
+            response = await http.get("/metrics")
     except httpx.RequestError:
         return None
     return read_counters(response.text) if response.is_success else None
@@ -113,7 +117,7 @@ def _figures(plan: Plan, model: str, results: Sequence[Result]) -> dict[str, obj
         "endpoint": "chat" if plan.target.chat else "completions",
         "prompts": plan.source,
         "seed": plan.seed,
-        "options": {name: value for name, value in plan.bodies[0].items() if name not in ("messages", "prompt")},
+        "options": dict(plan.options),
         "stagger_s": plan.stagger_s,
         "deadline_s": plan.deadline_s,
         "loads": [_level_figures(result) for result in results],

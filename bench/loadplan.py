@@ -53,12 +53,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`bodies` are requests without their model, asked in order and again from the first."""
+    """`bodies` are requests without their model, asked in order and again from the first. They have the `options`,
+    except where a line of a file has its own."""
 
     target: Target
     levels: tuple[Level, ...]
     bounds: Bounds
     bodies: tuple[Mapping[str, Any], ...]
+    options: Mapping[str, Any]
     stagger_s: float
     warmup: int
     deadline_s: float
@@ -90,6 +92,7 @@ def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
         levels=(*(Level(concurrency=n) for n in concurrencies), *(Level(rate=rate) for rate in rates)),
         bounds=Bounds(flags.requests, flags.duration),
         bodies=tuple(_body(chat, options, fields) for fields in asked),
+        options=options,
         stagger_s=flags.stagger,
         warmup=flags.warmup,
         deadline_s=flags.deadline,

@@ -51,7 +51,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def missing_output(plot: Path | None, *files: Path | None) -> str | None:
     """Why results could not be written later, to be known now: measuring takes minutes."""
     if plot is not None and find_spec("matplotlib") is None:
-        return "--plot needs matplotlib: pip install 'asynclane[bench]'"
+        return (
+            "--plot needs matplotlib: in a checkout `make .venv/with-bench`, elsewhere pip install 'asynclane[bench]'"
+        )
     lost = [path for path in (plot, *files) if path is not None and not path.parent.is_dir()]
     return f"no folder {lost[0].parent} to write {lost[0].name} to" if lost else None
 

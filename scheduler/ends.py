@@ -17,12 +17,12 @@ def first_ends(flight: Sequence[Work], ends: Bools, result: StepResult) -> dict[
     spans = [(work, span) for work in flight for row in work.rows for span in row.spans]
     sizes = [span.end - span.start for _, span in spans]
     # A refine lane may not end the answer, whatever it proposes.
-    ends &= result.confidence >= np.repeat([_end_threshold(work, span) for work, span in spans], sizes)
+    counting = ends & (result.confidence >= np.repeat([_end_threshold(work, span) for work, span in spans], sizes))
     origin = np.repeat([span.start for _, span in spans], sizes)
     offset = np.arange(len(ends)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     owner = np.repeat([work.sequence.id for work, _ in spans], sizes)
     # From the last to the first, which stays.
-    return dict(zip(owner[ends][::-1].tolist(), (origin + offset)[ends][::-1].tolist(), strict=True))
+    return dict(zip(owner[counting][::-1].tolist(), (origin + offset)[counting][::-1].tolist(), strict=True))
 
 
 def _end_threshold(work: Work, span: Span) -> float:

@@ -67,7 +67,7 @@ class Scheduler:
         if request.length > self.limits.max_model_len:
             raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
         if len(self.waiting) >= self.limits.max_queue + self.slots.free:  # free slots are taken at the next plan
-            raise QueueFull(f"{len(self.waiting)} requests are waiting, the limit is {self.limits.max_queue}")
+            raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
         sequence = Sequence.of(request, self._vocabulary)
         if request.decoder.adaptive and self.budget is None:
             raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")

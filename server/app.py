@@ -43,7 +43,8 @@ def create_app(
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """`lifespan` starts the engine before the first request and stops it after the last."""
-    app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan)
+    # FastAPI's pages of the document load their scripts from elsewhere; the document itself needs nothing.
+    app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     app.include_router(completion_routes(Backend(engine, text, settings, card, Grammars(text))))
     app.include_router(token_routes(text, card))
     app.include_router(ops_routes(engine, metrics, card))

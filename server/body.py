@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ApiError, BodyTooLarge, BodyTooSlow, InvalidValue, error_response, shown
 
 LINGER_S = 2.0
+JSON_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
 class BodyLimit:
@@ -92,28 +94,38 @@ class JsonRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            return await handler(JsonRequest(request.scope, request.receive))
+            read = JsonRequest(request.scope, request.receive)
+            if not await read.body():  # FastAPI would take it for null
+                raise InvalidValue(None, "the body is empty: send a JSON object", code="invalid_json")
+            return await handler(read)
 
         return handle
 
 
 class JsonRequest(Request):
-    async def json(self) -> Any:
+    async def json(self) -> dict[str, Any]:
         return parse(await self.body())
 
 
-def parse(body: bytes) -> Any:
-    """Raises `InvalidValue`, and `JSONDecodeError`, which FastAPI makes an error with its place."""
+def parse(body: bytes) -> dict[str, Any]:
+    """Raises `InvalidValue`, which says where the body is no JSON."""
     try:
-        return json.loads(body.decode("utf-8-sig"), object_pairs_hook=once)
+        found = json.loads(body.decode("utf-8-sig"), object_pairs_hook=once)
     except UnicodeDecodeError as error:
         raise InvalidValue(None, f"the body is not UTF-8 at byte {error.start}", code="invalid_json") from None
     except RecursionError:
         raise InvalidValue(None, "the body nests too deep", code="invalid_json") from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:  # Python reads no number of thousands of digits
-        raise InvalidValue(None, f"the body cannot be read: {error}", code="invalid_json") from None
+    except json.JSONDecodeError as error:  # which says line, column and character
+        raise InvalidValue(None, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    except ValueError:
+        most = sys.get_int_max_str_digits()
+        raise InvalidValue(
+            None, f"the body has a number of more than {most} digits, which cannot be read", code="invalid_json"
+        ) from None
+    if not isinstance(found, dict):
+        kind = JSON_KINDS.get(type(found), "a number")
+        raise InvalidValue(None, f"the body must be a JSON object, not {kind}", code="invalid_json")
+    return found
 
 
 def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

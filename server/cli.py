@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..bench.loadflags import add_load_flags
 from .settings import (
@@ -75,7 +75,6 @@ def build_parser() -> argparse.ArgumentParser:
 
     trace = commands.add_parser("trace", help="answer one prompt here, and show which lanes wrote it")
     _add_question(trace)
-    trace.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="of the decoder; repeatable")
     trace.add_argument("--out", default=None, metavar="FILE", help=f"page to write; default: {DEFAULT_PAGE}")
     trace.add_argument("--live", action="store_true", help="show it here; a page is then written only to --out")
     add_flags(trace)
@@ -101,6 +100,7 @@ def _add_question(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=_positive, default=None)
     parser.add_argument("--temperature", type=_temperature, default=0.0)
     parser.add_argument("--seed", type=_seed, default=0)
+    parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="of the decoder; repeatable")
     parser.add_argument("--raw", action="store_true", help="the prompt is text to continue, not a chat message")
 
 
@@ -168,40 +168,28 @@ def bind(host: str, port: int) -> socket.socket:
 
 def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
     from .errors import ApiError
-    from .offline import generate_main
+    from .knobs import parse_knobs
+    from .offline import Question, generate_main
 
     try:
-        return generate_main(
-            settings,
-            prompt=arguments.prompt,
-            raw=arguments.raw,
-            max_tokens=arguments.max_tokens,
-            temperature=arguments.temperature,
-            seed=arguments.seed,
-        )
+        knobs = parse_knobs(arguments.knob)
+        return generate_main(settings, Question(knobs=knobs, **_asked(arguments)))
     except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(str(error))
 
 
 def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    from .knobs import parse_knobs
-
-    try:
-        knobs = parse_knobs(arguments.knob)
-    except ValueError as error:
-        return _complain(str(error))
-
     from .errors import ApiError
+    from .knobs import parse_knobs
+    from .offline import Question
     from .terminal import Screen
-    from .trace import Question, Views, trace_main
+    from .trace import Views, trace_main
 
-    question = Question(
-        arguments.prompt, arguments.raw, arguments.max_tokens, arguments.temperature, arguments.seed, knobs
-    )
     page = arguments.out or (None if arguments.live else DEFAULT_PAGE)
     screen = Screen.of(sys.stdout, cursor=cursor_moves(environ), color=color_allowed(environ))
     views = Views(Path(page) if page else None, screen if arguments.live else None)
     try:
+        question = Question(knobs=parse_knobs(arguments.knob), **_asked(arguments))
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal may know no Unicode
         return trace_main(settings, question, views, sys.stdout)
     except BrokenPipeError:  # the reader has seen enough
@@ -209,6 +197,10 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
         return 0
     except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(str(error))
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in ("prompt", "raw", "max_tokens", "temperature", "seed")}
 
 
 def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -124,7 +124,7 @@ class Model(Shape):
     owned_by: str
     max_model_len: int
     default_decoder: str
-    decoders: dict[str, dict[str, float | bool | str | None]]
+    decoders: dict[str, dict[str, int | float | bool | str | None]]
 
 
 class Models(Shape):

@@ -23,9 +23,21 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from ..scheduler.knobs import KNOBS
-
 SHOWN_CHARS = 80  # of a refused value; the client knows the rest
+# Pydantic's words and ours, in the order in which they are replaced.
+WORDS = (
+    ("Input should be", "must be"),
+    ("String should", "must"),
+    ("List should", "must"),
+    ("Dictionary should", "must"),
+    (" after validation", ""),
+    ("a valid dictionary or object to extract fields from", "an object"),
+    ("a valid dictionary", "an object"),
+    ("a valid list", "a list"),
+    ("a valid ", "a "),
+    ("a integer", "a whole number"),
+    ("a boolean", "true or false"),
+)
 
 
 class ApiError(Exception):
@@ -177,8 +189,8 @@ def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
             return await unexpected(request, error)
         if isinstance(error.__cause__, ApiError):  # FastAPI wraps whatever reading a body raises
             return error_response(error.__cause__)
-        where = f" {request.method} {shown(request.url.path)}" if error.status_code in (404, 405) else ""
-        body = error_body(f"{error.detail}{where}", "invalid_request_error", None, None)
+        message = _nowhere(request, error) if error.status_code in (404, 405) else str(error.detail)
+        body = error_body(message, "invalid_request_error", None, None)
         return AsciiJson(body, error.status_code, error.headers)
 
     async def unexpected(request: Request, error: Exception) -> Response:
@@ -195,29 +207,32 @@ def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
     app.add_exception_handler(Exception, unexpected)
 
 
+def _nowhere(request: Request, error: HTTPException) -> str:
+    """Of a path or a method that does not exist: those that do."""
+    path, allowed = shown(request.url.path), (error.headers or {}).get("Allow")
+    if allowed:
+        return f"{path} does not take {request.method}, but {allowed}"
+    return f"there is no {path} here; there are {', '.join(request.app.openapi()['paths'])}"
+
+
 def from_validation(detail: Mapping[str, Any]) -> InvalidValue:
     """OpenAI's words for one of pydantic's error details. Its location, and a `param` which a validator of
     ours put into the context, become a dotted path."""
     kind, context = detail.get("type"), detail.get("ctx") or {}
     path = [str(part) for part in detail.get("loc", ()) if part != "body"]
-    if kind == "json_invalid":
-        return InvalidValue(
-            None,
-            f"the body is not valid JSON: {context.get('error')} at character {path[0]}",
-            code="invalid_json",
-        )
-    if not path and kind != "refused":
-        return InvalidValue(None, "the body must be a JSON object, sent with 'Content-Type: application/json'")
     if kind == "refused":
         param = ".".join([*path, *filter(None, [context["param"]])])
         return InvalidValue(param, f"{ascii_name(param)}: {context['reason']}", code=context["code"])
+    if not path:  # what is JSON has been read before: `body.parse`
+        return InvalidValue(None, "the body must be JSON, sent with 'Content-Type: application/json'")
     param = ".".join(path)
     if kind == "missing":
         return InvalidValue(param, f"{param} is required", code="missing_parameter")
-    if kind == "extra_forbidden":
-        known = "" if len(path) > 1 else f"; the decoders' knobs are {', '.join(KNOBS)}"
-        return InvalidValue(param, f"unknown parameter {shown(param)}{known}", code="unknown_parameter")
-    return InvalidValue(param, f"{param}: {detail.get('msg')}, not {shown(detail.get('input'))}")
+    reason = str(detail.get("msg"))
+    for theirs, ours in WORDS:
+        reason = reason.replace(theirs, ours)
+    given = "" if ", not " in reason else f", not {shown(detail.get('input'))}"  # of lists, their length is told
+    return InvalidValue(param, f"{param}: {reason}{given}")
 
 
 def ascii_name(param: str) -> str:

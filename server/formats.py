@@ -108,6 +108,6 @@ class FormatFields(Strict):
             if regex is not None:
                 yield Wanted(f"{prefix}regex", regex=regex)
             if choice is not None:
-                yield Wanted.choice(f"{prefix}choice", choice)
+                yield Wanted(f"{prefix}choice", choice=tuple(choice))
         if outputs.json_object:
             yield Wanted("structured_outputs.json_object", schema=ANY_OBJECT)

@@ -22,6 +22,7 @@ from ..scheduler.constraint import Constraint
 from ..scheduler.contract import Ints
 from .errors import InvalidValue
 from .jsonschemas import GrammarError, check_schema, json_grammar
+from .reasons import NO_TEXT, plain
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -31,8 +32,6 @@ MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_COMPILE_S = 2.0  # of a processor
 MAX_STEP_S = 0.2  # of a processor: what a step costs is paid on the event loop
 KEPT = 128  # compiled grammars
-NO_TEXT = "no text can be so"
-SHOWN_CHARS = 300  # of a reason: it quotes what was given
 # In this order: what ends strings, objects and arrays, what goes on behind a value, and is a short value. A comma
 # stands before digits, so that a number ends where another value must follow.
 CLOSERS = ('"', "}", "]", ",", ":", "0", "1", "e")
@@ -42,17 +41,22 @@ LONGEST_END = 256  # tokens within which an end is looked for
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an answer's text must be: an instance of a JSON schema, or a full match of a regular expression. `param`
-    asked for it."""
+    """What an answer's text must be: an instance of a JSON schema, a full match of a regular expression, or one of
+    some texts. `param` asked for it."""
 
     param: str
     schema: str | None = None
     regex: str | None = None
+    choice: tuple[str, ...] = ()
 
-    @classmethod
-    def choice(cls, param: str, texts: Sequence[str]) -> Wanted:
-        """One of some texts."""
-        return cls(param, regex="|".join("".join(f"\\x{{{ord(letter):x}}}" for letter in text) for text in texts))
+    @property
+    def chars(self) -> int:
+        return len(self.schema or self.regex or "") + sum(map(len, self.choice))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same grammar, whoever asked for it."""
+        return self.schema, self.regex, self.choice
 
 
 class HasVocabulary(Protocol):
@@ -74,7 +78,7 @@ class Grammars:
     def __init__(self, text: HasVocabulary) -> None:
         self._text = text
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-        self._known: OrderedDict[tuple[str | None, str | None], Future[Grammar]] = OrderedDict()
+        self._known: OrderedDict[tuple[object, ...], Future[Grammar]] = OrderedDict()
 
     async def constraints(self, wanted: Wanted) -> Callable[[], Constraint]:
         """Makes the constraint of one answer at each call. Raises `InvalidValue`."""
@@ -87,9 +91,8 @@ class Grammars:
         return lambda: Spoken(name, grammar)
 
     def _compiled(self, wanted: Wanted) -> Future[Grammar]:
-        key = wanted.schema, wanted.regex
-        future = self._known.pop(key, None) or self._worker.submit(self._compile, wanted)
-        self._known[key] = future  # the last one asked for
+        future = self._known.pop(wanted.key, None) or self._worker.submit(self._compile, wanted)
+        self._known[wanted.key] = future  # the last one asked for
         if len(self._known) > KEPT:
             self._known.popitem(last=False)
         return future
@@ -97,21 +100,21 @@ class Grammars:
     def _compile(self, wanted: Wanted) -> Grammar:
         from llguidance import LLMatcher, LLParserLimits
 
-        chars = len(wanted.schema or wanted.regex or "")
-        if chars > MAX_CHARS:
-            raise GrammarError(f"{chars} characters are more than {MAX_CHARS}")
+        if wanted.chars > MAX_CHARS:
+            raise GrammarError(f"{wanted.chars} characters are more than {MAX_CHARS}")
         tokenizer, closers = self._tokenizer, tuple(self._closers)  # made once, at no schema's expense
         started = time.thread_time()
         try:
             if wanted.schema is None:
-                grammar = LLMatcher.grammar_from_lark(f"start: /{_lark(wanted.regex or '')}/")
+                regex = "|".join(map(_spelt, wanted.choice)) if wanted.choice else wanted.regex or ""
+                grammar = LLMatcher.grammar_from_lark(f"start: /{_lark(regex)}/")
             else:
                 check_schema(wanted.schema, tokenizer)
                 grammar = json_grammar(wanted.schema)
         except GrammarError:
             raise
         except ValueError as error:
-            raise GrammarError(str(error)) from None
+            raise GrammarError(plain(str(error))) from None
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
         compiled = probed(matcher, closers)
         taken = time.thread_time() - started
@@ -152,14 +155,18 @@ def probed(matcher: LLMatcher, closers: tuple[int, ...]) -> Grammar:
     words_of(trial)
     trial.compute_ff_tokens()
     taken = time.thread_time() - started
-    problem = problem_of(matcher) or problem_of(trial)
+    _check(matcher, trial)
     if taken > MAX_STEP_S:
-        problem = problem or f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s"
-    way = None if problem else shortest_end(trial, closers, LONGEST_END)
-    problem = problem or problem_of(trial)
-    if problem:
-        raise GrammarError(problem)
+        raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
+    way = shortest_end(trial, closers, LONGEST_END)
+    _check(trial)
     return Grammar(matcher, closers, LONGEST_END if way is None else len(way))
+
+
+def _check(*matchers: LLMatcher) -> None:
+    """Raises `GrammarError`."""
+    for problem in filter(None, map(problem_of, matchers)):
+        raise GrammarError(problem)
 
 
 class Spoken:
@@ -189,16 +196,26 @@ class Spoken:
         return np.full_like(words, -1) if self.failed else words
 
     def accept(self, token: int, room: int) -> bool:
-        if self.closing or room > self._look_at:
+        if self.closing:
+            return self._say(token)
+        if room > self._look_at:
+            self._way = None
             return self._say(token)
         before = self._way_to_end(room) if self._way is None else self._way
+        if before is None:  # the end is too far, or not seen: it may come into reach
+            self._look_at = room - 1 - room // 8
+            return self._say(token)
         if not self._say(token):
             return False
-        self._way = before[1:] if before and before[0] == token else self._way_to_end(room - 1)
-        if self._way is None and before is not None:  # behind this token there would not be room for an end
+        after = before[1:] if before[:1] == [token] else self._way_to_end(room - 1)
+        if after is None:  # behind this token there would not be room for an end
             self._matcher.rollback(1)
             self._way, self.closing = before, True
-        return not self.closing
+            return False
+        self._way = after
+        # A millisecond of the event loop for every ten tokens of a way: as long as there is room, not at each token.
+        self._look_at = room - 1 - max(0, room - len(after) - SPARE) // 2
+        return True
 
     def _say(self, token: int) -> bool:
         said = self._matcher.try_consume_tokens([token]) == 1
@@ -214,6 +231,11 @@ class Spoken:
 
     def _way_to_end(self, room: int) -> list[int] | None:
         return shortest_end(self._matcher.deep_copy(), self._closers, min(room, LONGEST_END))
+
+
+def _spelt(text: str) -> str:
+    """The expression that matches a text and nothing else."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
 
 
 def _lark(regex: str) -> str:
@@ -233,10 +255,7 @@ def words_of(matcher: LLMatcher) -> Ints:
 def problem_of(matcher: LLMatcher) -> str:
     """Why a matcher cannot go on, empty if it can."""
     if matcher.is_error():
-        reason = " ".join(matcher.get_error().split("<state>")[0].split()) or "it is too complex"
-        if "NoExtensionBias" in reason:
-            return NO_TEXT
-        return reason if len(reason) <= SHOWN_CHARS else reason[:SHOWN_CHARS] + "..."
+        return plain(matcher.get_error())
     if matcher.is_stopped() and not matcher.is_accepting():
         return NO_TEXT
     return ""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self, TextIO
 
 from ..scheduler.constraint import Constraint
+from ..scheduler.decoders import resolve
 from .build import Parts, build_parts
 from .grammar import Grammars, Wanted
 from .scores import TokenScore
 from .settings import Settings
 from .streams import AnswerOptions, Delta, Finish, Usage
+from .words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,19 @@ class OfflineAnswer:
     finish: Finish
     usage: Usage
     scores: tuple[TokenScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked on a command line, and how. `raw` leaves the chat template out; without `max_tokens`, as many as
+    fit."""
+
+    prompt: str
+    raw: bool = False
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    seed: int = 0
+    knobs: Mapping[str, object] = field(default_factory=dict)
 
 
 class Offline:
@@ -61,6 +76,12 @@ class Offline:
     def encode_chat(self, message: str) -> list[int]:
         """The prompt of a chat that starts with the user's `message`."""
         return self._parts.text.encode_chat([{"role": "user", "content": message}])
+
+    def read(self, question: Question) -> tuple[list[int], AnswerOptions]:
+        """The prompt of a question, and how it is to be answered."""
+        ids = self.encode(question.prompt) if question.raw else self.encode_chat(question.prompt)
+        length = question.max_tokens or self.room(ids)
+        return ids, AnswerOptions(length, question.temperature, seed=question.seed, knobs=question.knobs)
 
     def chat(self, prompts: Sequence[str], options: AnswerOptions) -> list[OfflineAnswer]:
         """An answer to each user message, through the model's chat template."""
@@ -103,27 +124,27 @@ class Offline:
         return list(await asyncio.gather(*(one(*ask) for ask in asks)))
 
 
-def generate_main(
-    settings: Settings,
-    *,
-    prompt: str,
-    raw: bool,
-    max_tokens: int | None,
-    temperature: float,
-    seed: int | None,
-    out: TextIO | None = None,
-) -> int:
-    """Answers one prompt and says what it cost. `raw` leaves the chat template out; `out` None is standard output."""
+def check(question: Question, settings: Settings) -> None:
+    """Refuses what can be refused before the model is loaded, which may take long. Raises `ValueError`."""
+    if question.max_tokens is not None:
+        resolve(settings.decoder, question.knobs, question.max_tokens)
+
+
+def generate_main(settings: Settings, question: Question, out: TextIO | None = None) -> int:
+    """Answers one prompt and says what it cost; `out` None is standard output. Raises `ApiError`, `ValueError` and
+    `OSError` with one line that says what is wrong."""
+    check(question, settings)
     with Offline(settings) as offline:
-        ids = offline.encode(prompt) if raw else offline.encode_chat(prompt)
-        options = AnswerOptions(max_tokens or offline.room(ids), temperature, seed=seed or 0)
-        (answer,) = offline.answer([ids], options)
-    usage = answer.usage
-    tokens, calls = usage.completion_tokens, usage.forwards
-    print(answer.text, file=out)
-    print(
-        f"\n{tokens} tokens in {calls} calls: {tokens / calls:.1f} tokens per call, "
-        f"{usage.lanes} lanes, {usage.forks} forks, {usage.computed_tokens} positions computed",
-        file=out,
-    )
+        (answer,) = offline.answer_each([offline.read(question)])
+    print(f"{answer.text}\n\n{summary(answer.usage)}", file=out)
     return 0
+
+
+def summary(usage: Usage) -> str:
+    """What an answer took, in one line."""
+    tokens, calls = usage.completion_tokens, usage.forwards
+    parts = [counted(usage.lanes, "lane"), counted(usage.forks, "fork"), counted(usage.refreshes, "refresh", "es")]
+    return (
+        f"{counted(tokens, 'token')} in {counted(calls, 'call')}: {tokens / calls:.1f} tokens per call, "
+        f"{', '.join(parts)}, {counted(usage.computed_tokens, 'position')} computed"
+    )

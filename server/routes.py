@@ -31,7 +31,7 @@ from .text import TextLike
 
 T = TypeVar("T")
 
-LONG_CHARS = 20_000  # a longer text is encoded in a thread: the event loop has steps to plan
+LONG_CHARS = 20_000  # or tokens: more are read in a thread, since the event loop has steps to plan
 CLIENT_CLOSED_REQUEST = 499
 
 
@@ -131,8 +131,10 @@ def _wishes(
     `InvalidValue` for what depends on it."""
     limit, length, asked = backend.card.max_model_len, prompt.tokens, body.answer_limit
     if length + (asked or 1) > limit:
+        # A prompt that leaves room for one token is not what is too long.
+        param = prompt.param if length + 1 > limit else body.limit_param
         behind = len(prompt.suffix)
-        raise errors.ContextLengthExceeded(limit, len(prompt.ids), asked, suffix_tokens=behind, param=prompt.param)
+        raise errors.ContextLengthExceeded(limit, len(prompt.ids), asked, suffix_tokens=behind, param=param)
     max_tokens = asked or min(limit - length, backend.settings.default_max_tokens)
     if (body.min_tokens or 0) > max_tokens:
         raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
@@ -142,7 +144,7 @@ def _wishes(
     families = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
     return [
         [
-            replace(body.options(tokens, seed + choice, family, constraint), suffix=prompt.suffix)
+            body.options(tokens, seed + choice, family, constraint, prompt.suffix)
             for tokens, family in zip(tried, families, strict=True)
         ]
         for choice in range(body.choices)
@@ -168,7 +170,7 @@ async def _respond(
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in wishes
         ]
         if body.stream:
-            return EventStream(_events(answers, echoes, reply, Told.of(body, prompt_tokens)), stack.pop_all())
+            return EventStream(_events(answers, echoes, reply, body, prompt_tokens), stack.pop_all())
         try:
             tried = iter(await until_gone(request.receive, _collect(answers, echoes)))
         except ClientGone:
@@ -204,29 +206,15 @@ async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> list[Fin
     return [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a stream tells besides text: usage at its end, usage so far in each chunk, scores."""
-
-    prompt_tokens: int
-    usage: bool
-    usage_so_far: bool
-    scores: bool
-
-    @classmethod
-    def of(cls, body: GenerationRequest, prompt_tokens: int) -> Told:
-        return cls(prompt_tokens, body.include_usage, body.include_usage_so_far, body.shows_scores)
-
-
 async def _events(
-    answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, told: Told
+    answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, body: GenerationRequest, prompt_tokens: int
 ) -> AsyncGenerator[bytes, None]:
     """The stream of one response."""
     usages: dict[int, Usage] = {}
     ends: dict[int, Finish] = {}
 
     def chunk(payload: dict[str, Any]) -> bytes:
-        so_far = {"usage": usage_json(told.prompt_tokens, list(usages.values()))} if told.usage_so_far else {}
+        so_far = {"usage": usage_json(prompt_tokens, list(usages.values()))} if body.include_usage_so_far else {}
         return event({**payload, **so_far})
 
     try:
@@ -242,13 +230,13 @@ async def _events(
                 if delta.lanes is not None:
                     yield chunk(reply.lanes(index, delta.lanes))
                 if delta.text or delta.scores:
-                    yield chunk(reply.delta(index, delta.text, delta.scores if told.scores else None))
+                    yield chunk(reply.delta(index, delta.text, delta.scores if body.shows_scores else None))
                 if delta.finish is not None:
                     ends[index] = delta.finish
                     yield chunk(reply.closing(index, delta.finish))
         _check_complete(answers, ends)
-        if told.usage:
-            yield event(usage_chunk(reply, usage_json(told.prompt_tokens, list(usages.values()))))
+        if body.include_usage:
+            yield event(usage_chunk(reply, usage_json(prompt_tokens, list(usages.values()))))
         yield DONE
     except Exception as error:
         # The status has been sent: what is left is to say so in the stream, and to end it without DONE.

@@ -15,7 +15,13 @@ from .formats import FormatFields
 from .sampling import INT64, DecoderKnobs, Ranks, SamplingFields, StreamOptions
 from .streams import AnswerOptions
 from .strict import Body, Strict, refused
-from .unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, MESSAGE_UNSUPPORTED
+from .unsupported import (
+    CHAT_UNSUPPORTED,
+    COMPLETION_UNSUPPORTED,
+    MESSAGE_UNSUPPORTED,
+    ONLY_CHAT,
+    ONLY_COMPLETIONS,
+)
 
 MAX_CHOICES = 16
 STRONG = -10_000.0  # a bias that no logit outweighs
@@ -81,6 +87,11 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
 
     decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *METHODS]})] = None
 
+    @classmethod
+    def offers(cls) -> str:
+        """OpenAI's parameters are in every manual; ours are not."""
+        return f"the decoders' knobs are {', '.join(DecoderKnobs.model_fields)}"
+
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
@@ -95,8 +106,14 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
         return self
 
     @property
+    def limit_param(self) -> str:
+        """The parameter that bounds the answer."""
+        return "max_tokens"
+
+    @property
     def answer_limit(self) -> int | None:
-        return self.max_tokens
+        limit: int | None = getattr(self, self.limit_param)
+        return limit
 
     @property
     def kept(self) -> int:
@@ -141,7 +158,12 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
         return secrets.randbelow(INT64) if self.temperature else 0
 
     def options(
-        self, max_tokens: int, seed: int, family: str | None = None, constraint: Callable[[], Constraint] | None = None
+        self,
+        max_tokens: int,
+        seed: int,
+        family: str | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+        suffix: tuple[int, ...] = (),
     ) -> AnswerOptions:
         knobs = {name: getattr(self, name) for name in DecoderKnobs.model_fields}
         return AnswerOptions(
@@ -158,6 +180,7 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
             constraint=constraint,
             ranks=self.ranks,
             family=family,
+            suffix=suffix,
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
             watch=self.include_lanes,
@@ -168,6 +191,7 @@ class ChatCompletionRequest(GenerationRequest):
     """A final message of the assistant is continued."""
 
     unsupported = CHAT_UNSUPPORTED
+    elsewhere = ONLY_COMPLETIONS
 
     messages: Messages
     continue_final_message: bool | None = None
@@ -191,8 +215,8 @@ class ChatCompletionRequest(GenerationRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
-    def answer_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+    def limit_param(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
 
 def _prompts(value: object) -> list[str | list[int]]:
@@ -225,6 +249,7 @@ Prompts = Text | Annotated[list[Text], Field(min_length=1)] | Ids | Annotated[li
 
 class CompletionRequest(GenerationRequest):
     unsupported = COMPLETION_UNSUPPORTED
+    elsewhere = ONLY_CHAT
 
     prompt: Annotated[
         list[str | list[int]],

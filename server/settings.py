@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +16,8 @@ from pathlib import PurePath
 from typing import Any
 
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
+# What Kubernetes sets for services whose names begin as ours do.
+KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -99,6 +103,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     """Raises `SettingsError`."""
+    _check_names(environ)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
         variable = ENVIRONMENT_PREFIX + field.name.upper()
@@ -109,6 +114,15 @@ def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Sett
         if given is not None:
             values[field.name] = _check(field, _convert(field, given, source), source)
     return Settings(**values)
+
+
+def _check_names(environ: Mapping[str, str]) -> None:
+    """A setting that is misspelt would be ignored. Raises `SettingsError`."""
+    known = [ENVIRONMENT_PREFIX + field.name.upper() for field in dataclasses.fields(Settings)]
+    for name in sorted(environ):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not KUBERNETES.search(name):
+            nearest = difflib.get_close_matches(name.upper(), known, 1, cutoff=0)
+            raise SettingsError(f"{name} is no setting: did you mean {nearest[0]}? 'asynclane serve --help' lists all")
 
 
 def api_key_from(environ: Mapping[str, str]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -22,10 +22,11 @@ def _same(value: object, neutral: object) -> bool:
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
-def _document_unsupported(schema: dict[str, Any], model: type[Strict]) -> None:
-    """JSON Schema has them too, with the values that ask nothing."""
+def _document_refusals(schema: dict[str, Any], model: type[Strict]) -> None:
+    """JSON Schema has what is not supported, with the values that ask nothing, and no more."""
+    schema["additionalProperties"] = False
     schema["properties"] |= {
-        name: {"enum": [None, *neutral], "description": "Not supported yet: these values ask nothing."}
+        name: {"enum": [None, *neutral], "description": f"{model.lacks(name)}: these values ask nothing."}
         for name, neutral in sorted(model.unsupported.items())
     }
 
@@ -33,10 +34,22 @@ def _document_unsupported(schema: dict[str, Any], model: type[Strict]) -> None:
 class Strict(BaseModel):
     """Unknown names are errors; so are unsupported ones, unless their value asks nothing."""
 
+    # Pydantic would refuse extra names, too, but could not say which there are.
     model_config = ConfigDict(
-        strict=True, extra="forbid", allow_inf_nan=False, frozen=True, json_schema_extra=_document_unsupported
+        strict=True, extra="allow", allow_inf_nan=False, frozen=True, json_schema_extra=_document_refusals
     )
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # the endpoint that has what this one has not
+
+    @classmethod
+    def lacks(cls, name: str) -> str:
+        """Why a parameter that is known is not honoured here."""
+        return f"only {cls.elsewhere[name]} has it" if name in cls.elsewhere else "not supported yet"
+
+    @classmethod
+    def offers(cls) -> str:
+        """What to choose from, for who gave a name that is unknown."""
+        return "known here: " + ", ".join(field.alias or name for name, field in cls.model_fields.items())
 
     @model_validator(mode="before")
     @classmethod
@@ -46,9 +59,16 @@ class Strict(BaseModel):
         for name in cls.unsupported.keys() & raw.keys():
             value, neutral = raw[name], cls.unsupported[name]
             if value is not None and not any(_same(value, one) for one in neutral):
-                reason = f"not supported yet, but {shown(value)} was given"
+                reason = f"{cls.lacks(name)}, but {shown(value)} was given"
                 raise refused(name, reason, code="unsupported_parameter")
         return {name: value for name, value in raw.items() if name not in cls.unsupported}
+
+    @model_validator(mode="after")
+    def _refuse_unknown(self) -> Self:
+        for name in self.model_extra or ():
+            why = self.lacks(name) if name in self.elsewhere else f"unknown parameter; {self.offers()}"
+            raise refused(name, why, code="unknown_parameter")
+        return self
 
 
 class Body(Strict):

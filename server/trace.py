@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..scheduler.decoders import resolve
 from .lanes import LaneEvent
-from .offline import Offline, OfflineAnswer
+from .offline import Offline, OfflineAnswer, Question, check, summary
 from .settings import Settings
-from .streams import AnswerOptions, Delta, Usage
+from .streams import Delta
 from .terminal import LiveView, Screen
 
 MARKER = "{{trace}}"
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked, and how. `raw` leaves the chat template out; without `max_tokens`, as many as fit."""
-
-    prompt: str
-    raw: bool = False
-    max_tokens: int | None = None
-    temperature: float = 0.0
-    seed: int = 0
-    knobs: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +36,12 @@ class Trace:
 
     @property
     def summary(self) -> str:
-        return _summary(self.answer.usage)
+        return summary(self.answer.usage)
 
 
 def trace_main(settings: Settings, question: Question, views: Views, out: TextIO) -> int:
     """Raises `ApiError`, `ValueError` and `OSError` with one line that says what is wrong."""
-    # What can be refused before the model is loaded, which may take long, is.
-    if question.max_tokens is not None:
-        resolve(settings.decoder, question.knobs, question.max_tokens)
+    check(question, settings)
     if views.page is not None and not views.page.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {views.page.parent} to write {views.page.name} to")
     if views.page is not None and views.page.is_dir():
@@ -75,14 +60,7 @@ def trace_main(settings: Settings, question: Question, views: Views, out: TextIO
 
 
 def ask(offline: Offline, question: Question, live: LiveView | None = None) -> Trace:
-    ids = offline.encode(question.prompt) if question.raw else offline.encode_chat(question.prompt)
-    options = AnswerOptions(
-        max_tokens=question.max_tokens or offline.room(ids),
-        temperature=question.temperature,
-        seed=question.seed,
-        knobs=question.knobs,
-        watch=True,
-    )
+    ids, options = offline.read(question)
     events: list[LaneEvent] = []
 
     def see(delta: Delta) -> None:
@@ -91,7 +69,7 @@ def ask(offline: Offline, question: Question, live: LiveView | None = None) -> T
             if live is not None:
                 live.show(delta.lanes)
 
-    answer = offline.watch(ids, options, see)
+    answer = offline.watch(ids, replace(options, watch=True), see)
     return Trace(answer, tuple(events), len(ids))
 
 
@@ -122,11 +100,3 @@ def page(trace: Mapping[str, Any]) -> str:
     for char in "<>&":
         data = data.replace(char, f"\\u{ord(char):04x}")
     return template.replace(MARKER, data, 1)
-
-
-def _summary(usage: Usage) -> str:
-    tokens, calls = usage.completion_tokens, usage.forwards
-    return (
-        f"{tokens} tokens in {calls} calls: {tokens / calls:.1f} tokens per call, {usage.lanes} lanes, "
-        f"{usage.forks} forks, {usage.refreshes} refreshes, {usage.computed_tokens} positions computed"
-    )

@@ -38,9 +38,14 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 
-# Each endpoint refuses what only the other has.
+# Each endpoint refuses what only the other has, and says so.
 CHAT_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "best_of": (1,), "echo": (False,), "suffix": ("",)}
 COMPLETION_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {**UNSUPPORTED, "top_logprobs": (0,)}
+ONLY_CHAT: Mapping[str, str] = dict.fromkeys(
+    ("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"),
+    "/v1/chat/completions",
+)
+ONLY_COMPLETIONS: Mapping[str, str] = dict.fromkeys(("prompt", "best_of", "echo", "suffix"), "/v1/completions")
 
 # What SDKs send back with an earlier answer's message, and what it may hold.
 MESSAGE_UNSUPPORTED: Mapping[str, tuple[object, ...]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise, takewhile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
 
+from asynclane.bench import report
 from asynclane.bench.loadloops import Failure, Prober, Sample, poisson, run_level
 from asynclane.bench.loadplan import Bounds, Level, Plan, Target
 from asynclane.bench.loadtally import Counters, read_counters, spread, sum_up
@@ -25,12 +27,20 @@ from asynclane.clients import NEVER, AsyncClient, Usage
 from asynclane.server import cli
 from asynclane.server.metrics import Metrics, StepReport
 
+ROOT = Path(__file__).parents[2]
 TARGET = Target("http://test", None, None, chat=True, timeout_s=0.2)
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 
 def plan(**fields: Any) -> Plan:
-    given = {"bounds": Bounds(None, None), "levels": (), "bodies": (BODY,), "stagger_s": 0.0, "warmup": 1}
+    given = {
+        "bounds": Bounds(None, None),
+        "levels": (),
+        "bodies": (BODY,),
+        "options": {},
+        "stagger_s": 0.0,
+        "warmup": 1,
+    }
     return Plan(**{"target": TARGET, "deadline_s": 1.0, "seed": 1, "source": "test", **given, **fields})
 
 
@@ -209,8 +219,10 @@ class Other(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     state: Any
+    got: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
+        self.got.append(self.path)
         self.answer(200, '{"data": [{"id": "other"}]}') if self.path == "/v1/models" else self.answer(404, "")
 
     def do_POST(self) -> None:
@@ -250,7 +262,9 @@ def other_server() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
 
 def test_another_server_is_measured_and_its_failures_are_shown(tmp_path: Path, capsys: Any) -> None:
     png, out, prompts = tmp_path / "load.png", tmp_path / "load.json", tmp_path / "prompts.txt"
-    prompts.write_text('One\n\n{"prompt": "Two", "max_tokens": 3}\n{"messages": [], "seed": 4}\n', encoding="utf-8")
+    prompts.write_text(
+        '{"prompt": "One", "top_p": 1}\n\n{"prompt": "Two", "max_tokens": 3}\n{"messages": [], "seed": 4}\n'
+    )
     with other_server() as (url, bodies):
         argv = ["bench", "--url", url, "--concurrency", "1,2", "--requests", "6", "--warmup", "1"]
         argv += ["--prompts", str(prompts), "--plot", str(png), "--json", str(out)]
@@ -258,6 +272,7 @@ def test_another_server_is_measured_and_its_failures_are_shown(tmp_path: Path, c
     shown = capsys.readouterr().out
     figures = json.loads(shown.splitlines()[-1])
     assert figures == json.loads(out.read_text(encoding="utf-8"))
+    assert figures["options"] == {"max_tokens": 256, "temperature": 0.0}, "of all requests, not those of a line"
     assert [(load["concurrency"], load["completed"], load["failures"]) for load in figures["loads"]] == [
         (1, 4, {"429 rate": 2}),
         (2, 4, {"429 rate": 2}),
@@ -322,6 +337,27 @@ def test_what_cannot_be_measured_is_one_line_and_exit_code_2(argv: list[str], me
     captured = capsys.readouterr()
     assert message in captured.err
     assert (captured.out, captured.err.count("\n")) == ("", 1)
+
+
+def test_a_plot_that_cannot_be_drawn_is_told_before_measuring_and_how_it_can(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
+    assert cli.main(["bench", "--plot", "load.png"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    for target in re.findall(r"make (\S+?)`", told):
+        assert f"$(VENV)/{target.removeprefix('.venv/')}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "make .venv/with-bench" in told
+    assert "pip install 'asynclane[bench]'" in told
+
+
+@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
+def test_metrics_are_found_whichever_way_the_url_is_written(ending: str) -> None:
+    Other.got.clear()
+    with other_server() as (url, _):
+        cli.main(["bench", "--url", url + ending, "--concurrency", "1", "--requests", "1", "--warmup", "1"])
+    assert Other.got == ["/v1/models", "/metrics", "/metrics"]
 
 
 @pytest.mark.parametrize(

@@ -20,23 +20,33 @@ HOOKS = Path(__file__).with_name("fuzz_hooks.py")
 # A JSON Schema cannot say all that a parameter must be (together with others, within the context): what it allows may
 # be refused.
 LEFT_OUT = "positive_data_acceptance"
+INTERRUPTED = 130
 
 
-def fuzz(
-    url: str, seed: int, *flags: str, wild: bool = False, key: str | None = None
-) -> subprocess.CompletedProcess[str]:
+def command(url: str, seed: int, *flags: str, key: str | None = None) -> list[str]:
+    st = [str(Path(sys.executable).with_name("st")), "run", f"{url}/openapi.json"]
+    st += ["--seed", str(seed), "--request-timeout", str(SILENCE_S), "--exclude-checks", LEFT_OUT, "--no-color"]
+    st += ["--header", f"Authorization: Bearer {key}"] if key else []
+    return [*st, "--warnings", "off", *flags]
+
+
+def environment(*, wild: bool = False) -> dict[str, str]:
     """With `wild`, bodies go out as they were drawn; else most are led on to the engine (`fuzz_hooks`)."""
-    command = [str(Path(sys.executable).with_name("st")), "run", f"{url}/openapi.json"]
-    command += ["--seed", str(seed), "--request-timeout", str(SILENCE_S), "--exclude-checks", LEFT_OUT, "--no-color"]
-    command += ["--header", f"Authorization: Bearer {key}"] if key else []
-    environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HOOKS), **({"FUZZ_WILD": "1"} if wild else {})}
-    return subprocess.run(
-        [*command, "--warnings", "off", *flags],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    return {**os.environ, "SCHEMATHESIS_HOOKS": str(HOOKS), **({"FUZZ_WILD": "1"} if wild else {})}
+
+
+def watched(command: list[str], env: dict[str, str]) -> int:
+    """Runs a command whose output is seen as it comes. Ctrl-C reaches it, too: what it has found until then is told."""
+    with subprocess.Popen(command, env=env) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                say("interrupted: it tells what it has found")
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def main() -> int:
@@ -45,20 +55,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     server = start_server("--api-key", KEY)
+    limit = ["--max-time", str(arguments.seconds // 2), "--phases", "coverage,fuzzing,stateful", "--workers", "4"]
+    run = command(server.url, arguments.seed, *limit, "--continue-on-failure", key=KEY)
     failed = False
     try:
         for wild in (True, False):
-            limit = [
-                "--max-time",
-                str(arguments.seconds // 2),
-                "--phases",
-                "coverage,fuzzing,stateful",
-                "--workers",
-                "4",
-            ]
-            done = fuzz(server.url, arguments.seed, *limit, "--continue-on-failure", wild=wild, key=KEY)
-            sys.stdout.write(done.stdout)
-            failed |= done.returncode != 0
+            bodies = "as they are drawn" if wild else "led on to the engine"
+            say(f"bodies {bodies}, for {arguments.seconds // 2} seconds")
+            code = watched(run, environment(wild=wild))
+            failed |= code != 0
+            if code == INTERRUPTED:
+                break
     finally:
         stop_server(server)
     return int(failed)

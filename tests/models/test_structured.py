@@ -122,7 +122,7 @@ def random_pattern(rng: random.Random, depth: int = 2) -> str:
 
 def test_what_a_grammar_forces_costs_no_call(runner: Runner, vocabulary: Vocabulary) -> None:
     long = "The quick brown fox jumps over the lazy dog. " * 2
-    wanted = Wanted.choice("guided_choice", [long + "yes", long + "no"])
+    wanted = Wanted("guided_choice", choice=(long + "yes", long + "no"))
     (answer,) = run(runner, vocabulary, [Ask(PROMPT, 64, constraint=constraints(wanted)())])
     assert said(answer) in (long + "yes", long + "no")
     assert answer.sent > 20

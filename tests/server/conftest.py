@@ -24,6 +24,7 @@ from .fakes import FakeEngine
 
 TINY = Path(__file__).parents[2] / "models" / "embedded" / "tiny-llada"
 CONTEXT = 256
+KNOBS = {"threshold": 0.95, "max_lanes": 4, "settle": True, "steps": None, "lookahead": "canvas"}
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +35,7 @@ def text() -> Text:
 @pytest.fixture
 def build(text: Text) -> Callable[..., FastAPI]:
     def build(engine: FakeEngine | None = None, **settings: Any) -> FastAPI:
-        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": {"threshold": 0.95}}, "asynclane")
+        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": KNOBS}, "asynclane")
         return create_app(engine or FakeEngine(), text, Settings(**settings), Metrics(), card)
 
     return build

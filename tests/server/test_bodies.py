@@ -105,8 +105,7 @@ async def test_a_number_of_any_size_is_honoured_or_refused_by_name(api: Any, nam
             response = await client.raw("/v1/completions", json.dumps({**COMPLETION, name: number}))
             assert response.status_code in (200, 400), response.text
             if response.status_code == 400:
-                # What is too long an answer for the context is told of the prompt.
-                assert error_of(response)["param"] in (name, "prompt")
+                assert error_of(response)["param"] == name
 
 
 @pytest.mark.parametrize("stop", ["x" * 100_000, ["a", "x" * 100_000], "\N{DUCK}" * 100_000])
@@ -196,7 +195,7 @@ def test_whatever_a_field_holds_the_answer_is_a_200_or_a_4xx_in_openais_shape(bu
 def test_any_bytes_are_json_or_an_error_that_is_ours(body: bytes) -> None:
     try:
         parse(body)
-    except (InvalidValue, json.JSONDecodeError):
+    except InvalidValue:
         return
     assert json.loads(body) is not Ellipsis  # Python's own reader agrees that it is JSON
 

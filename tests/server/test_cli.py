@@ -90,18 +90,24 @@ def test_a_model_that_cannot_be_loaded_is_one_line(build_module: Any, capsys: An
 
 
 def test_generate_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-
-    def generate_main(settings: Settings, **arguments: Any) -> int:
-        asked.update(arguments, dtype=settings.dtype)
-        return 0
-
+    asked: list[Any] = []
     module = types.ModuleType("asynclane.server.offline")
-    module.generate_main = generate_main  # type: ignore[attr-defined]
+    module.generate_main = lambda *given: asked.extend(given) or 0  # type: ignore[attr-defined]
+    module.Question = types.SimpleNamespace  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert cli.main(["generate", "Hi", "--dtype", "float32", "--max-tokens", "7", "--raw"]) == 0
-    wanted = {"prompt": "Hi", "raw": True, "max_tokens": 7, "temperature": 0.0, "seed": 0, "dtype": "float32"}
-    assert asked == wanted
+    flags = ["--dtype", "float32", "--max-tokens", "7", "--raw", "--knob", "max_lanes=2", "--knob", "cache=none"]
+    assert cli.main(["generate", "Hi", *flags]) == 0
+    settings, question = asked
+    assert settings == Settings(dtype="float32")
+    knobs = {"max_lanes": 2, "cache": "none"}
+    assert vars(question) == {
+        "prompt": "Hi",
+        "raw": True,
+        "max_tokens": 7,
+        "temperature": 0.0,
+        "seed": 0,
+        "knobs": knobs,
+    }
 
 
 def test_chat_without_a_server_is_one_line(capsys: Any) -> None:

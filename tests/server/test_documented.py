@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from asynclane.server.sampling import DecoderKnobs, StreamOptions
 from asynclane.server.schemas import ChatCompletionRequest, CompletionRequest
 from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, STREAM_UNSUPPORTED
@@ -42,3 +44,32 @@ def test_every_test_that_the_readme_names_exists() -> None:
     assert all(named), "each row names a test"
     assert set.union(*named) <= known
     assert {name for name in quoted(SECTION) if name.startswith("test_")} <= known
+
+
+def ranges(body: type[BaseModel]) -> dict[str, str]:
+    """Of each number in a body, as mathematicians write it; the ends of what 64 bits hold are spelt as powers."""
+    found = {}
+    for name, field in body.model_json_schema()["properties"].items():
+        for kind in (field, *field.get("anyOf", ())):
+            low, high = (
+                kind.get("minimum", kind.get("exclusiveMinimum")),
+                kind.get("maximum", kind.get("exclusiveMaximum")),
+            )
+            if low is not None:
+                ends = "(" if "exclusiveMinimum" in kind else "[", ")" if "exclusiveMaximum" in kind else "]"
+                found[name] = f"{ends[0]}{spelt(low)}, {spelt(high)}{ends[1]}"
+    return found
+
+
+def spelt(bound: float) -> str:
+    return {2**31: "2^31", 2**63: "2^63", -(2**63): "-2^63"}.get(int(bound), f"{bound:.12g}")
+
+
+def test_the_readme_has_the_range_of_every_number_as_the_bodies_do() -> None:
+    told = re.findall(
+        r"`(\w+)`[ \n]([\[(]\S+,\s\S+[\])])", SECTION.partition("Numbers and their ranges")[2].partition("\n\n")[0]
+    )
+    assert {name: re.sub(r"\s", " ", bounds) for name, bounds in told} == {
+        **ranges(CompletionRequest),
+        **ranges(ChatCompletionRequest),
+    }

@@ -6,12 +6,15 @@ import json
 import random
 import re
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from asynclane.server import grammar
 from asynclane.server.errors import InvalidValue
-from asynclane.server.grammar import KEPT, Grammars, Spoken, Wanted
+from asynclane.server.grammar import KEPT, LONGEST_END, Grammars, Spoken, Wanted
 from asynclane.server.text import Text
 
 
@@ -97,7 +100,7 @@ async def test_any_way_through_a_grammar_matches_it(grammars: Grammars, text: Te
 
 async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Text) -> None:
     options = ["a.b", 'c"/\\d+', "line\nbreak", "(", "日本"]
-    made = await grammars.constraints(Wanted.choice("guided_choice", options))
+    made = await grammars.constraints(Wanted("guided_choice", choice=tuple(options)))
     seen = set()
     for number in range(60):
         answer = made()
@@ -127,9 +130,10 @@ async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compi
         {"regex": "a{4294967295}"},
         {"regex": "(" * 3000 + ")" * 3000},
         {"schema": '{"a":' * 3000 + "1" + "}" * 3000},
+        {"choice": tuple(f"choice {number}" for number in range(100_000))},
         {"schema": json.dumps({"allOf": [{"type": "string", "pattern": f"^[a-z]{{0,200}}{n}.*$"} for n in range(20)]})},
     ],
-    ids=["repeats", "brackets", "deep", "intersection"],
+    ids=["repeats", "brackets", "deep", "choices", "intersection"],
 )
 async def test_what_asks_for_too_much_is_refused_in_bounded_time(grammars: Grammars, wanted: dict[str, str]) -> None:
     started = time.thread_time()
@@ -153,6 +157,75 @@ RAMBLE = {
 
 
 INTEGER = {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": INTEGER, "minItems": 1000},
+        {"type": "array", "items": {"type": "string", "maxLength": 5}, "minItems": 60},
+        {"type": "string", "pattern": "ab"},
+    ],
+    ids=["no end in reach", "an end far away", "an end that is not seen"],
+)
+async def test_looking_for_an_end_holds_nobody_up(
+    grammars: Grammars, text: Text, schema: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done on the event loop: in any 32 tokens, which one step may commit, a few of the longest ways."""
+    walked, since = 0, [0]
+
+    def counted(trial: Any, closers: Sequence[int], limit: int) -> list[int] | None:
+        nonlocal walked
+        way = shortest_end(trial, closers, limit)
+        walked += limit if way is None else len(way)
+        return way
+
+    shortest_end = grammar.shortest_end
+    made = await constraint(grammars, schema=json.dumps(schema))
+    monkeypatch.setattr(grammar, "shortest_end", counted)
+    room, rng = 500, random.Random(1)
+    while room and not made.finished:
+        forced = made.forced(room)
+        allowed = sorted(tokens_of(made.allowed()) - set(text.end_ids))
+        for token in forced or [rng.choice(allowed)]:
+            room -= made.accept(token, room)
+            since.append(walked)
+    assert walked
+    assert max(later - before for before, later in zip(since, since[32:], strict=False)) < 6 * LONGEST_END
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"regex": "("}, "not an expression that can be read: unclosed group"),
+        ({"regex": "[z-a]"}, "not an expression that can be read: invalid character class range"),
+        ({"regex": "(?=a)b"}, "look-around is not supported"),
+        ({"regex": r"\bfoo"}, "anchors and word boundaries"),
+        ({"regex": "(" * 3000 + ")" * 3000}, "not an expression that can be read: exceed"),
+        ({"regex": "(a?){5000}a{5000}"}, "it is too complex"),
+        ({"schema": {"pattern": "("}}, "not an expression that can be read: unclosed group"),
+        ({"schema": {"type": "nothing"}}, "there is no type 'nothing'"),
+        ({"schema": {"uniqueItems": True, "not": {}}}, 'cannot be enforced: "not", "uniqueItems"'),
+        ({"schema": {"format": "idn-email"}}, "the format 'idn-email' cannot be enforced"),
+        ({"schema": {"oneOf": [INTEGER, {"type": "number"}]}}, "oneOf whose options overlap"),
+        ({"schema": {"$ref": "http://127.0.0.1/x"}}, "references lead within the schema only"),
+        ({"schema": {"$ref": "#/definitions/none"}}, "which does not exist"),
+        ({"schema": {"minItems": -1}}, "minItems must be a whole number from 0, not -1"),
+        ({"schema": {"enum": 5}}, "enum must be a list"),
+        ({"schema": {"enum": []}}, "no text can be so"),
+        ({"schema": {"type": "integer", "multipleOf": 982451653}}, "it is too complex"),
+        ({"schema": {"type": "integer", "minimum": 5, "maximum": 3}}, "no text can be so: minimum (5) is greater"),
+    ],
+    ids=str,
+)
+async def test_why_a_grammar_cannot_be_is_said_without_the_words_of_a_library(
+    grammars: Grammars, wanted: dict[str, Any], message: str
+) -> None:
+    given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in wanted.items()}
+    with pytest.raises(InvalidValue) as refused:
+        await constraint(grammars, **given)
+    assert message in refused.value.message
+    assert not re.search(r"Unimplemented|Unsatisfiable|start: /|parse error|fuel|lexer|coerce", refused.value.message)
 
 
 def integers(*names: str) -> dict[str, object]:

@@ -8,7 +8,7 @@ import pytest
 
 from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
-from .conftest import error_of
+from .conftest import KNOBS, error_of
 from .fakes import FakeEngine
 
 
@@ -19,8 +19,18 @@ async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) ->
     assert listed == {"object": "list", "data": [single]}
     assert single["id"] == "tiny-llada"
     assert single["max_model_len"] == 256
-    assert single["decoders"] == {"asynclane": {"threshold": 0.95}}
+    assert single["decoders"] == {"asynclane": KNOBS}
     assert single["default_decoder"] == "asynclane"
+
+
+async def test_defaults_of_knobs_are_shown_as_the_knobs_take_them(api: Any) -> None:
+    """Each can be sent back: a whole number with a fraction would be refused."""
+    async with api() as client:
+        shown = (await client.http.get("/v1/models")).text
+    assert '"max_lanes":4,' in shown
+    assert '"settle":true,' in shown
+    assert '"threshold":0.95,' in shown
+    assert '"lookahead":"canvas"' in shown
 
 
 @pytest.mark.parametrize("name", ["other", "org/other"])

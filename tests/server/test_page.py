@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,6 @@ from typing import Any
 import pytest
 
 from asynclane.server.page import PATHS
-
-from .conftest import error_of
 
 WEB = Path(__file__).parents[2] / "server" / "web"
 
@@ -38,14 +38,30 @@ async def test_the_page_is_small_and_every_address_in_it_is_served(api: Any) -> 
     assert urls == {"http://www.w3.org/2000/svg"}, "a name, no address"
 
 
-async def test_no_other_file_is_served(api: Any) -> None:
+async def test_no_other_file_is_served(api: Any, live: Any) -> None:
     assert (WEB / "trace.html").exists()
     async with api() as client:
-        for path in ("/web/trace.html", "/web/../app.py", "/web/"):
-            response = await client.http.get(path)
-            assert response.status_code == 404
-            assert error_of(response)
         assert (await client.http.post("/", json={})).status_code == 405
+    async with live() as url:
+        # As they are: a client of HTTP would resolve the dots.
+        for path in ("/web/trace.html", "/web/../app.py", "/web/%2e%2e/app.py", "/web//../app.py", "/web/"):
+            host, _, port = url.removeprefix("http://").partition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert head.split()[1] == b"404"
+            assert set(json.loads(body)) == {"error"}
+
+
+async def test_no_page_of_the_server_loads_anything_from_elsewhere(api: Any) -> None:
+    """It must work without a network; FastAPI's own pages of the document would not."""
+    async with api() as client:
+        document = await client.http.get("/openapi.json")
+        assert document.status_code == 200
+        for path in (*PATHS, *document.json()["paths"], "/docs", "/docs/oauth2-redirect", "/redoc"):
+            page = (await client.http.get(path)).text
+            assert not re.search(r"""(src|href)=["']?(https?:)?//""", page), path
 
 
 def test_no_script_makes_markup_of_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from asynclane.clients import calls
 from asynclane.scheduler import knobs
 from asynclane.server.schemas import ChatCompletionRequest, CompletionRequest, DecoderKnobs
+from asynclane.server.tokens import TextToTokens
 from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
 
 from .conftest import CHAT, COMPLETION, error_of
@@ -217,6 +219,7 @@ async def test_a_bad_chat_is_a_400_that_names_the_parameter(api: Any, fields: An
     error = error_of(response)
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
     assert param in error["message"]
+    assert_plain(error["message"])
     assert engine.prompts == [], "a refused request must not reach the engine"
 
 
@@ -227,7 +230,15 @@ async def test_a_bad_completion_is_a_400_that_names_the_parameter(api: Any, fiel
         response = await client.raw("/v1/completions", json.dumps({**COMPLETION, **fields}))
     assert response.status_code == 400, response.text
     assert error_of(response)["param"] == param
+    assert_plain(error_of(response)["message"])
     assert engine.prompts == []
+
+
+def assert_plain(message: str) -> None:
+    """What must be is said once, and what was given is; no library speaks."""
+    assert not re.search(r"Input should|after validation|extract fields|valid (dict|list|integer|number)", message)
+    assert message.count("must be") < 2
+    assert len(re.findall(r", not \S", message)) < 2
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])
@@ -278,7 +289,29 @@ async def test_a_body_that_is_no_json_object_is_a_400(api: Any, body: bytes) -> 
     async with api() as client:
         response = await client.raw("/v1/chat/completions", body)
     assert response.status_code == 400, response.text
-    assert error_of(response)["type"] == "invalid_request_error"
+    error = error_of(response)
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "invalid_json", None)
+    assert "Content-Type" not in error["message"], "the header was right"
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (b'{"model": }', "line 1 column 11 (char 10)"),
+        (b'{"model": "tiny-llada",\n "messages": [}', "line 2 column 15 (char 38)"),
+        (b"{'model': 1}", "line 1 column 2 (char 1)"),
+        (b'{"model": "tiny-llada"', "line 1 column 23 (char 22)"),
+    ],
+    ids=["no value", "no item", "single quotes", "no end"],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+async def test_json_that_is_broken_is_told_where(api: Any, path: str, body: bytes, place: str) -> None:
+    async with api() as client:
+        response = await client.raw(path, body)
+    error = error_of(response)
+    assert (response.status_code, error["code"], error["param"]) == (400, "invalid_json", None)
+    assert error["message"].startswith("the body is not valid JSON: ")
+    assert error["message"].endswith(place)
 
 
 async def test_a_body_sent_as_a_form_is_told_of_the_content_type(api: Any) -> None:
@@ -321,6 +354,43 @@ async def test_whatever_is_not_supported_is_refused_by_name(api: Any, endpoint: 
     assert response.status_code == 400, response.text
     assert (error_of(response)["param"], error_of(response)["code"]) == (name, "unsupported_parameter")
     assert engine.prompts == []
+
+
+def only_in(one: Any, other: Any) -> list[str]:
+    return sorted(one.model_fields.keys() - other.model_fields.keys())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "name", "owner"),
+    [("chat", name, "/v1/completions") for name in only_in(CompletionRequest, ChatCompletionRequest)]
+    + [("complete", name, "/v1/chat/completions") for name in only_in(ChatCompletionRequest, CompletionRequest)],
+)
+async def test_what_only_the_other_endpoint_has_is_refused_with_its_path(
+    api: Any, endpoint: str, name: str, owner: str
+) -> None:
+    async with api() as client:
+        response = await getattr(client, endpoint)(**{name: {"asks": ["for", "something"]}})
+    assert response.status_code == 400, response.text
+    assert error_of(response)["param"] == name
+    assert f"only {owner} has it" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "offered"),
+    [
+        ("/v1/chat/completions", CHAT, set(knobs.KNOBS)),
+        ("/v1/completions", COMPLETION, set(knobs.KNOBS)),
+        ("/tokenize", {"prompt": "a"}, set(TextToTokens.model_fields)),
+        ("/detokenize", {"tokens": [6]}, {"tokens", "model"}),
+    ],
+)
+async def test_an_unknown_name_is_told_what_the_endpoint_takes(api: Any, path: str, body: Any, offered: Any) -> None:
+    async with api() as client:
+        response = await client.raw(path, json.dumps({**body, "no_such_thing": 1}))
+    error = error_of(response)
+    assert (error["param"], error["code"]) == ("no_such_thing", "unknown_parameter")
+    assert set(re.findall(r"\w+", error["message"].partition("; ")[2])) >= offered
+    assert not set(re.findall(r"\w+", error["message"])) & (set(knobs.KNOBS) - offered)
 
 
 async def test_what_only_a_chat_has_is_welcome_in_a_completion_if_it_asks_nothing(api: Any) -> None:
@@ -394,15 +464,33 @@ def test_the_knobs_of_the_api_are_those_of_the_scheduler() -> None:
     assert set(DecoderKnobs.model_fields) == set(knobs.KNOBS)
 
 
-@pytest.mark.parametrize(("prompt", "extra"), [([6] * 256, {}), ([6] * 200, {"max_tokens": 57})])
-async def test_what_does_not_fit_the_context_is_told_both_numbers(api: Any, prompt: Any, extra: Any) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "extra", "param"),
+    [
+        ([6] * 256, {}, "prompt"),
+        ([6] * 256, {"max_tokens": 1}, "prompt"),
+        ([6] * 255, {"max_tokens": 2}, "max_tokens"),
+        ([6] * 200, {"max_tokens": 57}, "max_tokens"),
+    ],
+)
+async def test_what_does_not_fit_the_context_is_told_both_numbers(
+    api: Any, prompt: Any, extra: Any, param: str
+) -> None:
     async with api() as client:
         response = await client.complete(prompt=prompt, **extra)
     assert response.status_code == 400
     error = error_of(response)
-    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
     assert "256" in error["message"]
     assert str(len(prompt)) in error["message"]
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_an_answer_too_long_for_the_context_is_told_of_the_name_that_asked_for_it(api: Any, name: str) -> None:
+    async with api() as client:
+        response = await client.chat(**{name: 256})
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", name)
 
 
 async def test_a_long_conversation_does_not_fit_either(api: Any) -> None:

@@ -90,3 +90,31 @@ def test_the_key_is_not_shown() -> None:
 )
 def test_the_model_is_called_as_it_is_served(flags: list[str], name: str) -> None:
     assert read(*flags).model_name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("ASYNCLANE_MAX_MODEL_LENGTH", "ASYNCLANE_MAX_MODEL_LEN"),
+        ("ASYNCLANE_APIKEY", "ASYNCLANE_API_KEY"),
+        ("ASYNCLANE_api_key", "ASYNCLANE_API_KEY"),
+        ("ASYNCLANE_QUANTISATION", "ASYNCLANE_QUANTIZATION"),
+        ("ASYNCLANE_", "ASYNCLANE_"),
+    ],
+)
+def test_a_variable_that_is_misspelt_is_refused_and_told_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{name} is no setting: did you mean {nearest}.*$"):
+        read(**{name: "x"})
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    """Kubernetes has some for each service, and they may begin like ours."""
+    others = [
+        "MAX_MODEL_LEN",
+        "ASYNC",
+        "ASYNCLANE_SERVICE_HOST",
+        "ASYNCLANE_SERVICE_PORT_HTTP",
+        "ASYNCLANE_PORT_8000_TCP_ADDR",
+        "ASYNCLANE_CANARY_PORT",
+    ]
+    assert read(**dict.fromkeys(others, "x")) == Settings()

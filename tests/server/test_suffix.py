@@ -137,7 +137,7 @@ async def test_echo_puts_the_prompt_before_the_middle_and_no_suffix_behind_it(ap
         ({"suffix": "end", "max_tokens": 5, "guided_choice": ["a", "b"]}, "suffix", "guided_choice"),
         ({"suffix": "end", "n": 16, "prompt": ["a", "b"]}, "suffix", "give max_tokens"),
         ({"suffix": " a" * CONTEXT, "max_tokens": 1}, "prompt", "in the suffix"),
-        ({"suffix": "end", "max_tokens": CONTEXT}, "prompt", "in the suffix"),
+        ({"suffix": "end", "max_tokens": CONTEXT}, "max_tokens", "in the suffix"),
     ],
     ids=lambda case: ascii(case)[:40],
 )

@@ -14,7 +14,9 @@ import pytest
 from asynclane.server import cli
 from asynclane.server.knobs import parse_knobs
 from asynclane.server.lanes import Commit, LaneEvent, LaneView
+from asynclane.server.offline import summary
 from asynclane.server.settings import color_allowed, cursor_moves
+from asynclane.server.streams import Usage
 from asynclane.server.terminal import LiveView, Screen
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
@@ -116,6 +118,29 @@ def test_live_into_a_pipe_is_a_line_for_each_step_and_then_the_answer(
     assert f"in {calls} calls" in summary
     assert "\x1b" not in traced
     assert not list(tmp_path.iterdir()), "no page where none was asked for"
+
+
+@pytest.mark.parametrize(("number", "plural"), [(0, "s"), (1, ""), (2, "s")])
+def test_what_an_answer_took_is_told_in_the_singular_of_one(number: int, plural: str) -> None:
+    told = summary(Usage(number, max(1, number), number, number, number, number))
+    found = re.findall(r"\b(?:token|lane|fork|position|refresh)(\w*)", told.replace("tokens per call", ""))
+    assert found == [plural, plural, plural, plural and "es", plural]
+    assert f"{number} token{plural} in " in told
+    assert ("1 call:" in told) == (number < 2)
+
+
+def test_generate_takes_knobs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", CODE, "--knob", "max_lanes=1", *FAST]) == 0
+    assert ", 0 forks, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("knob", ["threshold", "threshold=7", "colour=red"])
+def test_a_knob_that_generate_cannot_take_is_one_line_and_exit_code_2(knob: str, capsys: Any) -> None:
+    assert cli.main(["generate", "Hi", "--knob", knob, *FAST]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert knob.partition("=")[0] in captured.err
 
 
 @pytest.mark.parametrize(

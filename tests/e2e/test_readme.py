@@ -1,0 +1,44 @@
+"""What a README shows can be pasted: each Python example runs, and prints what is shown below it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Server
+
+ROOT = Path(__file__).parents[2]
+DEFAULT_URL = "http://127.0.0.1:8000"
+# A block of Python, and the block without a language that stands right below it, if there is one.
+EXAMPLE = re.compile(r"^(`{3,})python\n(.*?)^\1\n(?:```\n(.*?)^```$)?", re.M | re.S)
+EXAMPLES = [
+    (name, number, *found.group(2, 3))
+    for name in ("README.md", "clients/README.md")
+    for number, found in enumerate(EXAMPLE.finditer((ROOT / name).read_text(encoding="utf-8")), 1)
+    if DEFAULT_URL in found.group(2)
+]
+
+
+def test_there_are_examples() -> None:
+    assert {name for name, *_ in EXAMPLES} == {"README.md", "clients/README.md"}
+    assert sum(shown is not None for *_, shown in EXAMPLES) >= 2
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"), [example[2:] for example in EXAMPLES], ids=[f"{n}-{i}" for n, i, *_ in EXAMPLES]
+)
+def test_an_example_runs_and_prints_what_is_shown(server: Server, script: str, shown: str | None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script.replace(DEFAULT_URL, server.url)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert shown is None or done.stdout.strip("\n") == shown.strip("\n")
