@@ -12,6 +12,7 @@ from torch import Tensor
 from . import linear as products
 from . import logits as on_logits
 from . import reference
+from .heads import PLAIN, HeadWeights
 from .linear import Fp8Matrix, Matrix
 from .prediction import Draws, Prediction
 from .tiles import AttentionPlan
@@ -79,13 +80,15 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return reference.swiglu(gate_up)
 
 
-def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
+def rope_write_kv(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: HeadWeights = PLAIN
+) -> Tensor:
     """Rotates queries and keys, writes keys and values to their places, returns the queries [T, H, D]."""
     if qkv.is_cuda:
         from .triton import elementwise
 
-        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places)
-    return reference.rope_write_kv(qkv, cos, sin, keys, values, places)
+        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places, extras)
+    return reference.rope_write_kv(qkv, cos, sin, keys, values, places, extras)
 
 
 def paged_attention(

@@ -1,10 +1,12 @@
-"""LLaDA's network over packed rows: a LLaMA-shaped transformer without a causal mask.
+"""The network that all families share, over packed rows: a transformer without a causal mask.
 
-Source: Nie et al., arXiv 2502.09992; tensor names as in its published checkpoints.
+Sources: Nie et al., arXiv 2502.09992 (LLaDA); Ye et al., arXiv 2508.15487 (Dream); Cheng et al., arXiv 2510.06303
+(SDAR).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,57 +14,31 @@ import torch
 from torch import Tensor
 
 from ..kernels import ops
+from ..kernels.heads import HeadWeights
 from ..kernels.linear import Fp8Matrix, Matrix
 from ..kernels.tiles import AttentionPlan
 from .config import ModelConfig
+from .families import Source, layer_sources, top_sources
 from .kv_pages import KvPages
 from .numerics import Numerics
 from .pack import Batch
 from .weights import Part
 
-PREFIX = "model.transformer."
 
-
-def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor of the checkpoint, by name."""
-    dim, kv_dim, ff = config.dim, config.kv_heads * config.head_dim, config.ff_dim
-    block = {
-        "attn_norm": (dim,),
-        "ff_norm": (dim,),
-        "q_proj": (dim, dim),
-        "k_proj": (kv_dim, dim),
-        "v_proj": (kv_dim, dim),
-        "attn_out": (dim, dim),
-        "ff_proj": (ff, dim),
-        "up_proj": (ff, dim),
-        "ff_out": (dim, ff),
-    }
-    names = {f"blocks.{i}.{name}": shape for i in range(config.layers) for name, shape in block.items()}
-    names |= {"wte": (config.vocab_size, dim), "ln_f": (dim,)}
-    if not config.tied_head:
-        names["ff_out"] = (config.vocab_size, dim)
-    return {f"{PREFIX}{name}.weight": shape for name, shape in names.items()}
-
-
-# What each weight of a block is made of: projections that read the same input are one matrix.
-FUSED = {
-    "attn_norm": ("attn_norm",),
-    "qkv": ("q_proj", "k_proj", "v_proj"),
-    "attn_out": ("attn_out",),
-    "ff_norm": ("ff_norm",),
-    "gate_up": ("ff_proj", "up_proj"),
-    "ff_out": ("ff_out",),
-}
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    gate_up: Matrix
+    ff_out: Matrix
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     attn_norm: Tensor
     qkv: Matrix
+    heads: HeadWeights
     attn_out: Matrix
     ff_norm: Tensor
-    gate_up: Matrix
-    ff_out: Matrix
+    mlp: Mlp
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +54,48 @@ def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> t
 
     In FP8 are the matrices of the blocks. Embedding and head stay as they are: confidence is read off the head.
     """
-    shapes, parts = tensor_shapes(config), dict[str, Part]()
+    parts = dict[str, Part]()
 
-    def take(*names: str, quantized: bool = False) -> Any:
-        full = [f"{PREFIX}{name}.weight" for name in names]
-        sizes = [shapes[name] for name in full]
-        rows = sum(size[0] for size in sizes)
-        weight: Matrix
-        if quantized and len(sizes[0]) == 2:
-            weight = Fp8Matrix.empty(rows, sizes[0][1], device)
-        else:
-            weight = torch.empty((rows, *sizes[0][1:]), dtype=numerics.dtype, device=device)
-        start = 0
-        for name, size in zip(full, sizes, strict=True):
-            parts[name] = Part(weight, start, start + size[0])
-            start += size[0]
-        return weight
+    def take(sources: Sequence[Source], fp8: bool) -> dict[str, Any]:
+        """The weights that these tensors make up, by name: tensors of one weight lie below each other."""
+        weights = dict[str, Matrix]()
+        for name, made_of in _grouped(sources).items():
+            rows, columns = sum(source.shape[0] for source in made_of), made_of[0].shape[1:]
+            if fp8 and columns:
+                weights[name] = Fp8Matrix.empty(rows, columns[0], device)
+            else:
+                weights[name] = torch.empty((rows, *columns), dtype=numerics.dtype, device=device)
+            start = 0
+            for source in made_of:
+                parts[source.name] = Part(weights[name], start, start + source.shape[0])
+                start += source.shape[0]
+        return weights
 
-    embedding = take("wte")
-    blocks = tuple(
-        Block(
-            **{
-                field: take(*(f"blocks.{i}.{name}" for name in names), quantized=numerics.fp8)
-                for field, names in FUSED.items()
-            }
-        )
-        for i in range(config.layers)
+    top = take(top_sources(config), fp8=False)
+    blocks = tuple(_block(take(layer_sources(config, i), numerics.fp8), config) for i in range(config.layers))
+    return Weights(top["embedding"], top["norm"], top.get("head", top["embedding"]), blocks), parts
+
+
+def _grouped(sources: Sequence[Source]) -> dict[str, list[Source]]:
+    """By the weight that they make up."""
+    groups = dict[str, list[Source]]()
+    for source in sources:
+        groups.setdefault(source.weight, []).append(source)
+    return groups
+
+
+def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
+    return Block(
+        attn_norm=weights["attn_norm"],
+        qkv=weights["qkv"],
+        heads=HeadWeights(weights.get("qkv_bias"), weights.get("query_norm"), weights.get("key_norm"), config.norm_eps),
+        attn_out=weights["attn_out"],
+        ff_norm=weights["ff_norm"],
+        mlp=Mlp(weights["gate_up"], weights["ff_out"]),
     )
-    head = embedding if config.tied_head else take("ff_out")
-    return Weights(embedding, take("ln_f"), head, blocks), parts
 
 
-class Llada:
+class Transformer:
     """The network, ready to run."""
 
     def __init__(self, config: ModelConfig, numerics: Numerics, weights: Weights) -> None:
@@ -132,22 +118,23 @@ class Llada:
         blocks, fixed = self.weights.blocks, self.numerics.fixed
         residual = ops.embed(canvases, batch.slots, positions, self.weights.embedding)
         whole, last = _plans(batch)
+        limits = batch.visible.new_full(batch.visible.shape, config.block) if config.block else None
         x = ops.rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(blocks):
             qkv = ops.linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
-            queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places)
-            row_starts, plan = batch.row_starts, whole
+            queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places, block.heads)
+            row_starts, at, plan = batch.row_starts, positions, whole
             if index + 1 == config.layers:
                 queries, residual = queries[batch.projected], residual[batch.projected]
-                row_starts, plan = batch.projected_starts, last
+                row_starts, at, plan = batch.projected_starts, positions[batch.projected], last
                 if not len(queries):  # keys and values were all that was asked for
                     return residual
-            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible, plan=plan)
+            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible, limits, at, plan)
             x, residual = ops.add_rms_norm(
                 ops.linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps
             )
-            x = ops.linear(ops.swiglu(ops.linear(x, block.gate_up, fixed)), block.ff_out, fixed)
+            x = ops.linear(ops.swiglu(ops.linear(x, block.mlp.gate_up, fixed)), block.mlp.ff_out, fixed)
             if index + 1 < config.layers:
                 x, residual = ops.add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
         return residual + x
