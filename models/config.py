@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..kernels.routing import Routing
+from .experts import Experts
+
 
 class ModelError(ValueError):
     """A checkpoint that cannot be served; the message says what is wrong with which file."""
@@ -19,7 +22,7 @@ class ModelConfig:
 
     `qkv_bias`: queries, keys and values have biases. `qk_norm`: each head's queries and keys are normed before they are
     rotated. `shift` 1: the hidden state at a position predicts the token behind it. `block` 0: every position sees
-    every other; n: position p sees those below `(p // n + 1) * n`.
+    every other; n: position p sees those below `(p // n + 1) * n`. `rotary_share` of each head's numbers are rotated.
     """
 
     architecture: str
@@ -39,6 +42,12 @@ class ModelConfig:
     qk_norm: bool = False
     shift: int = 0
     block: int = 0
+    rotary_share: float = 1.0
+    experts: Experts | None = None
+
+    @property
+    def rotary_dim(self) -> int:
+        return int(self.head_dim * self.rotary_share)
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -84,8 +93,8 @@ def _checked(config: ModelConfig) -> ModelConfig:
         raise ValueError(f"{config.heads} heads of {config.head_dim} on {config.kv_heads} key heads cannot be computed")
     if not 0 <= config.mask_id < config.vocab_size:
         raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
-    if config.block < 0:
-        raise ValueError(f"block size is {config.block}")
+    if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
+        raise ValueError(f"{config.rotary_dim} of {config.head_dim} numbers of a head cannot be rotated")
     return config
 
 
@@ -169,6 +178,83 @@ def _sdar(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     return _qwen(name, raw, qk_norm=True, block=_block(raw))
 
 
+def _sdar_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Qwen3-MoE's network with attention within blocks."""
+    _require(raw, {"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []})
+    routing = Routing(int(raw["num_experts_per_tok"]), normed=bool(raw.get("norm_topk_prob", False)))
+    experts = Experts(int(raw["num_experts"]), int(raw["moe_intermediate_size"]), routing)
+    return _qwen(name, raw, qk_norm=True, block=_block(raw), experts=experts)
+
+
+_LLADA_MOE_FIXED: Mapping[str, object] = {
+    "attention_bias": False,
+    "clip_qkv": None,
+    "moe_router_enable_expert_bias": False,
+    "moe_router_score_function": "softmax",
+    "shared_expert_intermediate_size": None,
+}
+
+
+def _llada_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over the experts, not normed."""
+    _require(raw, _LLADA_MOE_FIXED)
+    if raw.get("norm_topk_prob"):
+        raise ValueError("norm_topk_prob is not supported: the published code norms in no case")
+    if not all(raw["moe_layer_freq"]):
+        raise ValueError("moe_layer_freq with layers that have no experts is not supported")
+    experts = Experts(
+        int(raw["num_experts"]), int(raw["expert_intermediate_size"]), Routing(int(raw["num_experts_per_tok"]))
+    )
+    return _qwen(
+        name,
+        {**raw, "intermediate_size": experts.ff_dim},
+        qk_norm=bool(raw["qk_layernorm"]),
+        rotary_share=float(raw.get("partial_rotary_factor") or 1.0),
+        experts=experts,
+    )
+
+
+_LLADA2_FIXED: Mapping[str, object] = {
+    "norm_topk_prob": True,
+    "norm_head": False,
+    "num_nextn_predict_layers": 0,
+    "score_function": "sigmoid",
+    "use_bias": False,
+    "use_qk_norm": True,
+    "use_qkv_bias": False,
+}
+_LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (Bie et al., arXiv 2512.15745)
+
+
+def _llada2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
+    _require(raw, _LLADA2_FIXED)
+    chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
+    experts = Experts(
+        count=int(raw["num_experts"]),
+        ff_dim=ff_dim,
+        routing=Routing(
+            chosen,
+            sigmoid=True,
+            normed=chosen > 1,
+            scale=float(raw["routed_scaling_factor"]),
+            groups=int(raw.get("n_group") or 1),
+            live_groups=int(raw.get("topk_group") or 1),
+        ),
+        biased=True,
+        shared_ff_dim=ff_dim * int(raw.get("num_shared_experts") or 0),
+        first_layer=int(raw.get("first_k_dense_replace") or 0),
+    )
+    return _qwen(
+        name,
+        raw,
+        qk_norm=True,
+        block=_block(raw, _LLADA2_BLOCK),
+        rotary_share=float(raw["partial_rotary_factor"]),
+        experts=experts,
+    )
+
+
 def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
     if raw.get("head_dim") is not None:
         return int(raw["head_dim"])
@@ -186,18 +272,22 @@ def _rope_theta(raw: Mapping[str, Any]) -> float:
     return float(raw["rope_theta"] if "rope_theta" in raw else given["rope_theta"])
 
 
-def _block(raw: Mapping[str, Any]) -> int:
-    """How many positions see each other: trained into a checkpoint, so it cannot be guessed."""
-    for key in ("block_size", "block_length"):
-        if raw.get(key) is not None:
-            if int(raw[key]) < 1:
-                raise ValueError(f"{key} is {raw[key]}")
-            return int(raw[key])
-    raise KeyError("block_size")
+def _block(raw: Mapping[str, Any], published: int | None = None) -> int:
+    """How many positions see each other. It is trained into a checkpoint: nothing is guessed where families differ."""
+    said = [int(raw[key]) for key in ("block_size", "block_length") if raw.get(key) is not None]
+    if not said and published is None:
+        raise KeyError("block_size")
+    block = said[0] if said else published
+    if block is None or block < 1:
+        raise ValueError(f"block size is {block}")
+    return block
 
 
 READERS: Mapping[str, Callable[[str, Mapping[str, Any]], ModelConfig]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
     "SDARForCausalLM": _sdar,
+    "SDARMoeForCausalLM": _sdar_moe,
+    "LLaDAMoEModelLM": _llada_moe,
+    "LLaDA2MoeModelLM": _llada2,
 }

@@ -5,7 +5,7 @@ A *piece* is a tensor in the words of the network here; a family says under whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ Split = Literal["rows", "columns", "whole"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`weight`: where it goes; pieces of one weight lie below each other, in the order of `PIECES`. `rows`: names of
+    """`weight`: where it goes; pieces of one weight lie below each other, in the order of the table. `rows`: names of
     sizes, of parts below each other; `columns`: of a size, None for a vector. `split`: how devices could share it.
     Each part of `rows` is split by itself; after a product with `columns` that were split, the results are summed."""
 
@@ -32,8 +32,9 @@ TOP: Mapping[str, Piece] = {
     "head": Piece("head", ("vocab",), "dim", "rows"),
 }
 
-PIECES: Mapping[str, Piece] = {
+ATTENTION: Mapping[str, Piece] = {
     "attn_norm": Piece("attn_norm", ("dim",)),
+    "qkv": Piece("qkv", ("queries", "keys", "keys"), "dim", "rows"),
     "q": Piece("qkv", ("queries",), "dim", "rows"),
     "k": Piece("qkv", ("keys",), "dim", "rows"),
     "v": Piece("qkv", ("keys",), "dim", "rows"),
@@ -44,9 +45,24 @@ PIECES: Mapping[str, Piece] = {
     "key_norm": Piece("key_norm", ("head",)),
     "attn_out": Piece("attn_out", ("dim",), "queries", "columns"),
     "ff_norm": Piece("ff_norm", ("dim",)),
+}
+MLP: Mapping[str, Piece] = {
     "gate": Piece("gate_up", ("ff",), "dim", "rows"),
     "up": Piece("gate_up", ("ff",), "dim", "rows"),
     "ff_out": Piece("ff_out", ("dim",), "ff", "columns"),
+}
+# Of a layer with experts: what is there once, and what each expert has. A shared MLP takes the place of the dense one.
+ROUTER: Mapping[str, Piece] = {
+    "router": Piece("router", ("experts",), "dim"),
+    "router_bias": Piece("router_bias", ("experts",)),
+    "shared_gate": Piece("gate_up", ("shared_ff",), "dim", "rows"),
+    "shared_up": Piece("gate_up", ("shared_ff",), "dim", "rows"),
+    "shared_out": Piece("ff_out", ("dim",), "shared_ff", "columns"),
+}
+EXPERT: Mapping[str, Piece] = {
+    "expert_gate": Piece("expert_gate_up", ("expert_ff",), "dim", "rows"),
+    "expert_up": Piece("expert_gate_up", ("expert_ff",), "dim", "rows"),
+    "expert_out": Piece("expert_out", ("dim",), "expert_ff", "columns"),
 }
 
 _LLADA = {
@@ -84,10 +100,43 @@ _QWEN = {
     "ff_out": "model.layers.{layer}.mlp.down_proj.weight",
 }
 
+_QWEN_MOE = _QWEN | {
+    "router": "model.layers.{layer}.mlp.gate.weight",
+    "expert_gate": "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight",
+    "expert_up": "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",
+    "expert_out": "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
+}
+
+_LLADA2 = {
+    "embedding": "model.word_embeddings.weight",
+    "norm": "model.norm.weight",
+    "head": "lm_head.weight",
+    "attn_norm": "model.layers.{layer}.input_layernorm.weight",
+    "qkv": "model.layers.{layer}.attention.query_key_value.weight",
+    "query_norm": "model.layers.{layer}.attention.query_layernorm.weight",
+    "key_norm": "model.layers.{layer}.attention.key_layernorm.weight",
+    "attn_out": "model.layers.{layer}.attention.dense.weight",
+    "ff_norm": "model.layers.{layer}.post_attention_layernorm.weight",
+    "gate": "model.layers.{layer}.mlp.gate_proj.weight",
+    "up": "model.layers.{layer}.mlp.up_proj.weight",
+    "ff_out": "model.layers.{layer}.mlp.down_proj.weight",
+    "router": "model.layers.{layer}.mlp.gate.weight",
+    "router_bias": "model.layers.{layer}.mlp.gate.expert_bias",
+    "shared_gate": "model.layers.{layer}.mlp.shared_experts.gate_proj.weight",
+    "shared_up": "model.layers.{layer}.mlp.shared_experts.up_proj.weight",
+    "shared_out": "model.layers.{layer}.mlp.shared_experts.down_proj.weight",
+    "expert_gate": "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight",
+    "expert_up": "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",
+    "expert_out": "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
+}
+
 NAMES: Mapping[str, Mapping[str, str]] = {
     "LLaDAModelLM": _LLADA,
     "DreamModel": _QWEN,
     "SDARForCausalLM": _QWEN,
+    "SDARMoeForCausalLM": _QWEN_MOE,
+    "LLaDAMoEModelLM": _QWEN_MOE,
+    "LLaDA2MoeModelLM": _LLADA2,
 }
 
 
@@ -104,17 +153,28 @@ class Source:
 
 def top_sources(config: ModelConfig) -> list[Source]:
     """Of what is there once."""
-    return list(_sources(config, TOP, {"head"} if config.tied_head else set(), {}))
+    return list(_sources(config, TOP, {"head"} if config.tied_head else set()))
 
 
 def layer_sources(config: ModelConfig, layer: int) -> list[Source]:
     """Of a layer, in the order in which they lie in its weights."""
+    experts = config.experts
     absent = set[str]()
     if not config.qkv_bias:
         absent |= {"q_bias", "k_bias", "v_bias"}
     if not config.qk_norm:
         absent |= {"query_norm", "key_norm"}
-    return list(_sources(config, PIECES, absent, {"layer": layer}))
+    found = list(_sources(config, ATTENTION, absent, layer=layer))
+    if experts is None or layer < experts.first_layer:
+        return found + list(_sources(config, MLP, absent, layer=layer))
+    if not experts.biased:
+        absent |= {"router_bias"}
+    if not experts.shared_ff_dim:
+        absent |= {"shared_gate", "shared_up", "shared_out"}
+    found += _sources(config, ROUTER, absent, layer=layer)
+    for expert in range(experts.count):
+        found += _sources(config, EXPERT, absent, layer=layer, expert=expert)
+    return found
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -124,7 +184,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _sources(
-    config: ModelConfig, pieces: Mapping[str, Piece], absent: set[str], where: Mapping[str, int]
+    config: ModelConfig, pieces: Mapping[str, Piece], absent: Collection[str], **where: int
 ) -> Iterator[Source]:
     names, sizes = NAMES[config.architecture], _sizes(config)
     for key, piece in pieces.items():
@@ -142,4 +202,7 @@ def _sizes(config: ModelConfig) -> dict[str, int]:
         "keys": config.kv_heads * config.head_dim,
         "head": config.head_dim,
         "ff": config.ff_dim,
+        "experts": config.experts.count if config.experts else 0,
+        "expert_ff": config.experts.ff_dim if config.experts else 0,
+        "shared_ff": config.experts.shared_ff_dim if config.experts else 0,
     }

@@ -1,7 +1,6 @@
 """The network that all families share, over packed rows: a transformer without a causal mask.
 
-Sources: Nie et al., arXiv 2502.09992 (LLaDA); Ye et al., arXiv 2508.15487 (Dream); Cheng et al., arXiv 2510.06303
-(SDAR).
+What distinguishes families is in their `ModelConfig`; sources stand beside its readers.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch import Tensor
 from ..kernels import ops
 from ..kernels.heads import HeadWeights
 from ..kernels.linear import Fp8Matrix, Matrix
+from ..kernels.routing import Routing
 from ..kernels.tiles import AttentionPlan
 from .config import ModelConfig
 from .families import Source, layer_sources, top_sources
@@ -23,6 +23,8 @@ from .kv_pages import KvPages
 from .numerics import Numerics
 from .pack import Batch
 from .weights import Part
+
+EXACT = ("router", "router_bias")  # weights in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,27 @@ class Mlp:
 
 
 @dataclass(frozen=True, slots=True)
+class Routed:
+    """Experts, of which each token chooses some; their matrices lie below each other."""
+
+    router: Tensor  # float32, as is the bias
+    bias: Tensor | None
+    gate_up: Matrix
+    out: Matrix
+    routing: Routing
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
+    """A layer has an MLP for every token, or experts, or both."""
+
     attn_norm: Tensor
     qkv: Matrix
     heads: HeadWeights
     attn_out: Matrix
     ff_norm: Tensor
-    mlp: Mlp
+    mlp: Mlp | None
+    routed: Routed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +68,8 @@ class Weights:
 def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> tuple[Weights, dict[str, Part]]:
     """Memory for the weights, not yet filled, and where in it each tensor of the checkpoint goes.
 
-    In FP8 are the matrices of the blocks. Embedding and head stay as they are: confidence is read off the head.
+    In FP8 are the matrices of the blocks. Embedding and head stay as they are: confidence is read off the head; and
+    routers, in float32, since experts that differ by a rounding are other experts.
     """
     parts = dict[str, Part]()
 
@@ -61,7 +78,9 @@ def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> t
         weights = dict[str, Matrix]()
         for name, made_of in _grouped(sources).items():
             rows, columns = sum(source.shape[0] for source in made_of), made_of[0].shape[1:]
-            if fp8 and columns:
+            if name in EXACT:
+                weights[name] = torch.empty((rows, *columns), dtype=torch.float32, device=device)
+            elif fp8 and columns:
                 weights[name] = Fp8Matrix.empty(rows, columns[0], device)
             else:
                 weights[name] = torch.empty((rows, *columns), dtype=numerics.dtype, device=device)
@@ -91,7 +110,16 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
         heads=HeadWeights(weights.get("qkv_bias"), weights.get("query_norm"), weights.get("key_norm"), config.norm_eps),
         attn_out=weights["attn_out"],
         ff_norm=weights["ff_norm"],
-        mlp=Mlp(weights["gate_up"], weights["ff_out"]),
+        mlp=Mlp(weights["gate_up"], weights["ff_out"]) if "gate_up" in weights else None,
+        routed=None
+        if config.experts is None or "router" not in weights
+        else Routed(
+            weights["router"],
+            weights.get("router_bias"),
+            weights["expert_gate_up"],
+            weights["expert_out"],
+            config.experts.routing,
+        ),
     )
 
 
@@ -134,10 +162,24 @@ class Transformer:
             x, residual = ops.add_rms_norm(
                 ops.linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps
             )
-            x = ops.linear(ops.swiglu(ops.linear(x, block.mlp.gate_up, fixed)), block.mlp.ff_out, fixed)
+            x = self._feed_forward(x, block)
             if index + 1 < config.layers:
                 x, residual = ops.add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
         return residual + x
+
+    def _feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        """x [T, dim] through the MLP that every token passes, and the experts that it chooses."""
+        mlp, routed, fixed = block.mlp, block.routed, self.numerics.fixed
+        of_all = None
+        if mlp is not None:
+            of_all = ops.linear(ops.swiglu(ops.linear(x, mlp.gate_up, fixed)), mlp.ff_out, fixed)
+        if routed is None:
+            if of_all is None:
+                raise ValueError("a layer has neither an MLP nor experts")
+            return of_all
+        chosen, weights = ops.route(ops.linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
+        of_some = ops.experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
+        return of_some if of_all is None else of_some + of_all
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, dim] -> logits [N, V]."""
@@ -157,8 +199,8 @@ def _plans(batch: Batch) -> tuple[AttentionPlan | None, AttentionPlan | None]:
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos, sin [max_model_len, head_dim] float32."""
-    half = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32) / config.head_dim
+    """cos, sin [max_model_len, rotary_dim] float32."""
+    half = torch.arange(0, config.rotary_dim, 2, device=device, dtype=torch.float32) / config.rotary_dim
     angles = torch.outer(torch.arange(config.max_model_len, device=device).float(), 1.0 / config.rope_theta**half)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos(), angles.sin()

@@ -35,6 +35,11 @@ class Sizes:
     mask_id: int = 5
     tied: bool = False
     block: int = 4
+    experts: int = 8
+    chosen: int = 3
+    expert_ff_dim: int = 32
+    groups: int = 4
+    live_groups: int = 2
 
 
 def write_checkpoint(directory: Path, architecture: str, *, seed: int = 0, **sizes: Any) -> Path:
@@ -106,8 +111,65 @@ def _sdar(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "block_size": sizes.block}
 
 
+def _sdar_moe(sizes: Sizes) -> dict[str, Any]:
+    return _sdar(sizes) | {
+        "num_experts": sizes.experts,
+        "num_experts_per_tok": sizes.chosen,
+        "moe_intermediate_size": sizes.expert_ff_dim,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
+def _llada_moe(sizes: Sizes) -> dict[str, Any]:
+    """Its heads divide the dimension: it says no head_dim."""
+    words = _qwen(sizes) | {
+        "hidden_size": sizes.heads * sizes.head_dim,
+        "dense_intermediate_size": sizes.ff_dim,
+        "expert_intermediate_size": sizes.expert_ff_dim,
+        "shared_expert_intermediate_size": None,
+        "num_experts": sizes.experts,
+        "num_experts_per_tok": sizes.chosen,
+        "moe_layer_freq": [1] * sizes.layers,
+        "moe_router_enable_expert_bias": False,
+        "moe_router_score_function": "softmax",
+        "norm_topk_prob": None,
+        "attention_bias": False,
+        "clip_qkv": None,
+        "qk_layernorm": True,
+        "partial_rotary_factor": 1,
+    }
+    del words["intermediate_size"]
+    return words
+
+
+def _llada2(sizes: Sizes) -> dict[str, Any]:
+    return _qwen(sizes) | {
+        "head_dim": sizes.head_dim,
+        "num_experts": sizes.experts,
+        "num_experts_per_tok": sizes.chosen,
+        "num_shared_experts": 1,
+        "moe_intermediate_size": sizes.expert_ff_dim,
+        "first_k_dense_replace": 1,
+        "n_group": sizes.groups,
+        "topk_group": sizes.live_groups,
+        "norm_topk_prob": True,
+        "score_function": "sigmoid",
+        "routed_scaling_factor": 2.5,
+        "partial_rotary_factor": 0.5,
+        "use_bias": False,
+        "use_qkv_bias": False,
+        "use_qk_norm": True,
+        "block_size": sizes.block,
+    }
+
+
 CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
     "SDARForCausalLM": _sdar,
+    "SDARMoeForCausalLM": _sdar_moe,
+    "LLaDAMoEModelLM": _llada_moe,
+    "LLaDA2MoeModelLM": _llada2,
 }
