@@ -23,6 +23,8 @@ from asynclane.models.registry import Hardware, load_runner
 from asynclane.models.runner import Runner
 from asynclane.models.weights import SINGLE
 from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
+from asynclane.server.build import build_parts
+from asynclane.server.settings import Settings
 
 from ..checkpoints import CONFIGS, write_checkpoint
 from .llada2 import llada2_logits
@@ -168,3 +170,11 @@ def test_weights_are_counted_as_they_are_kept(checkpoints: dict[str, Path], name
     exact = sum(tensor.nbytes for key, tensor in stored.items() if ".mlp.gate." in key)  # routers stay in float32
     half = (sum(tensor.nbytes for tensor in stored.values()) - exact) // 2
     assert weights_bytes(config, Numerics(torch.bfloat16)) == half + exact
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_server_starts_with_every_family(checkpoints: dict[str, Path], name: str) -> None:
+    settings = Settings(model=str(checkpoints[name]), max_num_seqs=2, max_step_tokens=64, max_model_len=64)
+    parts = build_parts(settings)
+    assert parts.limits.max_model_len == 64
+    assert parts.footprint.weights_bytes == weights_bytes(read_config(checkpoints[name]), Numerics(torch.float32))
