@@ -93,11 +93,11 @@ def rope_write_kv(shape: Shape, tokens: int) -> Case:
             for _ in range(sets)
         ]  # fmt: skip
 
-    def ours(*given: Tensor) -> tuple[Tensor, ...]:
-        return ops.rope_write_kv(*given), given[3], given[4]
+    def ours(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+        return ops.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
 
-    def twin(*given: Tensor) -> tuple[Tensor, ...]:
-        return reference.rope_write_kv(*given), given[3], given[4]
+    def twin(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+        return reference.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
 
     def rotate_and_put(
         qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor

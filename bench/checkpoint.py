@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ..models.config import ModelConfig
-from ..models.llada import tensor_shapes
+from ..models.families import tensor_shapes
 from ..models.weights import SINGLE
 from .offline import SHAPES, random_tensor
 
@@ -23,7 +23,7 @@ TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 
 
 def write(directory: Path, config: ModelConfig, device: torch.device) -> None:
-    """Weights in bf16, a tokenizer with one word for each id, and the configuration as LLaDA publishes it."""
+    """Weights in bf16, a tokenizer with one word for each id, and the configuration in the family's words."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / SINGLE).touch()  # with the permissions that other files get
     torch.manual_seed(0)
@@ -31,11 +31,11 @@ def write(directory: Path, config: ModelConfig, device: torch.device) -> None:
     save_file(
         {name: random_tensor(shape, device).bfloat16().cpu() for name, shape in shapes.items()}, directory / SINGLE
     )
-    _write(directory / "config.json", _config(config))
+    _write(directory / "config.json", CONFIGS[config.architecture](config))
     _write_tokenizer(directory, config)
 
 
-def _config(config: ModelConfig) -> dict[str, object]:
+def _llada(config: ModelConfig) -> dict[str, object]:
     return {
         "architectures": [config.architecture],
         "d_model": config.dim,
@@ -52,6 +52,27 @@ def _config(config: ModelConfig) -> dict[str, object]:
         "mask_token_id": config.mask_id,
         "eos_token_id": 1,
     }
+
+
+def _dream(config: ModelConfig) -> dict[str, object]:
+    return {
+        "architectures": [config.architecture],
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "intermediate_size": config.ff_dim,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_model_len,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "tie_word_embeddings": config.tied_head,
+        "mask_token_id": config.mask_id,
+        "eos_token_id": 1,
+    }
+
+
+CONFIGS = {"LLaDAModelLM": _llada, "DreamModel": _dream}
 
 
 def _write_tokenizer(directory: Path, config: ModelConfig) -> None:

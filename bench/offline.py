@@ -20,10 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.config import ModelConfig
+from ..models.families import tensor_shapes
 from ..models.kv_pages import KvPages
-from ..models.llada import Llada, allocate, tensor_shapes
 from ..models.numerics import Numerics
 from ..models.runner import Runner
+from ..models.transformer import Transformer, allocate
 from ..scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
 from .report import check_outputs, json_line, table
 from .timing import captured, gpu_facts, replay_ms, require_gpu
@@ -45,7 +46,7 @@ SHAPES = {
         head_dim=128,
     ),
     "dream-7b": ModelConfig(
-        "LLaDAModelLM",
+        "DreamModel",
         3584,
         28,
         28,
@@ -58,6 +59,7 @@ SHAPES = {
         tied_head=False,
         mask_id=151666,
         head_dim=128,
+        qkv_bias=True,  # of its shift, rows of the scheduler take account: a step costs the same
     ),
     "small": ModelConfig(
         "LLaDAModelLM", 256, 2, 4, 4, 768, 1408, 2048, 1e-5, 10000.0, tied_head=False, mask_id=5, head_dim=64
@@ -94,13 +96,13 @@ def random_tensor(shape: tuple[int, ...], device: torch.device) -> Tensor:
     )
 
 
-def random_network(config: ModelConfig, numerics: Numerics, device: torch.device) -> Llada:
+def random_network(config: ModelConfig, numerics: Numerics, device: torch.device) -> Transformer:
     """Weights of a plausible size: what they are does not change what a step costs."""
     torch.manual_seed(0)
     weights, parts = allocate(config, numerics, device)
     for name, shape in tensor_shapes(config).items():
         parts[name].put(random_tensor(shape, device).to(numerics.dtype))
-    return Llada(config, numerics, weights)
+    return Transformer(config, numerics, weights)
 
 
 def plan_of(load: Load, step: int) -> StepPlan:
@@ -127,7 +129,7 @@ def place(runner: Runner, load: Load, mask_id: int) -> None:
 class Reference:
     """The same step from library calls: rows of equal length in one batch, keys contiguous and written before."""
 
-    def __init__(self, network: Llada, load: Load, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, network: Transformer, load: Load, device: torch.device, dtype: torch.dtype) -> None:
         self.network, self.load, config = network, load, network.config
         self.kv = [
             torch.randn((2, config.kv_heads, keys, config.head_dim), device=device, dtype=dtype)
@@ -145,11 +147,11 @@ class Reference:
         x = network.embedding[self.tokens]
         for block in network.blocks:
             h = F.rms_norm(x, (config.dim,), block.attn_norm, config.norm_eps)
-            qkv = F.linear(h, block.qkv).view(len(h), -1, config.head_dim)
+            qkv = F.linear(h, block.qkv, block.heads.bias).view(len(h), -1, config.head_dim)
             x = x + F.linear(self._attend(qkv[:, : config.heads]), block.attn_out)
             h = F.rms_norm(x, (config.dim,), block.ff_norm, config.norm_eps)
-            gate, up = F.linear(h, block.gate_up).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, block.ff_out)
+            gate, up = F.linear(h, block.mlp.gate_up).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, block.mlp.ff_out)
         logits = F.linear(F.rms_norm(x[self.projected], (config.dim,), network.norm, config.norm_eps), network.head)
         return logits.max(-1).indices
 

@@ -34,6 +34,10 @@ class Fp8Matrix:
         expect("scales", self.scales, (len(self.values),), (torch.float32,))
 
     @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    @property
     def nbytes(self) -> int:
         return self.values.nbytes + self.scales.nbytes
 

@@ -1,7 +1,7 @@
 """Every operation of a step, on the device that its tensors are on: Triton on CUDA, torch elsewhere.
 
-Triton is imported at the first CUDA tensor, so a machine without it can import this. Shapes are in `reference` and
-`linear`.
+Triton is imported at the first CUDA tensor, so a machine without it can import this. Shapes are in `reference`,
+`linear` and `experts`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import experts, reference
 from . import linear as products
 from . import logits as on_logits
-from . import reference
+from .heads import PLAIN, HeadWeights
 from .linear import Fp8Matrix, Matrix
 from .prediction import Draws, Prediction
+from .routing import Routing
 from .tiles import AttentionPlan
 
 
@@ -79,13 +81,36 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return reference.swiglu(gate_up)
 
 
-def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
+def rope_write_kv(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: HeadWeights = PLAIN
+) -> Tensor:
     """Rotates queries and keys, writes keys and values to their places, returns the queries [T, H, D]."""
     if qkv.is_cuda:
         from .triton import elementwise
 
-        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places)
-    return reference.rope_write_kv(qkv, cos, sin, keys, values, places)
+        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places, extras)
+    return reference.rope_write_kv(qkv, cos, sin, keys, values, places, extras)
+
+
+def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+    """Each token's experts [T, K] int32 and their weights [T, K] float32, of its logits [T, E] float32."""
+    if logits.is_cuda:
+        from .triton import experts as device
+
+        return device.route(logits, bias, routing)
+    return experts.route(logits, bias, routing)
+
+
+def experts_mlp(
+    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False
+) -> Tensor:
+    """The weighted sum [T, dim] of what each token's experts make of it. `fixed`: a token's bits do not depend on the
+    other tokens."""
+    if x.is_cuda:
+        from .triton import experts as device
+
+        return device.experts_mlp(x, gate_up, down, chosen, weights, fixed)
+    return experts.experts_mlp(x, gate_up, down, chosen, weights, fixed)
 
 
 def paged_attention(

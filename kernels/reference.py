@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .attend import attend
+from .heads import PLAIN, HeadWeights
 from .prediction import Draws, Prediction
 
 COLDEST = 1e-20  # a temperature that float32 can divide by
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [T, dim] over its root mean square, in float32, times weight [dim] (Zhang and Sennrich, 2019)."""
+    """x [..., dim] over its root mean square, in float32, times weight [dim] (Zhang and Sennrich, 2019)."""
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype).mul_(weight)
 
@@ -35,15 +36,24 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
+def rope_write_kv(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: HeadWeights = PLAIN
+) -> Tensor:
     """Rotates queries and keys, writes keys and values to their places, returns the queries [T, H, D].
 
-    qkv [T, H + 2 * G, D]; cos, sin [T, D] float32, half-split rotation (Su et al., 2021) in float32;
-    keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`, negative: nothing is written.
+    qkv [T, H + 2 * G, D]; cos, sin [T, R] float32, half-split rotation (Su et al., 2021) in float32 of the first R
+    numbers of each head; keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`,
+    negative: nothing is written. `extras` come before the rotation.
     """
     kv_heads = keys.shape[2]
     heads = qkv.shape[1] - 2 * kv_heads
-    rotated = _rotate(qkv[:, : heads + kv_heads].float(), cos[:, None], sin[:, None]).to(qkv.dtype)
+    if extras.bias is not None:
+        qkv = qkv + extras.bias.view(qkv.shape[1:])
+    turned = qkv[:, : heads + kv_heads]
+    if extras.query_norm is not None and extras.key_norm is not None:
+        normed = (turned[:, :heads], extras.query_norm), (turned[:, heads:], extras.key_norm)
+        turned = torch.cat([rms_norm(part, weight, extras.eps) for part, weight in normed], dim=1)
+    rotated = _rotate(turned.float(), cos[:, None], sin[:, None]).to(qkv.dtype)
     written = (places >= 0).nonzero()[:, 0]
     keys.flatten(0, 1)[places[written]] = rotated[written, heads:]
     values.flatten(0, 1)[places[written]] = qkv[written, heads + kv_heads :]
@@ -51,9 +61,11 @@ def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: T
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    low, high = x[..., :half], x[..., half:]
-    return x * cos + torch.cat((-high, low), dim=-1) * sin
+    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    half = turned.shape[-1] // 2
+    low, high = turned[..., :half], turned[..., half:]
+    turned = turned * cos + torch.cat((-high, low), dim=-1) * sin
+    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
 
 
 def paged_attention(

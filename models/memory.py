@@ -9,8 +9,8 @@ import torch
 
 from .config import ModelConfig, ModelError
 from .kv_pages import KvPages
-from .llada import allocate
 from .numerics import Numerics
+from .transformer import allocate
 
 CPU_TOKENS = 16384  # positions whose keys and values a CPU keeps where nothing else was asked for
 GIB = 2**30

@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 
 from .config import ModelConfig, ModelError
+from .families import tensor_shapes
 from .kv_pages import KvPages
-from .llada import Llada, allocate, tensor_shapes
 from .memory import Footprint, Memory, gib, pages_that_fit, require_room, weights_bytes
 from .numerics import Numerics
 from .runner import Runner
+from .transformer import Transformer, allocate
 from .weights import check_weights, load_weights
 
 EMBEDDED = Path(__file__).parent / "embedded"
@@ -135,7 +136,7 @@ def load_runner(
         raise ModelError(f"{directory}: {error}") from None
     except (RuntimeError, MemoryError):
         raise ModelError(f"no memory for the weights, which need {gib(weights_bytes(config, numerics))}") from None
-    network = Llada(config, numerics, weights)
+    network = Transformer(config, numerics, weights)
 
     def runner(pages: int) -> Runner:
         cache = KvPages(config, pages, memory.page_size, memory.slots, numerics.dtype, device)

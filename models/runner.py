@@ -15,15 +15,15 @@ from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, Step
 from ..scheduler.rules import NOTHING
 from .graphs import ROW, StepGraphs
 from .kv_pages import KvPages
-from .llada import Llada
 from .pack import Batch, pack, projected
+from .transformer import Transformer
 
 
 class Runner:
     """An `Executor`. Not safe for use from two threads at once."""
 
     def __init__(
-        self, network: Llada, pages: KvPages, slots: int, banned: Sequence[int], end_ids: Sequence[int]
+        self, network: Transformer, pages: KvPages, slots: int, banned: Sequence[int], end_ids: Sequence[int]
     ) -> None:
         """`slots` canvases of the network's longest input; ids in `banned` are never proposed, those in `end_ids` not
         where a span may not end."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -61,6 +61,7 @@ def build_parts(settings: Settings) -> Parts:
     if text.mask_id != config.mask_id or text.vocab_size > config.vocab_size:
         raise ModelError(f"{directory}: tokenizer and config.json do not belong together")
     max_model_len = _max_model_len(settings, config)
+    config = replace(config, max_model_len=max_model_len)  # canvases are no longer than anyone may ask for
     memory = Memory(
         slots=settings.max_num_seqs,
         page_size=settings.page_size,

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..checks import FLOATS, expect
+from ..heads import PLAIN, HeadWeights
 
 COLUMNS = 1024  # numbers of one program of an operation without a row-wide sum
 TURNED = 1024  # numbers of heads that one program rotates
@@ -88,72 +89,129 @@ def _swiglu(gate_up_ptr, out_ptr, FF: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out_ptr + token * FF + column, (silu * up.to(tl.float32)).to(gate.dtype), mask=inside)
 
 
-def rope_write_kv(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> Tensor:
+def rope_write_kv(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: HeadWeights = PLAIN
+) -> Tensor:
     """Rotates queries and keys, writes keys and values to their places, returns the queries [T, H, D].
 
-    qkv [T, H + 2 * G, D]; cos, sin [T, D] float32, half-split rotation in float32; keys, values
-    [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`, negative: nothing is written.
+    qkv [T, H + 2 * G, D]; cos, sin [T, R] float32, half-split rotation in float32 of the first R numbers of each head;
+    keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`, negative: nothing is written.
+    `extras` come before the rotation.
     """
     expect("qkv", qkv, ("T", "H + 2 * G", "D"), FLOATS)
     tokens, parts, head_dim = qkv.shape
     expect("keys", keys, ("pages", "page_size", "G", head_dim), (qkv.dtype,))
     expect("values", values, tuple(keys.shape), (qkv.dtype,))
     for name, angles in (("cos", cos), ("sin", sin)):
-        expect(name, angles, (tokens, head_dim), (torch.float32,))
+        expect(name, angles, (tokens, cos.shape[-1]), (torch.float32,))
     expect("places", places, (tokens,), (torch.int64,))
-    if head_dim % 2 or parts <= 2 * keys.shape[2]:
-        raise ValueError(f"{parts} parts of {head_dim} hold no queries besides {keys.shape[2]} keys and values")
-    kv_heads = keys.shape[2]
+    kv_heads, rotary = keys.shape[2], cos.shape[1]
     heads = parts - 2 * kv_heads
+    if rotary % 2 or rotary > head_dim or heads < 1:
+        raise ValueError(
+            f"{parts} parts of {head_dim}, {rotary} of it rotated, hold no queries besides {kv_heads} keys and values"
+        )
+    if extras.bias is not None:
+        expect("bias", extras.bias, (parts * head_dim,), (qkv.dtype,))
+    for name, norm in (("query_norm", extras.query_norm), ("key_norm", extras.key_norm)):
+        if norm is not None:
+            expect(name, norm, (head_dim,), (qkv.dtype,))
     queries = qkv.new_empty((tokens, heads, head_dim))
-    half = head_dim // 2
+    half, rest = rotary // 2, head_dim - rotary
     width = triton.next_power_of_2(half)
     block = max(1, TURNED // (2 * width))
     if tokens:
         _rope[(tokens, triton.cdiv(parts, block))](
-            qkv, cos, sin, keys, values, places, queries, HEADS=heads, KV_HEADS=kv_heads, HALF=half, WIDTH=width,
-            BLOCK=block,
+            qkv, cos, sin, extras.bias, extras.query_norm, extras.key_norm, keys, values, places, queries, extras.eps,
+            HEADS=heads, KV_HEADS=kv_heads, HALF=half, WIDTH=width, REST=rest,
+            REST_WIDTH=triton.next_power_of_2(max(1, rest)), BLOCK=block, BIAS=extras.bias is not None,
+            NORMS=extras.query_norm is not None,
         )  # fmt: skip
     return queries
 
 
 @triton.jit
 def _rope(
-    qkv_ptr, cos_ptr, sin_ptr, keys_ptr, values_ptr, places_ptr, queries_ptr, HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    qkv_ptr, cos_ptr, sin_ptr, bias_ptr, query_norm_ptr, key_norm_ptr, keys_ptr, values_ptr, places_ptr, queries_ptr,
+    eps, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
+    REST_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, NORMS: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
     column = tl.arange(0, WIDTH)[None, :]
-    DIM: tl.constexpr = 2 * HALF
+    behind = tl.arange(0, REST_WIDTH)[None, :]  # columns that are not rotated
+    DIM: tl.constexpr = 2 * HALF + REST
     PARTS: tl.constexpr = HEADS + 2 * KV_HEADS
     inside = column < HALF
     live = (head < PARTS) & inside
-    spot = (token * PARTS + head) * DIM + column
-    low = tl.load(qkv_ptr + spot, mask=live, other=0.0)
-    high = tl.load(qkv_ptr + spot + HALF, mask=live, other=0.0)
-    angle = token * DIM + column
+    rest_live = (head < PARTS) & (behind < REST)
+    spot = token * PARTS + head
+    low = _part(qkv_ptr, bias_ptr, spot, head, column, live, DIM, BIAS)
+    high = _part(qkv_ptr, bias_ptr, spot, head, column + HALF, live, DIM, BIAS)
+    rest = low
+    turned_low, turned_high, turned_rest = low, high, low
+    if REST > 0:
+        rest = _part(qkv_ptr, bias_ptr, spot, head, behind + 2 * HALF, rest_live, DIM, BIAS)
+        turned_rest = rest
+    if NORMS:
+        wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+        total = tl.sum(wide_low * wide_low, axis=1) + tl.sum(wide_high * wide_high, axis=1)
+        if REST > 0:
+            total += tl.sum(rest.to(tl.float32) * rest.to(tl.float32), axis=1)
+        scale = (1.0 / tl.sqrt(total / DIM + eps))[:, None]
+        is_query = head < HEADS
+        turned_low = _normed(low, scale, query_norm_ptr, key_norm_ptr, column, inside, is_query)
+        turned_high = _normed(high, scale, query_norm_ptr, key_norm_ptr, column + HALF, inside, is_query)
+        if REST > 0:
+            turned_rest = _normed(
+                rest, scale, query_norm_ptr, key_norm_ptr, behind + 2 * HALF, behind < REST, is_query
+            )  # fmt: skip
+    angle = token * 2 * HALF + column
     cos_low = tl.load(cos_ptr + angle, mask=inside, other=0.0)
     cos_high = tl.load(cos_ptr + angle + HALF, mask=inside, other=0.0)
     sin_low = tl.load(sin_ptr + angle, mask=inside, other=0.0)
     sin_high = tl.load(sin_ptr + angle + HALF, mask=inside, other=0.0)
-    turned_low = (low.to(tl.float32) * cos_low - high.to(tl.float32) * sin_low).to(low.dtype)
-    turned_high = (high.to(tl.float32) * cos_high + low.to(tl.float32) * sin_high).to(low.dtype)
+    wide_low, wide_high = turned_low.to(tl.float32), turned_high.to(tl.float32)
+    turned_low = (wide_low * cos_low - wide_high * sin_low).to(low.dtype)
+    turned_high = (wide_high * cos_high + wide_low * sin_high).to(low.dtype)
 
-    query = live & (head < HEADS)
-    spot = (token * HEADS + head) * DIM + column
-    tl.store(queries_ptr + spot, turned_low, mask=query)
-    tl.store(queries_ptr + spot + HALF, turned_high, mask=query)
     place = tl.load(places_ptr + token).to(tl.int64)
+    to = (queries_ptr, keys_ptr, values_ptr)
+    _put(to, turned_low, low, head, column, live, token, place, HEADS, KV_HEADS, DIM)
+    _put(to, turned_high, high, head, column + HALF, live, token, place, HEADS, KV_HEADS, DIM)
+    if REST > 0:
+        _put(to, turned_rest, rest, head, behind + 2 * HALF, rest_live, token, place, HEADS, KV_HEADS, DIM)
+
+
+@triton.jit
+def _part(qkv_ptr, bias_ptr, spot, head, column, live, DIM: tl.constexpr, BIAS: tl.constexpr):
+    part = tl.load(qkv_ptr + spot * DIM + column, mask=live, other=0.0)
+    if BIAS:
+        bias = tl.load(bias_ptr + head * DIM + column, mask=live, other=0.0)
+        part = (part.to(tl.float32) + bias.to(tl.float32)).to(part.dtype)
+    return part
+
+
+@triton.jit
+def _normed(part, scale, query_norm_ptr, key_norm_ptr, column, inside, is_query):
+    query_norm = tl.load(query_norm_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    key_norm = tl.load(key_norm_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    normed = (part.to(tl.float32) * scale).to(part.dtype).to(tl.float32)
+    return (normed * tl.where(is_query, query_norm, key_norm)).to(part.dtype)
+
+
+@triton.jit
+def _put(
+    to, turned, plain, head, column, live, token, place, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr
+):
+    """Numbers of queries and keys as they are turned, and of values as they are."""
+    queries_ptr, keys_ptr, values_ptr = to
+    tl.store(queries_ptr + (token * HEADS + head) * DIM + column, turned, mask=live & (head < HEADS))
     if place >= 0:
         key = live & (head >= HEADS) & (head < HEADS + KV_HEADS)
-        spot = (place * KV_HEADS + head - HEADS) * DIM + column
-        tl.store(keys_ptr + spot, turned_low, mask=key)
-        tl.store(keys_ptr + spot + HALF, turned_high, mask=key)
-        value = live & (head >= HEADS + KV_HEADS)
-        spot = (place * KV_HEADS + head - HEADS - KV_HEADS) * DIM + column
-        tl.store(values_ptr + spot, low, mask=value)
-        tl.store(values_ptr + spot + HALF, high, mask=value)
+        tl.store(keys_ptr + (place * KV_HEADS + head - HEADS) * DIM + column, turned, mask=key)
+        spot = place * KV_HEADS + head - HEADS - KV_HEADS
+        tl.store(values_ptr + spot * DIM + column, plain, mask=live & (head >= HEADS + KV_HEADS))
 
 
 def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:

@@ -13,16 +13,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asynclane.models.config import ModelError, read_config
-from asynclane.models.llada import PREFIX, Weights, allocate, tensor_shapes
+from asynclane.models.families import tensor_shapes
 from asynclane.models.numerics import Numerics
 from asynclane.models.registry import find_model
+from asynclane.models.transformer import Weights, allocate
 from asynclane.models.weights import INDEX, SINGLE, check_weights, load_weights
 from asynclane.server.build import build_parts
 from asynclane.server.settings import Settings
 
+from ..checkpoints import write_checkpoint
 from ..driver import MODEL
 
 SHARD = "model-00002-of-00002.safetensors"
+PREFIX = "model.transformer."
 NORM = f"{PREFIX}ln_f.weight"
 
 
@@ -95,7 +98,6 @@ def test_bad_weights_are_named(checkpoint: Path, spoil: Callable[[Path], object]
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported: LLaDAModelLM"),
         ({"architectures": "absent"}, "None is not supported"),
-        ({"mask_token_id": "absent"}, "lacks 'mask_token_id'"),
         ({"n_layers": "many"}, "many"),
         ({"n_heads": 0}, "heads is 0"),
         ({"n_heads": 3}, "do not divide 256 evenly"),
@@ -110,6 +112,67 @@ def test_a_config_that_the_network_cannot_compute_is_refused(
     edit_config(checkpoint, **changes)
     with pytest.raises(ModelError, match=message):
         read_config(checkpoint)
+
+
+def test_a_mask_that_config_json_lacks_is_read_from_the_tokenizers_or_missed(checkpoint: Path) -> None:
+    edit_config(checkpoint, mask_token_id="absent")
+    assert read_config(checkpoint).mask_id == read_config(MODEL).mask_id
+    (checkpoint / "tokenizer_config.json").write_text('{"mask_token": null}')
+    with pytest.raises(ModelError, match="lacks 'mask_token_id'"):
+        read_config(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("DreamModel", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn' is not supported"),
+        ("DreamModel", {"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope type 'linear' is not supported"),
+        ("DreamModel", {"use_sliding_window": True}, "use_sliding_window = True is not supported, only False"),
+        ("DreamModel", {"use_mrope": True}, "use_mrope = True is not supported, only False"),
+        ("DreamModel", {"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported, only 'silu'"),
+        ("DreamModel", {"num_attention_heads": 3}, "3 heads do not divide 64 evenly"),
+        ("DreamModel", {"num_key_value_heads": 3}, "4 heads of 16 on 3 key heads cannot be computed"),
+        ("SDARForCausalLM", {"attention_bias": True}, "attention_bias = True is not supported, only False"),
+        ("SDARForCausalLM", {"block_size": None}, "lacks 'block_size'"),
+        ("SDARForCausalLM", {"block_size": 0}, "block size is 0"),
+        ("SDARMoeForCausalLM", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2 is not supported, only 1"),
+        ("SDARMoeForCausalLM", {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\] is not supported"),
+        ("SDARMoeForCausalLM", {"num_experts_per_tok": 9}, "9 experts cannot be chosen of 8"),
+        ("SDARMoeForCausalLM", {"num_experts_per_tok": 0}, "experts cannot be computed"),
+        ("LLaDAMoEModelLM", {"moe_layer_freq": [0, 1]}, "layers that have no experts is not supported"),
+        ("LLaDAMoEModelLM", {"norm_topk_prob": True}, "norm_topk_prob is not supported"),
+        ("LLaDAMoEModelLM", {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size = 8 is not"),
+        ("LLaDAMoEModelLM", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not supported, only None"),
+        ("LLaDA2MoeModelLM", {"score_function": "softmax"}, "score_function = 'softmax' is not supported"),
+        ("LLaDA2MoeModelLM", {"use_qkv_bias": True}, "use_qkv_bias = True is not supported, only False"),
+        ("LLaDA2MoeModelLM", {"n_group": 3}, "2 of 3 groups cannot be chosen of 8 experts"),
+        ("LLaDA2MoeModelLM", {"n_group": 8}, "2 of 8 groups cannot be chosen of 8 experts"),
+        ("LLaDA2MoeModelLM", {"topk_group": 1}, "3 experts cannot be chosen of 2"),
+        ("LLaDA2MoeModelLM", {"partial_rotary_factor": 0.2}, "3 of 16 numbers of a head cannot be rotated"),
+        ("SDARForCausalLM", {"head_dim": 15}, "4 heads of 15 on 2 key heads cannot be computed"),
+    ],
+)
+def test_a_variant_of_a_family_that_nothing_here_computes_is_refused(
+    tmp_path: Path, architecture: str, changes: dict[str, Any], message: str
+) -> None:
+    write_checkpoint(tmp_path, architecture)
+    edit_config(tmp_path, **changes)
+    with pytest.raises(ModelError, match=message):
+        read_config(tmp_path)
+
+
+def test_a_tensor_that_a_family_must_have_or_must_not_have_is_named(tmp_path: Path) -> None:
+    tensors = load_file(write_checkpoint(tmp_path, "DreamModel") / SINGLE)
+    bias = "model.layers.1.self_attn.k_proj.bias"
+    save_file({name: tensor for name, tensor in tensors.items() if name != bias}, tmp_path / SINGLE)
+    with pytest.raises(ModelError, match=f"lacks {bias}"):
+        load(tmp_path)
+    save_file(tensors | {bias: torch.zeros(16)}, tmp_path / SINGLE)
+    with pytest.raises(ModelError, match=rf"{bias} is \[16\], config.json says \[32\]"):
+        load(tmp_path)
+    edit_config(tmp_path, architectures=["SDARForCausalLM"], block_size=4)
+    with pytest.raises(ModelError, match=r"unexpected tensor model\.layers\.\d\.self_attn\.\w_proj\.bias"):
+        load(tmp_path)
 
 
 def test_a_config_that_is_no_json_or_not_there_is_refused(checkpoint: Path) -> None:

@@ -12,10 +12,11 @@ from asynclane.kernels.linear import Fp8Matrix
 from asynclane.models import memory as memory_module
 from asynclane.models import registry
 from asynclane.models.config import ModelConfig, ModelError, read_config
-from asynclane.models.llada import allocate, tensor_shapes
+from asynclane.models.families import tensor_shapes
 from asynclane.models.memory import Memory, pages_that_fit, require_room, weights_bytes
 from asynclane.models.numerics import Numerics
 from asynclane.models.registry import Hardware, load_runner
+from asynclane.models.transformer import allocate
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 
@@ -54,7 +55,7 @@ def test_fp8_knows_the_capital_of_france(vocabulary: Vocabulary) -> None:
 
 def test_fp8_halves_the_matrices_of_the_blocks_and_leaves_the_head(config: ModelConfig) -> None:
     weights, _ = allocate(config, Numerics(torch.bfloat16, fp8=True), torch.device("cpu"))
-    assert isinstance(weights.blocks[0].gate_up, Fp8Matrix)
+    assert isinstance(weights.blocks[0].mlp.gate_up, Fp8Matrix)
     assert weights.head.dtype is weights.blocks[0].attn_norm.dtype is torch.bfloat16
 
 

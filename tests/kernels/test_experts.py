@@ -1,0 +1,143 @@
+"""Experts: each token passes those that it chose, in the kernels as in torch, whoever else is in the batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
+
+from asynclane.kernels import experts as twins
+from asynclane.kernels import linear as products
+from asynclane.kernels import ops
+from asynclane.kernels.linear import Fp8Matrix, Matrix
+from asynclane.kernels.routing import Routing
+from asynclane.kernels.triton import experts as device
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+# The interpreter cannot multiply matrices of bf16.
+NARROW = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
+
+ROUTINGS = [
+    (Routing(2), 8, False),
+    (Routing(1, normed=True), 6, False),
+    (Routing(3, normed=True), 5, True),
+    (Routing(3, sigmoid=True, normed=True, scale=2.5, groups=4, live_groups=2), 12, True),
+    (Routing(8, sigmoid=True, normed=True, groups=8, live_groups=4), 64, True),
+    (Routing(4, sigmoid=True, groups=2, live_groups=1), 8, False),
+    (Routing(7), 7, False),
+]
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=DEVICE).to(dtype)
+
+
+@pytest.mark.parametrize(("routing", "experts", "biased"), ROUTINGS, ids=str)
+def test_each_token_chooses_as_in_torch(routing: Routing, experts: int, biased: bool) -> None:
+    logits = 2 * drawn(9, experts)
+    logits[0] = 1.0  # all alike: the first ones are taken
+    bias = drawn(experts, seed=1) if biased else None
+    if bias is not None:
+        bias[:] = bias.round() / 4
+    want, got = twins.route(logits, bias, routing), device.route(logits, bias, routing)
+    assert torch.equal(got[0], want[0])
+    torch.testing.assert_close(got[1], want[1])
+
+
+def test_the_bias_helps_to_choose_and_has_no_weight() -> None:
+    logits = torch.tensor([[0.0, 1.0, -1.0]])
+    chosen, weights = twins.route(logits, torch.tensor([0.0, 0.0, 9.0]), Routing(2, sigmoid=True))
+    assert chosen.tolist() == [[2, 1]]
+    torch.testing.assert_close(weights, logits.sigmoid()[:, [2, 1]])
+
+
+def test_experts_of_a_weaker_group_are_not_chosen_however_good() -> None:
+    scores = torch.tensor([[0.9, 0.1, 0.6, 0.5]])
+    chosen, _ = twins.route(torch.logit(scores), None, Routing(1, sigmoid=True, groups=2, live_groups=1))
+    assert chosen.tolist() == [[2]]
+
+
+class Case:
+    """Inputs of `experts_mlp`: in every batch, the second expert is chosen by nobody."""
+
+    def __init__(self, tokens: int, dim: int, inner: int, experts: int, choices: int, dtype: torch.dtype) -> None:
+        self.x = drawn(tokens, dim, dtype=dtype)
+        self.gate_up: Matrix = (drawn(experts * 2 * inner, dim, seed=1) * dim**-0.5).to(dtype)
+        self.down: Matrix = (drawn(experts * dim, inner, seed=2) * inner**-0.5).to(dtype)
+        scores = drawn(tokens, experts, seed=3)
+        scores[:, 1] = -math.inf
+        self.chosen = scores.topk(choices, dim=-1).indices.int()
+        self.weights = drawn(tokens, choices, seed=4)
+
+    def quantized(self) -> Case:
+        assert isinstance(self.gate_up, Tensor)
+        assert isinstance(self.down, Tensor)
+        self.gate_up = Fp8Matrix(*products.quantize_rows(self.gate_up))
+        self.down = Fp8Matrix(*products.quantize_rows(self.down))
+        return self
+
+    def both(self, fixed: bool = False) -> tuple[Tensor, Tensor]:
+        given = self.x, self.gate_up, self.down, self.chosen, self.weights, fixed
+        return device.experts_mlp(*given), twins.experts_mlp(*given)
+
+
+SHAPES = [(1, 16, 16, 2, 1), (5, 40, 24, 4, 2), (37, 48, 80, 7, 3), (70, 64, 32, 3, 2)]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_experts_compute_what_torch_does(
+    shape: tuple[int, int, int, int, int], dtype: torch.dtype, fixed: bool
+) -> None:
+    got, want = Case(*shape, dtype).both(fixed)
+    torch.testing.assert_close(got.float(), want.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype) -> None:
+    got, want = Case(37, 48, 80, 7, 3, dtype).quantized().both()
+    torch.testing.assert_close(got.float(), want.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("tile", [tile for _, tile in device._TILES], ids=str)
+def test_every_tile_gives_the_same(monkeypatch: pytest.MonkeyPatch, tile: device.Tile) -> None:
+    monkeypatch.setattr(device, "_tile", lambda *given: tile)
+    got, want = Case(37, 48, 80, 7, 3, NARROW[0]).both()
+    torch.testing.assert_close(got.float(), want.float(), atol=4e-3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("tokens", [1, 3, 20])
+def test_a_token_has_the_same_bits_alone_and_in_a_crowd(tokens: int, fixed: bool) -> None:
+    """In float32 on a CPU always; of fixed order everywhere."""
+    if DEVICE == "cuda" and not fixed:
+        pytest.skip("on a GPU only sums of fixed order promise it")
+    case = Case(70, 64, 32, 5, 3, torch.float32 if DEVICE == "cpu" else torch.bfloat16)
+    whole = ops.experts_mlp(case.x, case.gate_up, case.down, case.chosen, case.weights, fixed)
+    few = ops.experts_mlp(case.x[:tokens], case.gate_up, case.down, case.chosen[:tokens], case.weights[:tokens], fixed)
+    assert torch.equal(whole[:tokens], few)
+
+
+def test_pairs_are_sorted_by_expert_with_whole_tiles_for_each() -> None:
+    chosen = torch.tensor([[3, 0], [0, 1], [3, 0], [0, 3]], dtype=torch.int32, device=DEVICE)
+    order, ends = device._sorted(chosen, experts=5, tiles=7, size=2)
+    assert ends.tolist() == [2, 3, 3, 5, 5]
+    assert order[:10].tolist() == [1, 2, 5, 6, 3, -1, 0, 4, 7, -1]
+
+
+def test_what_does_not_fit_the_experts_is_refused_by_name() -> None:
+    case = Case(3, 16, 16, 4, 2, torch.float32)
+    assert isinstance(case.gate_up, Tensor)
+    with pytest.raises(ValueError, match="gate_up has 64 rows, 4 experts of 16 have two for each"):
+        device.experts_mlp(case.x, case.gate_up[:64].contiguous(), case.down, case.chosen, case.weights)
+    with pytest.raises(ValueError, match=r"chosen must be \[3, K\] int32"):
+        device.experts_mlp(case.x, case.gate_up, case.down, case.chosen.long(), case.weights)
+    with pytest.raises(ValueError, match="3 of 4 experts in 2 groups cannot be chosen"):
+        device.route(drawn(2, 4), None, Routing(3, groups=2, live_groups=1))

@@ -1,0 +1,180 @@
+"""Each family's logits are those of the network it was published with, within 1e-4 in float32.
+
+Where transformers has the network, its own code is the truth, with the mask written out; else a twin in plain torch.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor
+
+from asynclane.models.config import read_config
+from asynclane.models.memory import Memory, weights_bytes
+from asynclane.models.numerics import Numerics
+from asynclane.models.registry import Hardware, load_runner
+from asynclane.models.runner import Runner
+from asynclane.models.weights import SINGLE
+from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
+from asynclane.server.build import build_parts
+from asynclane.server.settings import Settings
+
+from ..checkpoints import CONFIGS, write_checkpoint
+from .llada2 import llada2_logits
+
+LENGTH = 37
+COMMITS_NOTHING = Transfer(sure=0, threshold=2.0)
+IDS = [7 + 31 * number % 1000 for number in range(LENGTH)]
+
+
+def runner_of(directory: Path, **hardware: Any) -> Runner:
+    memory = Memory(slots=4, page_size=16, step_tokens=128, cache_tokens=512)
+    return load_runner(directory, read_config(directory), memory, Hardware("cpu", **hardware), [1]).runner
+
+
+def row(slot: int, start: int, end: int) -> Row:
+    return Row(slot, start, end, end, (Span(start, end, COMMITS_NOTHING),), GREEDY, step=0)
+
+
+def placed(slot: int, ids: list[int]) -> Placement:
+    return Placement(slot, np.array(ids, np.int32), tuple(range(4 * slot, 4 * slot + 4)))
+
+
+def logits(runner: Runner, ids: list[int]) -> Tensor:
+    """Of every position, in one row."""
+    return runner.logits(StepPlan((placed(0, ids),), (row(0, 0, len(ids)),)))
+
+
+def block_mask(length: int, block: int) -> Tensor:
+    """[1, 1, length, length] bool: which keys each query sees; all of them without blocks."""
+    position = torch.arange(length)
+    seen = torch.full((length,), length) if not block else (position // block + 1) * block
+    return (position < seen[:, None])[None, None]
+
+
+def published(directory: Path, model: str, ids: list[int], block: int = 0, **words: Any) -> Tensor:
+    """Logits of a network of transformers, whose configuration may need other words than the checkpoint's."""
+    said = json.loads((directory / "config.json").read_text()) | words
+    config = getattr(transformers, f"{model}Config")(**said)
+    network_class = getattr(transformers, f"{model}ForCausalLM")
+    network = network_class.from_pretrained(directory, config=config, attn_implementation="eager", dtype="float32")
+    mask = torch.zeros(1, 1, len(ids), len(ids)).masked_fill(~block_mask(len(ids), block), float("-inf"))
+    with torch.inference_mode():
+        return network(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0]
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"tied": True, "kv_heads": 1}, {"heads": 7, "kv_heads": 7, "layers": 1}], ids=str
+)
+def test_dreams_logits_are_those_of_qwen2_without_a_causal_mask(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    write_checkpoint(tmp_path, "DreamModel", **sizes)
+    want = published(tmp_path, "Qwen2", IDS)
+    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"tied": True, "block": 16}, {"head_dim": 32, "dim": 48, "block": 1}], ids=str)
+def test_sdars_logits_are_those_of_qwen3_within_blocks(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    write_checkpoint(tmp_path, "SDARForCausalLM", **sizes)
+    want = published(tmp_path, "Qwen3", IDS, block=sizes.get("block", 4))
+    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"norm_topk_prob": False, "chosen": 1}, {"experts": 6, "block": 16}], ids=str)
+def test_sdar_moes_logits_are_those_of_qwen3_moe_within_blocks(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    write_checkpoint(tmp_path, "SDARMoeForCausalLM", **sizes)
+    want = published(tmp_path, "Qwen3Moe", IDS, block=sizes.get("block", 4))
+    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
+
+
+def test_llada_moes_logits_are_those_of_qwen3_moe_without_a_causal_mask(tmp_path: Path) -> None:
+    """Qwen3-MoE's in other words: heads that divide the dimension, weights that are not normed."""
+    write_checkpoint(tmp_path, "LLaDAMoEModelLM", head_dim=32)
+    words = {"moe_intermediate_size": 32, "head_dim": 32, "norm_topk_prob": False, "intermediate_size": 96}
+    want = published(tmp_path, "Qwen3Moe", IDS, **words)
+    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"groups": 1, "live_groups": 1}, {"first_k_dense_replace": 0, "num_shared_experts": 0}, {"chosen": 1}],
+    ids=str,
+)
+def test_llada2s_logits_are_those_of_its_published_code(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    write_checkpoint(tmp_path, "LLaDA2MoeModelLM", **sizes)
+    want = llada2_logits(tmp_path, IDS, block_mask(LENGTH, 4)[0, 0])
+    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
+
+
+def test_llada2s_blocks_have_the_published_size_unless_the_checkpoint_says_another(tmp_path: Path) -> None:
+    assert read_config(write_checkpoint(tmp_path / "a", "LLaDA2MoeModelLM", block_size=None)).block == 32
+    assert read_config(write_checkpoint(tmp_path / "b", "LLaDA2MoeModelLM", block_size=None, block_length=8)).block == 8
+
+
+ARCHITECTURES = tuple(CONFIGS)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: write_checkpoint(tmp_path_factory.mktemp(name), name) for name in ARCHITECTURES}
+
+
+@pytest.mark.parametrize("hardware", [{}, {"dtype": "bfloat16", "deterministic": True}], ids=str)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_rows_logits_have_the_same_bits_alone_and_beside_others(
+    checkpoints: dict[str, Path], name: str, hardware: dict[str, Any]
+) -> None:
+    runner = runner_of(checkpoints[name], **hardware)
+    asked = [IDS, IDS[::-1][:20], IDS[5:30], IDS[:1]]
+    rows = tuple(row(slot, 0, len(ids)) for slot, ids in enumerate(asked))
+    together = runner.logits(StepPlan(tuple(placed(slot, ids) for slot, ids in enumerate(asked)), rows))
+    for got, ids in zip(together.split([len(ids) for ids in asked]), asked, strict=True):
+        assert torch.equal(got, logits(runner, ids))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_positions_computed_after_the_ones_before_them_have_the_same_logits(
+    checkpoints: dict[str, Path], name: str
+) -> None:
+    """A cached step reads of its pages what the step before wrote there. With blocks, nothing behind one touches it."""
+    runner, start = runner_of(checkpoints[name]), 16
+    whole = logits(runner, IDS)
+    later = runner.logits(StepPlan((), (row(0, start, LENGTH),)))
+    torch.testing.assert_close(later, whole[start:], atol=1e-5, rtol=0)
+    if block := read_config(checkpoints[name]).block:
+        assert start % block == 0
+        changed = IDS[:start] + [9] * (LENGTH - start)
+        torch.testing.assert_close(logits(runner, changed)[:start], whole[:start], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_fp8_stays_near_every_familys_logits(checkpoints: dict[str, Path], name: str) -> None:
+    want = logits(runner_of(checkpoints[name]), IDS)
+    got = logits(runner_of(checkpoints[name], quantization="fp8"), IDS)
+    assert not torch.equal(got, want)
+    # With random weights some tokens change an expert.
+    assert torch.cosine_similarity(got, want, dim=-1).mean() > 0.95
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_weights_are_counted_as_they_are_kept(checkpoints: dict[str, Path], name: str) -> None:
+    config = read_config(checkpoints[name])
+    stored = load_file(checkpoints[name] / SINGLE)
+    assert weights_bytes(config, Numerics(torch.float32)) == sum(tensor.nbytes for tensor in stored.values())
+    exact = sum(tensor.nbytes for key, tensor in stored.items() if ".mlp.gate." in key)  # routers stay in float32
+    half = (sum(tensor.nbytes for tensor in stored.values()) - exact) // 2
+    assert weights_bytes(config, Numerics(torch.bfloat16)) == half + exact
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_server_starts_with_every_family(checkpoints: dict[str, Path], name: str) -> None:
+    settings = Settings(model=str(checkpoints[name]), max_num_seqs=2, max_step_tokens=64, max_model_len=64)
+    parts = build_parts(settings)
+    assert parts.limits.max_model_len == 64
+    assert parts.footprint.weights_bytes == weights_bytes(read_config(checkpoints[name]), Numerics(torch.float32))
