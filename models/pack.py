@@ -100,7 +100,8 @@ class Batch:
     row_slots: Tensor  # [R] int64
     row_starts: Tensor  # [R + 1] int32
     visible: Tensor  # [R] int32
-    projected: Tensor  # [N] int64: index of each projected position among the tokens
+    projected: Tensor  # [N] int64: index among the tokens of what predicts each projected position
+    targets: Tensor  # [N] int64: the projected positions, absolute
     projected_starts: Tensor  # [R + 1] int32: row r owns the projected positions between two of them
     span_starts: Tensor  # [S + 1] int32
     sure: Tensor  # [S] int32
@@ -122,16 +123,16 @@ def projected(plan: StepPlan) -> int:
     return sum(span.end - span.start for row in plan.rows for span in row.spans)
 
 
-def pack(plan: StepPlan, device: torch.device) -> Batch:
-    """Unpadded, for a step that is computed once."""
-    sections = {name: np.asarray(part).astype(np.int32, copy=False) for name, part in _sections(plan).items()}
+def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
+    """Unpadded, for a step that is computed once. `shift` 1: a position is predicted at the one before it."""
+    sections = {name: np.asarray(part).astype(np.int32, copy=False) for name, part in _sections(plan, shift).items()}
     buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None, most_ranks(plan))
+    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None, shift, most_ranks(plan))
 
 
-def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
+def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
     """Fills `words` [shape.words] int32 with a plan that fits the shape."""
-    parts = _sections(plan)
+    parts = _sections(plan, shift)
     if not shape.sampled:
         del parts["draws"]
     else:  # some numbers of each position, each in a block of its own
@@ -163,18 +164,22 @@ def _padding(name: str, part: np.ndarray) -> int:
     return NOWHERE if name in ("positions", "restricted_places") else 0
 
 
-def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, ranks: int | None = None) -> Batch:
+def batch_of(
+    buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, shift: int = 0, ranks: int | None = None
+) -> Batch:
     """Views, and copies where a kernel wants another type, of a buffer with sections of `sizes` words. `ranks` are
     those of the shape, if there is one."""
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
-    positions = views["positions"].long()
+    positions, projected = views["positions"].long(), views["projected"].long()
+    targets = positions[projected] + shift
     return Batch(
         slots=views["slots"].long(),
         positions=positions,
         row_slots=views["row_slots"].long(),
         row_starts=views["row_starts"],
         visible=views["visible"],
-        projected=views["projected"].long(),
+        projected=projected,
+        targets=targets,
         projected_starts=views["projected_starts"],
         span_starts=views["span_starts"],
         sure=views["sure"],
@@ -182,7 +187,7 @@ def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, rank
         factor=views["factor"].view(torch.float32),
         last_free=views["last_free"].bool(),
         endless=views["endless"].bool(),
-        draws=_draws(views["draws"], positions[views["projected"].long()]) if len(views.get("draws", ())) else None,
+        draws=_draws(views["draws"], targets) if len(views.get("draws", ())) else None,
         biases=biases_of(views) if len(views.get("bias_ids", ())) else None,
         ranks=shape.ranks if shape else ranks,
         restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
@@ -205,7 +210,7 @@ def _draws(words: Tensor, positions: Tensor) -> Draws:
     )
 
 
-def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
+def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
     rows = plan.rows
     spans = [(row, span) for row in rows for span in row.spans]
     row_sizes = np.array([row.tokens for row in rows])
@@ -214,7 +219,10 @@ def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
     span_starts = _starts(span_sizes)
     spans_of_row = [len(row.spans) for row in rows]
     row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
-    first_token = row_starts[row_of_span] + np.array([span.start - row.start for row, span in spans], np.int64)
+    within = np.array([span.start - row.start for row, span in spans], np.int64) - shift
+    if (within < 0).any():
+        raise ValueError("a row lacks the position that predicts the first one of its spans")
+    first_token = row_starts[row_of_span] + within
     projected = np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1])
     return {
         "slots": np.repeat([row.slot for row in rows], row_sizes),

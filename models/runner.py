@@ -58,7 +58,7 @@ class Runner:
     def _compute_now(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
         self._place(plan)
-        out = self._compute(pack(plan, self._device)).numpy()
+        out = self._compute(self._packed(plan)).numpy()
         return _result(out, time.perf_counter() - started, projected(plan))
 
     def step_seconds(self, tokens: int) -> float:
@@ -67,11 +67,12 @@ class Runner:
         Only while no request is running: it writes to the pages and canvases of no one.
         """
         slots, longest = self._canvases.shape
-        tokens = min(tokens, slots * longest)
+        shift = self._network.config.shift
+        tokens = max(1 + shift, min(tokens, slots * longest))
         count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         rows = tuple(
-            Row(slot, 0, size, size, (Span(0, size, NOTHING),), GREEDY, step=0) for slot, size in enumerate(sizes)
+            Row(slot, 0, size, size, (Span(shift, size, NOTHING),), GREEDY, step=0) for slot, size in enumerate(sizes)
         )
         return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
 
@@ -87,7 +88,10 @@ class Runner:
     def logits(self, plan: StepPlan) -> Tensor:
         """The raw logits [N, V] of a plan's spans; commits nothing."""
         self._place(plan)
-        return self._logits(pack(plan, self._device))
+        return self._logits(self._packed(plan))
+
+    def _packed(self, plan: StepPlan) -> Batch:
+        return pack(plan, self._device, self._network.config.shift)
 
     def _place(self, plan: StepPlan) -> None:
         for placement in plan.placements:
@@ -122,7 +126,7 @@ class Runner:
         held = ops.commit(
             self._canvases,
             batch.slots[batch.projected],
-            batch.positions[batch.projected],
+            batch.targets,
             found.tokens,
             found.chances,
             self._network.config.mask_id,

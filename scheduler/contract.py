@@ -83,7 +83,8 @@ class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step.
 
     Its keys and values are written in place; its queries then see all keys in `[0, visible)`, without a causal mask.
-    A row without spans only renews keys and values. `biases` are disjoint. `ranks` says how many of each position's
+    A row without spans only renews keys and values. Where a network predicts a position at the one before it, a span
+    does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
     likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
     a position in one of the spans.
     """
