@@ -20,7 +20,7 @@ from ..scheduler.contract import StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, pack_into, projected
-from .wishes import bias_entries, masks, most_ranks
+from .wishes import bias_entries, masks, measured, most_ranks
 
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
@@ -92,6 +92,7 @@ class StepGraphs:
             ranks=most_ranks(plan),
             restricted=1 << (restricted - 1).bit_length() if restricted else 0,
             mask_words=mask_words,
+            measured=measured(plan),
         )
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:

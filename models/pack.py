@@ -18,11 +18,16 @@ from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
 from .wishes import (
     BIASES_OF_ROW,
+    MEASURE_SECTIONS,
     Biases,
+    Measures,
     Restrictions,
     bias_sections,
     bias_words,
     biases_of,
+    measure_words,
+    measured,
+    measures_of,
     most_ranks,
     restriction_sections,
     restriction_words,
@@ -48,7 +53,8 @@ class Tiling:
 class Shape:
     """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
     top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None; up to so many
-    `restricted` rows, with as many words in each one's mask of the vocabulary."""
+    `restricted` rows, with as many words in each one's mask of the vocabulary; `measured` positions, by
+    more than probability."""
 
     tokens: int
     rows: int
@@ -62,6 +68,7 @@ class Shape:
     ranks: int | None = None
     restricted: int = 0
     mask_words: int = 0
+    measured: bool = False
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
@@ -79,12 +86,18 @@ class Shape:
             "factor": self.spans,
             "last_free": self.spans,
             "endless": self.projected,
-            **({"draws": DRAW_WORDS * self.projected} if self.sampled else {}),
+            **({"draws": DRAW_WORDS * self.projected} if self.drawn else {}),
+            **(dict.fromkeys(MEASURE_SECTIONS, self.projected) if self.measured else {}),
             **(bias_sections(BIASES_OF_ROW * self.rows, self.biases) if self.biases else {}),
             **(restriction_sections(self.restricted, self.mask_words) if self.restricted else {}),
             "tiles": 2 * self.tiling.capacity(self.tokens, self.rows),
             "projected_tiles": 2 * self.projected_tiling.capacity(self.projected, self.rows),
         }
+
+    @property
+    def drawn(self) -> bool:
+        """Whether noise is asked for."""
+        return self.sampled or self.measured
 
     @property
     def words(self) -> int:
@@ -109,7 +122,8 @@ class Batch:
     factor: Tensor  # [S] float32
     last_free: Tensor  # [S] bool
     endless: Tensor  # [N] bool: no end token may commit there
-    draws: Draws | None  # None: no row is sampled
+    draws: Draws | None  # None: no row is sampled, nor measured
+    measures: Measures | None  # None: all spans go by probability
     biases: Biases | None  # None: no row has any
     ranks: int | None  # of the row that asks for most; None: no row asks
     restrictions: Restrictions | None  # None: no row has any
@@ -133,7 +147,7 @@ def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
 def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
     """Fills `words` [shape.words] int32 with a plan that fits the shape."""
     parts = _sections(plan, shift)
-    if not shape.sampled:
+    if not shape.drawn:
         del parts["draws"]
     else:  # some numbers of each position, each in a block of its own
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
@@ -172,6 +186,7 @@ def batch_of(
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
     positions, projected = views["positions"].long(), views["projected"].long()
     targets = positions[projected] + shift
+    draws = _draws(views["draws"], targets) if len(views.get("draws", ())) else None
     return Batch(
         slots=views["slots"].long(),
         positions=positions,
@@ -187,7 +202,8 @@ def batch_of(
         factor=views["factor"].view(torch.float32),
         last_free=views["last_free"].bool(),
         endless=views["endless"].bool(),
-        draws=_draws(views["draws"], targets) if len(views.get("draws", ())) else None,
+        draws=draws,
+        measures=measures_of(views, draws),
         biases=biases_of(views) if len(views.get("bias_ids", ())) else None,
         ranks=shape.ranks if shape else ranks,
         restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
@@ -239,6 +255,7 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
         "last_free": np.array([span.transfer.last_free for _, span in spans], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
         "draws": _draw_words(plan, span_sizes),
+        **measure_words(plan, span_sizes),
         **bias_words(plan),
         **restriction_words(plan),
     }
@@ -246,10 +263,10 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
 
 def _draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
     """Temperature, top-p, top-k, min-p, both halves of the seed and the step, of each projected position; nothing if
-    none is hot."""
+    none is hot or measured."""
     rows = [row for row in plan.rows for _ in row.spans]
     samplings = [row.sampling for row in rows]
-    if not any(sampling.temperature > 0 for sampling in samplings):
+    if not any(sampling.temperature > 0 for sampling in samplings) and not measured(plan):
         return np.zeros(0, np.int32)
     seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
     words = np.stack(
