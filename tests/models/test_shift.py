@@ -17,7 +17,7 @@ from asynclane.scheduler.geometry import Geometry
 from asynclane.scheduler.pages import Limits
 
 from ..driver import LIMITS, Ask, run
-from ..fakes import vocabulary
+from ..fakes import END, IDS, vocabulary
 from .small import Ahead, small_runner
 
 SHIFTED = Geometry(shift=1)
@@ -124,6 +124,55 @@ def test_choices_of_a_prompt_write_no_page_that_they_share(size: int, shifted: R
     for ask, sequence in zip(asks, together, strict=True):
         (alone,) = run(shifted, vocabulary(), [replace(ask, family=None)], geometry=SHIFTED)
         assert alone.canvas.tolist() == sequence.canvas.tolist()
+
+
+class Verses:
+    """A grammar for the answer: words of an odd number, each third place a comma, and an end behind nine of them."""
+
+    name, failed, finished, closing = "verses", "", False, False
+
+    def __init__(self) -> None:
+        self.said = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.said >= 9
+
+    def _tokens(self) -> list[int]:
+        return [IDS[","]] if self.said % 3 == 2 else [*range(5, 19, 2), *[END] * self.complete]
+
+    def allowed(self) -> np.ndarray:
+        return np.array([sum(1 << token for token in self._tokens())], np.int32)
+
+    def accept(self, token: int, room: int) -> bool:
+        self.said += (fits := token in self._tokens())
+        return fits
+
+    def forced(self, room: int) -> list[int]:
+        return [IDS[","]] if self.said % 3 == 2 else []
+
+
+@pytest.mark.parametrize("kind", ["plain", "alone"])
+def test_a_grammar_says_what_comes_at_a_position_not_at_the_one_that_predicts_it(kind: str, shifted: Runner) -> None:
+    def asks(decoders: list[tuple[str, dict[str, object]]]) -> list[Ask]:
+        fitting = [(name, knobs) for name, knobs in decoders if knobs.get("siblings") != "isolated"]
+        prompt = prompt_of(random.Random(7), 21)
+        return [
+            Ask(prompt, 24, *decoder, Sampling(0.7, seed=n), constraint=Verses()) for n, decoder in enumerate(fitting)
+        ]
+
+    if kind == "plain":
+        together = run(small_runner(1, Ahead), vocabulary(), asks(WITHOUT_CACHE), geometry=SHIFTED)
+        others = run(small_runner(), vocabulary(), asks(WITHOUT_CACHE))
+    else:
+        together = run(shifted, vocabulary(), asks(DECODERS), geometry=SHIFTED)
+        others = [run(shifted, vocabulary(), [ask], geometry=SHIFTED)[0] for ask in asks(DECODERS)]
+    for one, other in zip(together, others, strict=True):
+        assert one.canvas.tolist() == other.canvas.tolist()
+        text = one.canvas[: min(one.end_at, len(one.canvas))]
+        assert (text[2::3] == IDS[","]).all()
+        assert (np.delete(text, slice(2, None, 3)) % 2 == 1).all()
+        assert len(text) >= 9
 
 
 def test_a_step_of_any_size_can_be_timed(shifted: Runner) -> None:
