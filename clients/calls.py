@@ -28,6 +28,9 @@ class Knobs(TypedDict, total=False):
     steps: int
     threshold: float
     factor: float
+    alg: str
+    alg_temp: float
+    eps: float
     block_length: int | str
     cache: str
     lookahead: int | str

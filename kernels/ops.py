@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import experts, reference
+from . import experts, measures, reference
 from . import linear as products
 from . import logits as on_logits
 from .heads import PLAIN, HeadWeights
@@ -176,6 +176,15 @@ def predict(
         splits = confidence.FIXED_SPLITS if fixed else None
         return confidence.predict(logits, banned, end_ids, endless, draws, narrowed, splits)
     return reference.predict(logits, banned, end_ids, endless, draws)
+
+
+def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
+    """What counts as the confidence of positions whose rule does not go by probability: [N] float64."""
+    if kinds.is_cuda:
+        from .triton import measures as device
+
+        return device.measure(found, kinds, noise, draws)
+    return measures.measure(found, kinds, noise, draws)
 
 
 def transfer(

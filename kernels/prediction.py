@@ -30,5 +30,5 @@ class Prediction(NamedTuple):
     confidence: Tensor  # [N] float64: its probability
     tokens: Tensor  # [N] int64: the proposal, or the best token that ends nothing where that is asked
     chances: Tensor  # [N] float64: the probability of `tokens`
-    second: Tensor  # [N] float64: the second best probability, equal to the best's on a tie
+    margin: Tensor  # [N] float64: the best token's probability less the second best's, 0 on a tie
     entropy: Tensor  # [N] float32, nats

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .attend import attend
 from .heads import PLAIN, HeadWeights
+from .noise import token_noise
 from .prediction import Draws, Prediction
 
 COLDEST = 1e-20  # a temperature that float32 can divide by
@@ -115,11 +116,15 @@ def propose(logits: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:
 
 def _probability(logits: Tensor, best: Tensor, chosen: Tensor) -> Tensor:
     """Softmax probability [N] float64 of the entries `chosen` [N] of logits [N, V], whose maxima are `best` [N]."""
+    return (chosen.double() - best.double()).exp() / _weight(logits, best)
+
+
+def _weight(logits: Tensor, best: Tensor) -> Tensor:
+    """What all entries weigh together, where the best weighs 1: [N] float64."""
     weights = (logits.float() - best.float()[:, None]).exp()
     weights.masked_fill_(logits == best[:, None], 0.0)
     ties = (logits == best[:, None]).sum(-1)
-    total = ties.double() + weights.sum(-1).double()
-    return (chosen.double() - best.double()).exp() / total
+    return ties.double() + weights.sum(-1).double()
 
 
 def replace_ends(
@@ -166,7 +171,7 @@ def sample(
     if top_k is not None:
         scaled = _keep(scaled, top_k > 0, lambda ordered, where: top_k[where].long())
     scaled = _keep(scaled, top_p < 1, lambda ordered, where: _nucleus(ordered, top_p[where]))
-    tokens = (scaled + _gumbel(seeds, positions, steps, logits.shape[-1])).argmax(-1)
+    tokens = (scaled + token_noise(seeds, positions, steps, logits.shape[-1])).argmax(-1)
     chosen = logits.gather(-1, tokens[:, None])[:, 0]
     return tokens, _probability(logits, best[:, 0], chosen)
 
@@ -187,29 +192,6 @@ def _nucleus(ordered: Tensor, top_p: Tensor) -> Tensor:
     return (mass.cumsum(-1) - mass < top_p[:, None]).sum(-1)
 
 
-def _gumbel(seeds: Tensor, positions: Tensor, steps: Tensor, vocabulary: int) -> Tensor:
-    key = _mix(seeds & 0xFFFFFFFF)
-    for part in (seeds >> 32, positions, steps):
-        key = _mix(key ^ (part & 0xFFFFFFFF))
-    ids = torch.arange(vocabulary, device=seeds.device)
-    bits = _mix((key[:, None] + ids * 0x9E3779B9) & 0xFFFFFFFF)
-    return _gumbel_of(bits)
-
-
-def _gumbel_of(bits: Tensor) -> Tensor:
-    """Gumbel noise of 32 random bits. 23 of them: with one more the largest would round to 1, and its noise to inf."""
-    uniform = ((bits >> 9).float() + 0.5) / (1 << 23)
-    return -(-uniform.log()).log()
-
-
-def _mix(x: Tensor) -> Tensor:
-    """MurmurHash3's 32-bit finalizer, on int64 holding 32 bits."""
-    x = x + 0x9E3779B9 & 0xFFFFFFFF
-    x = (x ^ x >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    x = (x ^ x >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    return x ^ x >> 16
-
-
 def predict(logits: Tensor, banned: Tensor, end_ids: Tensor, endless: Tensor, draws: Draws | None = None) -> Prediction:
     """All that a step needs to know of its projected positions, from logits [N, V] that it may overwrite.
 
@@ -226,10 +208,11 @@ def predict(logits: Tensor, banned: Tensor, end_ids: Tensor, endless: Tensor, dr
                 drawn.min_p,
             )  # fmt: skip
     tokens, chances = replace_ends(logits, proposals, confidence, endless, end_ids)
-    second = _probability(logits, best, logits.topk(2, dim=-1).values[:, 1])
+    second = logits.topk(2, dim=-1).values[:, 1]
+    margin = (1 - (second.double() - best.double()).exp()) / _weight(logits, best)
     shares = logits.float().log_softmax(-1)
     entropy = -(shares.exp() * shares.clamp_min(torch.finfo(torch.float32).min)).sum(-1)
-    return Prediction(proposals, confidence, tokens, chances, second, entropy)
+    return Prediction(proposals, confidence, tokens, chances, margin, entropy)
 
 
 def transfer(
@@ -243,7 +226,7 @@ def transfer(
 ) -> Tensor:
     """Which open positions commit: [N] bool. The rule is `scheduler.contract.Transfer`; ties go to the left.
 
-    confidence [N] float64; open_ [N] bool; span_starts [S + 1] int32, spans laid end to end; sure [S] int32;
+    confidence [N] float64, finite; open_ [N] bool; span_starts [S + 1] int32, spans laid end to end; sure [S] int32;
     threshold, factor [S] float32; last_free [S] bool.
     """
     starts, sizes = span_starts[:-1].long(), span_starts.diff().long()
@@ -251,7 +234,7 @@ def transfer(
     inside = column < sizes[:, None]
     flat = (starts[:, None] + column).clamp_(max=len(confidence) - 1)
     eligible = inside & open_[flat]
-    scores = confidence[flat].masked_fill_(~eligible, -1.0)
+    scores = confidence[flat].masked_fill_(~eligible, float("-inf"))
     ordered, order = scores.sort(dim=1, descending=True, stable=True)
     rank = column + 1
     count = eligible.sum(1, keepdim=True)

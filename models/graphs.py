@@ -20,7 +20,7 @@ from ..scheduler.contract import StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, pack_into, projected
-from .wishes import bias_entries, masks, most_ranks
+from .wishes import bias_entries, masks, measured, most_ranks
 
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
@@ -92,6 +92,7 @@ class StepGraphs:
             ranks=most_ranks(plan),
             restricted=1 << (restricted - 1).bit_length() if restricted else 0,
             mask_words=mask_words,
+            measured=measured(plan),
         )
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:
@@ -100,7 +101,7 @@ class StepGraphs:
         shape = self.shape_for(plan)
         step = self._captured.get(shape) or self._capture(plan, shape)
         buffers = step.buffers[self._launched % IN_FLIGHT]
-        pack_into(buffers.host_in.numpy(), plan, shape)
+        pack_into(buffers.host_in.numpy(), plan, shape, self._config.shift)
         buffers.started.record()
         step.device_in.copy_(buffers.host_in, non_blocking=True)
         step.graph.replay()
@@ -113,6 +114,9 @@ class StepGraphs:
         """What was captured for the shape of a plan that has been launched."""
         return self._captured[self.shape_for(plan)].graph
 
+    def _batch(self, device_in: Tensor, shape: Shape) -> Batch:
+        return batch_of(device_in, shape.sections(), shape, self._config.shift)
+
     def _tiling(self, tokens: int) -> Tiling:
         config = self._config
         of_heads = config.heads, config.kv_heads, config.head_dim, self._numerics.dtype.itemsize
@@ -124,9 +128,9 @@ class StepGraphs:
 
     def _capture(self, plan: StepPlan, shape: Shape) -> Captured:
         words = np.zeros(shape.words, np.int32)
-        pack_into(words, plan, shape)
+        pack_into(words, plan, shape, self._config.shift)
         device_in = torch.from_numpy(words).cuda()
-        batch = batch_of(device_in, shape.sections(), shape)
+        batch = self._batch(device_in, shape)
         # Kernels compile, and libraries take their workspaces, on the warm-up. It computes nothing for anyone: without
         # a span nothing commits, and the step itself writes the same keys and values once more. A launch copies all
         # numbers in anew.
@@ -138,7 +142,7 @@ class StepGraphs:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            device_out = self._compute(batch_of(device_in, shape.sections(), shape))
+            device_out = self._compute(self._batch(device_in, shape))
         self._pool = graph.pool()
         buffers = tuple(Buffers.of(shape.words, device_out) for _ in range(IN_FLIGHT))
         self._captured[shape] = Captured(graph, device_in, device_out, buffers)

@@ -18,11 +18,16 @@ from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
 from .wishes import (
     BIASES_OF_ROW,
+    MEASURE_SECTIONS,
     Biases,
+    Measures,
     Restrictions,
     bias_sections,
     bias_words,
     biases_of,
+    measure_words,
+    measured,
+    measures_of,
     most_ranks,
     restriction_sections,
     restriction_words,
@@ -48,7 +53,8 @@ class Tiling:
 class Shape:
     """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
     top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None; up to so many
-    `restricted` rows, with as many words in each one's mask of the vocabulary."""
+    `restricted` rows, with as many words in each one's mask of the vocabulary; `measured` positions, by
+    more than probability."""
 
     tokens: int
     rows: int
@@ -62,6 +68,7 @@ class Shape:
     ranks: int | None = None
     restricted: int = 0
     mask_words: int = 0
+    measured: bool = False
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
@@ -79,12 +86,18 @@ class Shape:
             "factor": self.spans,
             "last_free": self.spans,
             "endless": self.projected,
-            **({"draws": DRAW_WORDS * self.projected} if self.sampled else {}),
+            **({"draws": DRAW_WORDS * self.projected} if self.drawn else {}),
+            **(dict.fromkeys(MEASURE_SECTIONS, self.projected) if self.measured else {}),
             **(bias_sections(BIASES_OF_ROW * self.rows, self.biases) if self.biases else {}),
             **(restriction_sections(self.restricted, self.mask_words) if self.restricted else {}),
             "tiles": 2 * self.tiling.capacity(self.tokens, self.rows),
             "projected_tiles": 2 * self.projected_tiling.capacity(self.projected, self.rows),
         }
+
+    @property
+    def drawn(self) -> bool:
+        """Whether noise is asked for."""
+        return self.sampled or self.measured
 
     @property
     def words(self) -> int:
@@ -100,7 +113,8 @@ class Batch:
     row_slots: Tensor  # [R] int64
     row_starts: Tensor  # [R + 1] int32
     visible: Tensor  # [R] int32
-    projected: Tensor  # [N] int64: index of each projected position among the tokens
+    projected: Tensor  # [N] int64: index among the tokens of what predicts each projected position
+    targets: Tensor  # [N] int64: the projected positions, absolute
     projected_starts: Tensor  # [R + 1] int32: row r owns the projected positions between two of them
     span_starts: Tensor  # [S + 1] int32
     sure: Tensor  # [S] int32
@@ -108,7 +122,8 @@ class Batch:
     factor: Tensor  # [S] float32
     last_free: Tensor  # [S] bool
     endless: Tensor  # [N] bool: no end token may commit there
-    draws: Draws | None  # None: no row is sampled
+    draws: Draws | None  # None: no row is sampled, nor measured
+    measures: Measures | None  # None: all spans go by probability
     biases: Biases | None  # None: no row has any
     ranks: int | None  # of the row that asks for most; None: no row asks
     restrictions: Restrictions | None  # None: no row has any
@@ -122,17 +137,17 @@ def projected(plan: StepPlan) -> int:
     return sum(span.end - span.start for row in plan.rows for span in row.spans)
 
 
-def pack(plan: StepPlan, device: torch.device) -> Batch:
-    """Unpadded, for a step that is computed once."""
-    sections = {name: np.asarray(part).astype(np.int32, copy=False) for name, part in _sections(plan).items()}
+def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
+    """Unpadded, for a step that is computed once. `shift` 1: a position is predicted at the one before it."""
+    sections = {name: np.asarray(part).astype(np.int32, copy=False) for name, part in _sections(plan, shift).items()}
     buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None, most_ranks(plan))
+    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None, shift, most_ranks(plan))
 
 
-def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape) -> None:
+def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
     """Fills `words` [shape.words] int32 with a plan that fits the shape."""
-    parts = _sections(plan)
-    if not shape.sampled:
+    parts = _sections(plan, shift)
+    if not shape.drawn:
         del parts["draws"]
     else:  # some numbers of each position, each in a block of its own
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
@@ -163,18 +178,23 @@ def _padding(name: str, part: np.ndarray) -> int:
     return NOWHERE if name in ("positions", "restricted_places") else 0
 
 
-def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, ranks: int | None = None) -> Batch:
+def batch_of(
+    buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, shift: int = 0, ranks: int | None = None
+) -> Batch:
     """Views, and copies where a kernel wants another type, of a buffer with sections of `sizes` words. `ranks` are
     those of the shape, if there is one."""
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
-    positions = views["positions"].long()
+    positions, projected = views["positions"].long(), views["projected"].long()
+    targets = positions[projected] + shift
+    draws = _draws(views["draws"], targets) if len(views.get("draws", ())) else None
     return Batch(
         slots=views["slots"].long(),
         positions=positions,
         row_slots=views["row_slots"].long(),
         row_starts=views["row_starts"],
         visible=views["visible"],
-        projected=views["projected"].long(),
+        projected=projected,
+        targets=targets,
         projected_starts=views["projected_starts"],
         span_starts=views["span_starts"],
         sure=views["sure"],
@@ -182,7 +202,8 @@ def batch_of(buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, rank
         factor=views["factor"].view(torch.float32),
         last_free=views["last_free"].bool(),
         endless=views["endless"].bool(),
-        draws=_draws(views["draws"], positions[views["projected"].long()]) if len(views.get("draws", ())) else None,
+        draws=draws,
+        measures=measures_of(views, draws),
         biases=biases_of(views) if len(views.get("bias_ids", ())) else None,
         ranks=shape.ranks if shape else ranks,
         restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
@@ -205,7 +226,7 @@ def _draws(words: Tensor, positions: Tensor) -> Draws:
     )
 
 
-def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
+def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
     rows = plan.rows
     spans = [(row, span) for row in rows for span in row.spans]
     row_sizes = np.array([row.tokens for row in rows])
@@ -214,7 +235,10 @@ def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
     span_starts = _starts(span_sizes)
     spans_of_row = [len(row.spans) for row in rows]
     row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
-    first_token = row_starts[row_of_span] + np.array([span.start - row.start for row, span in spans], np.int64)
+    within = np.array([span.start - row.start for row, span in spans], np.int64) - shift
+    if (within < 0).any():
+        raise ValueError("a row lacks the position that predicts the first one of its spans")
+    first_token = row_starts[row_of_span] + within
     projected = np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1])
     return {
         "slots": np.repeat([row.slot for row in rows], row_sizes),
@@ -231,6 +255,7 @@ def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
         "last_free": np.array([span.transfer.last_free for _, span in spans], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
         "draws": _draw_words(plan, span_sizes),
+        **measure_words(plan, span_sizes),
         **bias_words(plan),
         **restriction_words(plan),
     }
@@ -238,10 +263,10 @@ def _sections(plan: StepPlan) -> dict[str, np.ndarray]:
 
 def _draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
     """Temperature, top-p, top-k, min-p, both halves of the seed and the step, of each projected position; nothing if
-    none is hot."""
+    none is hot or measured."""
     rows = [row for row in plan.rows for _ in row.spans]
     samplings = [row.sampling for row in rows]
-    if not any(sampling.temperature > 0 for sampling in samplings):
+    if not any(sampling.temperature > 0 for sampling in samplings) and not measured(plan):
         return np.zeros(0, np.int32)
     seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
     words = np.stack(

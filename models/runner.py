@@ -17,6 +17,7 @@ from .graphs import ROW, StepGraphs
 from .kv_pages import KvPages
 from .pack import Batch, pack, projected
 from .transformer import Transformer
+from .wishes import measured
 
 
 class Runner:
@@ -51,15 +52,15 @@ class Runner:
         if self._graphs is None:
             return partial(self._compute_now, plan)
         self._place(plan)
-        collect, count = self._graphs.launch(plan), projected(plan)
-        return lambda: _result(*collect(), count)
+        collect = self._graphs.launch(plan)
+        return lambda: _result(plan, *collect())
 
     @torch.inference_mode()
     def _compute_now(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
         self._place(plan)
-        out = self._compute(pack(plan, self._device)).numpy()
-        return _result(out, time.perf_counter() - started, projected(plan))
+        out = self._compute(self._packed(plan)).numpy()
+        return _result(plan, out, time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
         """How long a step of about so many positions takes: the better of two, in rows of about `ROW` positions.
@@ -67,11 +68,12 @@ class Runner:
         Only while no request is running: it writes to the pages and canvases of no one.
         """
         slots, longest = self._canvases.shape
-        tokens = min(tokens, slots * longest)
+        shift = self._network.config.shift
+        tokens = max(1 + shift, min(tokens, slots * longest))
         count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         rows = tuple(
-            Row(slot, 0, size, size, (Span(0, size, NOTHING),), GREEDY, step=0) for slot, size in enumerate(sizes)
+            Row(slot, 0, size, size, (Span(shift, size, NOTHING),), GREEDY, step=0) for slot, size in enumerate(sizes)
         )
         return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
 
@@ -87,7 +89,10 @@ class Runner:
     def logits(self, plan: StepPlan) -> Tensor:
         """The raw logits [N, V] of a plan's spans; commits nothing."""
         self._place(plan)
-        return self._logits(pack(plan, self._device))
+        return self._logits(self._packed(plan))
+
+    def _packed(self, plan: StepPlan) -> Batch:
+        return pack(plan, self._device, self._network.config.shift)
 
     def _place(self, plan: StepPlan) -> None:
         for placement in plan.placements:
@@ -106,8 +111,9 @@ class Runner:
 
     def _compute(self, batch: Batch) -> Tensor:
         """The whole step. int32 [3, N] over all spans: what the canvases then hold, what the network proposes, and
-        the bits of its float32 confidence. With `ranks` [4 + 2 * ranks, N]: the bits of the log-probability of what
-        may commit, ids of the likeliest tokens, and the bits of theirs."""
+        the bits of its float32 confidence. Below that, with `measures` [1, N], those of what was measured; with `ranks`
+        [1 + 2 * ranks, N], the bits of the log-probability of what may commit, ids of the likeliest tokens, and the
+        bits of theirs."""
         logits = self._logits(batch)
         if not len(batch.projected):
             return torch.empty((3, 0), dtype=torch.int32, device=self._device)
@@ -119,12 +125,15 @@ class Runner:
         narrowed = batch.shape is None or batch.shape.narrowed
         fixed = self._network.numerics.fixed
         found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
+        judged, measures = found.chances, batch.measures
+        if measures is not None:
+            judged = ops.measure(found, measures.kinds, measures.noise, measures.draws)
         held = ops.commit(
             self._canvases,
             batch.slots[batch.projected],
-            batch.positions[batch.projected],
+            batch.targets,
             found.tokens,
-            found.chances,
+            judged,
             self._network.config.mask_id,
             batch.span_starts,
             batch.sure,
@@ -132,16 +141,20 @@ class Runner:
             batch.factor,
             batch.last_free,
         )
-        told = torch.stack((held.int(), found.proposals.int(), found.confidence.float().view(torch.int32)))
+        told = [held.int(), found.proposals.int(), found.confidence.float().view(torch.int32)]
+        if measures is not None:
+            told.append(judged.float().view(torch.int32))
         if batch.ranks is None:
-            return told
+            return torch.stack(told)
         chosen, ids, scores = ops.rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]))
-        return torch.cat((told, chosen.view(torch.int32)[None], ids.int().T, scores.T.contiguous().view(torch.int32)))
+        ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
+        return torch.cat((torch.stack((*told, chosen.view(torch.int32))), *ranked))
 
 
-def _result(out: Ints, device_s: float, count: int) -> StepResult:
-    tokens, proposals, confidence, *scores = out[:, :count].copy()
-    return StepResult(tokens, proposals, confidence.view(np.float32), device_s, _scores(scores))
+def _result(plan: StepPlan, out: Ints, device_s: float) -> StepResult:
+    tokens, proposals, confidence, *more = out[:, : projected(plan)].copy()
+    judged = more.pop(0).view(np.float32) if more and measured(plan) else None
+    return StepResult(tokens, proposals, confidence.view(np.float32), device_s, _scores(more), judged)
 
 
 def _scores(words: list[np.ndarray]) -> Scores | None:

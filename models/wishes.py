@@ -1,4 +1,5 @@
-"""Packs what only some requests ask of a step: biases of their logits, masks of the vocabulary, log-probabilities."""
+"""Packs what only some requests ask of a step: biases of their logits, masks of the vocabulary, log-probabilities,
+other measures of confidence."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels.prediction import Draws
 from ..scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
 
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
@@ -31,6 +33,40 @@ class Restrictions:
 
     places: Tensor  # [R] int32, projected positions; below 0 for padding
     words: Tensor  # [R, W] int32
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is confidence at N projected positions, as `kernels.ops.measure` takes it."""
+
+    kinds: Tensor  # [N] int32
+    noise: Tensor  # [N] float32
+    draws: Draws
+
+
+MEASURE_SECTIONS = ("measure_kinds", "measure_noise")
+
+
+def measured(plan: StepPlan) -> bool:
+    """Whether some span does not go by plain probability."""
+    return not all(span.transfer.plain for row in plan.rows for span in row.spans)
+
+
+def measures_of(views: Mapping[str, Tensor], draws: Draws | None) -> Measures | None:
+    if draws is None or not len(views.get("measure_kinds", ())):
+        return None
+    kinds, noise = (views[name] for name in MEASURE_SECTIONS)
+    return Measures(kinds, noise.view(torch.float32), draws)
+
+
+def measure_words(plan: StepPlan, span_sizes: np.ndarray) -> dict[str, np.ndarray]:
+    """Measure and noise of each projected position; nothing if all go by probability."""
+    if not measured(plan):
+        return dict.fromkeys(MEASURE_SECTIONS, np.zeros(0, np.int32))
+    rules = [span.transfer for row in plan.rows for span in row.spans]
+    kinds = np.array([rule.measure for rule in rules], np.int32)
+    noise = np.array([rule.noise for rule in rules], np.float32).view(np.int32)
+    return {name: np.repeat(words, span_sizes) for name, words in zip(MEASURE_SECTIONS, (kinds, noise), strict=True)}
 
 
 def bias_entries(plan: StepPlan) -> int:

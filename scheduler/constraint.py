@@ -7,15 +7,15 @@ grammar takes it; and so does, without a call, what the grammar leaves no choice
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from .contract import Ints, Restriction, Row, Span, StepResult
+from .contract import Ints, Restriction, Row, Span, StepResult, Transfer
 from .decoders import Decoder
 from .knobs import KnobError
-from .rules import NOTHING
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Guide:
         if self._allowed is None:
             self._allowed = self._constraint.allowed()
         self._asked = row.spans
-        held = tuple(replace(span, transfer=NOTHING) for span in row.spans)
+        held = tuple(replace(span, transfer=_hold(span.transfer)) for span in row.spans)
         restriction = Restriction(sequence.prompt_length + sequence.frontier, self._allowed)
         return replace(row, spans=held, restriction=restriction)
 
@@ -124,8 +124,8 @@ class Guide:
         drawn: list[int] = []
         before = sequence.frontier
         while not self.failed and (at := sequence.frontier) < end:
-            token, confidence = int(result.proposals[at - first]), float(result.confidence[at - first])
-            if drawn and not self._passes(sequence.prompt_length + at, len(drawn) + 1, confidence):
+            token = int(result.proposals[at - first])
+            if drawn and not self._passes(sequence.prompt_length + at, len(drawn) + 1, result, at - first):
                 break
             if self._ends[token]:
                 if self._constraint.complete:
@@ -147,13 +147,15 @@ class Guide:
             places = np.array(drawn, np.int64)
             sequence.scorebook.take(places, result.scores, places - first, sequence.steps)
 
-    def _passes(self, position: int, rank: int, confidence: float) -> bool:
-        """Whether the decoder commits what is proposed at an absolute position, as the `rank`-th token of the step."""
+    def _passes(self, position: int, rank: int, result: StepResult, place: int) -> bool:
+        """Whether the decoder commits what is proposed at an absolute position, at `place` in the result, as the
+        `rank`-th token of the step."""
         span = next(span for span in self._asked if position < span.end)
         rule = span.transfer
         if rank <= rule.sure or (rule.last_free and position == span.end - 1):
             return True
-        return confidence >= rule.threshold - rule.factor / (rank + 1)
+        judged = result.confidence if rule.plain or result.measured is None else result.measured
+        return float(judged[place]) >= rule.threshold - rule.factor / (rank + 1)
 
     def _force(self, sequence: Sequence, limit: int) -> list[int]:
         """Writes what is forced, before canvas position `limit`."""
@@ -178,3 +180,8 @@ class Guide:
         sequence.end_at = sequence.frontier
         sequence.tree.end_at(sequence.frontier)
         self._say(sequence, token)
+
+
+def _hold(rule: Transfer) -> Transfer:
+    """`rule` with its measure, but nothing commits."""
+    return replace(rule, sure=0, threshold=math.inf, factor=0.0, last_free=False)

@@ -7,6 +7,7 @@ project, so that either side can be replaced, faked or moved to another process.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
@@ -32,18 +33,34 @@ GREEDY = Sampling()
 MOST_RANKS = 20  # likeliest tokens of a position that a row may ask for
 
 
+class Measure(IntEnum):
+    """What a position's confidence is. In the middle two, what stands in for an end token comes behind all others."""
+
+    PROBABILITY = 0  # of what may commit, at temperature 1
+    MARGIN = 1  # of the best token over the second best
+    ENTROPY = 2  # in nats, negative
+    RANDOM = 3  # uniform noise in (0, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Which of a lane's open positions commit, by their rank n = 1, 2, ... in falling confidence.
+    """Which of a lane's open positions commit, by their rank n = 1, 2, ... in falling confidence, which is `measure`.
 
     Rank n commits while every better rank did and `confidence >= threshold - factor / (n + 1)`; the `sure` best
-    ones need no test, and with `last_free` neither does the last. This covers the threshold, factor and quota rules.
+    ones need no test, and with `last_free` neither does the last. With `noise` confidence is `measure / noise` plus
+    Gumbel noise, so the best are drawn without replacement with weights `exp(measure / noise)`.
     """
 
     sure: int
     threshold: float
     factor: float = 0.0
     last_free: bool = False
+    measure: Measure = Measure.PROBABILITY
+    noise: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        return self.measure is Measure.PROBABILITY and not self.noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +100,8 @@ class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step.
 
     Its keys and values are written in place; its queries then see all keys in `[0, visible)`, without a causal mask.
-    A row without spans only renews keys and values. `biases` are disjoint. `ranks` says how many of each position's
+    A row without spans only renews keys and values. Where a network predicts a position at the one before it, a span
+    does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
     likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
     a position in one of the spans.
     """
@@ -143,7 +161,8 @@ class StepResult:
 
     `tokens` [positions] are token ids, the mask id where still open; `proposals` [positions] are what the network
     proposes there, and `confidence` [positions] the probabilities of these proposals; `device_s` is the time the
-    device took, in seconds. `scores` are there if a row asked for `ranks`.
+    device took, in seconds. `scores` are there if a row asked for `ranks`; `measured` [positions], by what each one's
+    rule judged, if some rule is not `plain`.
     """
 
     tokens: Ints
@@ -151,6 +170,7 @@ class StepResult:
     confidence: Floats
     device_s: float
     scores: Scores | None = None
+    measured: Floats | None = None
 
 
 class Executor(Protocol):

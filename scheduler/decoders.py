@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
+from .contract import Measure
 from .knobs import AUTO, CANVAS, OFF, KnobError, Knobs, check
 from .policies import AsyncLane, Blockwise, LanePolicy
-from .rules import CommitAtFork, CommitRule, Factor, Quota, Threshold
+from .rules import CommitAtFork, CommitRule, Factor, Quota, Threshold, Timesteps
+
+EVERYTHING = 1 << 30  # positions, more than any canvas has
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ def _blockwise(knobs: Knobs) -> LanePolicy:
     return Blockwise(knobs.integer("block_length"))
 
 
+def _whole(knobs: Knobs) -> LanePolicy:
+    """The canvas as one block."""
+    return Blockwise(EVERYTHING)
+
+
 def _asynclane(knobs: Knobs) -> LanePolicy:
     return AsyncLane(
         block_length=BLOCK_LENGTHS[0] if knobs["block_length"] == AUTO else knobs.integer("block_length"),
@@ -70,6 +78,18 @@ METHODS: Mapping[str, Method] = {
         policy=_blockwise,
         defaults={"threshold": 0.9, "block_length": 32, "cache": "dual", "early_stop": True},
         source="arXiv 2505.22618; Fast-dLLM v1/llada/generate.py",
+    ),
+    "dream": Method(
+        policy=_whole,
+        defaults={
+            "steps": None,
+            "alg": "entropy",
+            "alg_temp": 0.0,
+            "eps": 0.001,
+            "cache": "none",
+            "early_stop": True,
+        },
+        source="arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
     ),
     "asynclane": Method(
         policy=_asynclane,
@@ -99,6 +119,16 @@ METHODS: Mapping[str, Method] = {
 
 # Exactly one of these decides which positions commit; naming one replaces the method's own.
 RULES: tuple[str, ...] = ("steps", "threshold", "factor")
+
+# What Dream's timesteps ask; other rules do not.
+TIMESTEP_KNOBS = ("alg", "alg_temp", "eps")
+
+MEASURES: Mapping[str, Measure] = {
+    "origin": Measure.RANDOM,
+    "maskgit_plus": Measure.PROBABILITY,
+    "topk_margin": Measure.MARGIN,
+    "entropy": Measure.ENTROPY,
+}
 
 COMPACT_KNOBS = ("refresh_every", "refresh_on", "reuse", "settle")
 
@@ -131,7 +161,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int) -> Decoder:
     knobs = Knobs({**inherited, **{knob: check(knob, value) for knob, value in overrides.items()}})
     _check_together(name, knobs, overrides, length)
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
-    adaptive = knobs["block_length"] == AUTO
+    adaptive = knobs.get("block_length") == AUTO
     cache = CACHES[knobs.text("cache")]
     isolated = knobs.get("siblings") == "isolated"
     return Decoder(
@@ -159,11 +189,16 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
     for knob in COMPACT_KNOBS:
         if knob in overrides and cache != "compact":
             raise KnobError(knob, f"{knob} is asked by cache 'compact' alone, not by {cache!r}")
+    for knob in TIMESTEP_KNOBS:
+        if knob in overrides and (knobs.get("threshold"), knobs.get("factor")) != (None, None):
+            raise KnobError(knob, f"{knob} goes with the rule 'steps', not with threshold or factor")
+    if knobs.get("alg") == "origin" and overrides.get("alg_temp"):
+        raise KnobError("alg_temp", "alg_temp goes with an alg that ranks positions, not with 'origin'")
     if knobs.get("threshold") is None and overrides.get("later_threshold", OFF) != OFF:
         raise KnobError("later_threshold", "later_threshold goes with the rule 'threshold', not with factor or steps")
     if "lookahead" in overrides and lookahead != CANVAS and knobs.integer("lookahead") > length:
         raise KnobError("lookahead", f"lookahead {lookahead} is larger than the canvas of {length} (max_tokens)")
-    if knobs["block_length"] == AUTO:
+    if knobs.get("block_length") == AUTO:
         _check_adaptive(name, knobs)
     if knobs.get("siblings") == "isolated" and (cache != "compact" or lookahead == CANVAS):
         raise KnobError("siblings", "isolated siblings need cache 'compact' and a lookahead that is a number")
@@ -189,9 +224,13 @@ def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
         return Threshold(knobs.number("threshold"), later)
     if knobs.get("factor") is not None:
         return Factor(knobs.number("factor"))
+    steps = knobs.get("steps")
+    if "alg" in knobs:
+        calls = length if steps is None else knobs.integer("steps")
+        measure = MEASURES[knobs.text("alg")]
+        return Timesteps(calls, knobs.number("eps"), measure, knobs.number("alg_temp"))
     block = knobs.integer("block_length")
     blocks = -(-length // block)
-    steps = knobs.get("steps")
     if steps is None:  # one token a call
         return Quota(block)
     if knobs.integer("steps") % blocks:

@@ -13,3 +13,6 @@ class Geometry:
 
     shift: int = 0
     block: int = 0
+
+
+PLAIN = Geometry()

@@ -38,6 +38,9 @@ AUTO = "auto"  # as the load allows
 
 KNOBS: Mapping[str, Range | Choice] = {
     "steps": Range(1, 1_000_000, whole=True),
+    "alg": Choice(("origin", "maskgit_plus", "topk_margin", "entropy")),
+    "alg_temp": Range(0.0, 100.0),
+    "eps": Range(0.0, 1.0),
     "threshold": Range(0.0, 1.0),
     "factor": Range(0.0, 100.0),
     "block_length": Range(1, 4096, whole=True, words=(AUTO,)),

@@ -16,6 +16,7 @@ from .decoders import Decoder
 from .digest import View
 from .families import Shared
 from .frames import Computed, Frame, Recorder
+from .geometry import PLAIN, Geometry
 from .knobs import KnobError
 from .policies.base import ABSENT, LaneFacts
 from .rows import Holding, Isolated, Layout, Together
@@ -96,6 +97,7 @@ class Sequence:
     biasing: Biasing | None
     scorebook: Scorebook | None
     guide: Guide | None
+    geometry: Geometry
     state: State = State.WAITING
     outcome: Outcome | None = None
     held: Holding = field(default_factory=lambda: Holding((), ()))
@@ -112,7 +114,7 @@ class Sequence:
     layout: Layout = field(init=False)
 
     @classmethod
-    def of(cls, request: Request, vocabulary: Vocabulary) -> Sequence:
+    def of(cls, request: Request, vocabulary: Vocabulary, geometry: Geometry = PLAIN) -> Sequence:
         """Raises `KnobError` if the decoder cannot do what else is asked."""
         if request.decoder.branches and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
@@ -131,6 +133,7 @@ class Sequence:
             biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
             scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
             guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
+            geometry=geometry,
         )
 
     @property
@@ -173,11 +176,12 @@ class Sequence:
         return max(last, min(end, self.foreseen_end + 1))
 
     def common_pages(self, page_size: int) -> int:
-        """Pages of its prompt that others of its family may have too: whole ones, if nothing computes them again."""
+        """Pages of its prompt that others of its family may have too: whole ones, if nothing computes them again, as
+        the first position of the canvas does with the one that predicts it."""
         decoder = self.request.decoder
         if self.request.family is None or decoder.branches or decoder.adaptive or not self.cache.keeps_prompt:
             return 0
-        return self.prompt_length // page_size
+        return (self.prompt_length - self.geometry.shift) // page_size
 
     def window(self, reach: Reach, page_size: int) -> Window:
         """What the next step computes: in the first, what of the prompt nobody else has."""

@@ -133,7 +133,7 @@ class Isolated:
 
     def _branch(self, sequence: Sequence, lane: Lane) -> None:
         prompt, size = sequence.prompt_length, self._page_size
-        shared = (prompt + lane.start) // size
+        shared = (prompt + lane.start - sequence.geometry.shift) // size
         end = prompt + min(lane.end + (sequence.request.decoder.lookahead or 0), len(sequence.canvas))
         count = -(-end // size) - shared
         pages, self._spare = tuple(self._spare[:count]), self._spare[count:]
@@ -164,5 +164,7 @@ def _row(sequence: Sequence, slot: int, window: Window, spans: list[Span]) -> Ro
     row = Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, ranks=request.ranks)
     if not spans:
         return row
-    row = replace(row, biases=sequence.biases())
+    # What predicts the first position comes along.
+    start = min(window.start, spans[0].start - sequence.geometry.shift)
+    row = replace(row, start=start, biases=sequence.biases())
     return row if guide is None else guide.restrict(row, sequence)

@@ -17,6 +17,7 @@ from .digest import lane_facts
 from .ends import first_ends
 from .families import Families
 from .frames import Frame
+from .geometry import PLAIN, Geometry
 from .knobs import KnobError
 from .pages import Limits, Pool
 from .request import Outcome, Request, Sequence, State, Work
@@ -43,9 +44,15 @@ class Update:
 
 class Scheduler:
     def __init__(
-        self, limits: Limits, vocabulary: Vocabulary, budget: Budget | None = None, halving: Halving | None = None
+        self,
+        limits: Limits,
+        vocabulary: Vocabulary,
+        budget: Budget | None = None,
+        halving: Halving | None = None,
+        geometry: Geometry = PLAIN,
     ) -> None:
-        """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight."""
+        """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight; `geometry` is
+        the network's."""
         self.limits = limits
         self.budget = budget
         self.halving = halving
@@ -55,6 +62,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
         self._vocabulary = vocabulary
+        self._geometry = geometry
         self._flights: deque[list[Work]] = deque()  # the works of each step in flight
         self._step = 0
 
@@ -66,9 +74,11 @@ class Scheduler:
         """Queue a request. Raises `QueueFull`, `KnobError` and `ValueError` if it can never fit."""
         if request.length > self.limits.max_model_len:
             raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
+        if len(request.prompt) < self._geometry.shift:
+            raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         if len(self.waiting) >= self.limits.max_queue + self.slots.free:  # free slots are taken at the next plan
             raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
-        sequence = Sequence.of(request, self._vocabulary)
+        sequence = Sequence.of(request, self._vocabulary, self._geometry)
         if request.decoder.adaptive and self.budget is None:
             raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
         self._check_isolated(request)
@@ -191,7 +201,7 @@ class Scheduler:
 
     def _branch_tokens(self, request: Request) -> int:
         """Positions of an isolated lane's row, at most: it begins with a page."""
-        return request.decoder.branch_row + self.limits.page_size - 1
+        return request.decoder.branch_row + self.limits.page_size - 1 + self._geometry.shift
 
     def _check_isolated(self, request: Request) -> None:
         """Raises `KnobError` if isolated siblings can never all be held, or never be in one step."""

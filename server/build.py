@@ -18,6 +18,7 @@ from ..models.registry import Hardware, find_model, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, Halving, StepCost
 from ..scheduler.decoders import METHODS, RULES
+from ..scheduler.geometry import Geometry
 from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.vocabulary import Vocabulary
@@ -91,7 +92,8 @@ def build_parts(settings: Settings) -> Parts:
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
     warn_of_missing_boundaries(vocabulary)
     cost = StepCost(sizes, seconds)
-    scheduler = Scheduler(limits, vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None)
+    halving, geometry = Halving(cost) if runner.on_gpu else None, Geometry(config.shift, config.block)
+    scheduler = Scheduler(limits, vocabulary, Budget(cost), halving, geometry)
     metrics = Metrics(pages_total=limits.pages)
     device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
     engine = Engine(scheduler, device, text, metrics, settings.decoder)

@@ -80,6 +80,9 @@ class DecoderKnobs(Strict):
         return found
 
     steps: Knob = None
+    alg: Knob = None
+    alg_temp: Knob = None
+    eps: Knob = None
     block_length: Knob = None
     threshold: Knob = None
     factor: Knob = None

@@ -19,6 +19,7 @@ from asynclane.scheduler.budget import Halving
 from asynclane.scheduler.constraint import Constraint
 from asynclane.scheduler.contract import Executor, Sampling, StepPlan
 from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.geometry import PLAIN, Geometry
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Request, Sequence
 from asynclane.scheduler.scheduler import Scheduler
@@ -62,9 +63,10 @@ def run(
     asks: Many[Ask],
     limits: Limits = LIMITS,
     halving: Halving | None = None,
+    geometry: Geometry = PLAIN,
 ) -> list[Sequence]:
     """All of `asks` at once, to their ends; with `halving`, two steps in flight."""
-    scheduler = Scheduler(limits, vocabulary, halving=halving)
+    scheduler = Scheduler(limits, vocabulary, halving=halving, geometry=geometry)
     sequences = [
         scheduler.add(
             Request(

@@ -24,11 +24,12 @@ class ScriptedExecutor:
     """Keeps canvases as the device does, and commits what `propose` says, under each span's own rule.
 
     `propose(slot, position)` gives a token and its confidence. Like a device, it complains when a plan contradicts
-    what it knows: an unknown slot, a span outside its row, two rows of one slot, pages used twice.
+    what it knows: an unknown slot, a span outside its row, or without what predicts it, two rows of one slot.
     """
 
-    def __init__(self, propose: Callable[[int, int], tuple[int, float]], length: int = 512) -> None:
+    def __init__(self, propose: Callable[[int, int], tuple[int, float]], length: int = 512, shift: int = 0) -> None:
         self.propose = propose
+        self.shift = shift
         self.length = length
         self.mask = MASK
         self.canvases: dict[int, np.ndarray] = {}
@@ -48,7 +49,7 @@ class ScriptedExecutor:
         for row in plan.rows:
             assert row.visible >= row.end > row.start >= 0
             for span in row.spans:
-                assert row.start <= span.start < span.end <= row.end, (row, span)
+                assert row.start <= span.start - self.shift < span.end <= row.end, (row, span)
                 proposed = [self.propose(row.slot, position) for position in range(span.start, span.end)]
                 self._commit(self.canvases[row.slot][span.start : span.end], proposed, span)
                 tokens.append(self.canvases[row.slot][span.start : span.end].copy())
@@ -70,7 +71,7 @@ class ScriptedExecutor:
                 held[at] = token
 
 
-def random_executor(seed: int, end_share: float = 0.02) -> ScriptedExecutor:
+def random_executor(seed: int, end_share: float = 0.02, shift: int = 0) -> ScriptedExecutor:
     """Proposes random tokens with random confidence, now and then an end token."""
     rng = random.Random(seed)
 
@@ -78,4 +79,4 @@ def random_executor(seed: int, end_share: float = 0.02) -> ScriptedExecutor:
         token = END if rng.random() < end_share else rng.randrange(2, len(PIECES))
         return token, rng.random()
 
-    return ScriptedExecutor(propose)
+    return ScriptedExecutor(propose, shift=shift)

@@ -70,7 +70,7 @@ def predict(
         confidence=torch.empty(count, dtype=torch.float64, device=device),
         tokens=torch.empty(count, dtype=torch.int64, device=device),
         chances=torch.empty(count, dtype=torch.float64, device=device),
-        second=torch.empty(count, dtype=torch.float64, device=device),
+        margin=torch.empty(count, dtype=torch.float64, device=device),
         entropy=torch.empty(count, dtype=torch.float32, device=device),
     )
     if not count:
@@ -184,7 +184,7 @@ def _lowest(chosen, ids):
 @triton.jit(do_not_specialize=["count", "stride"])
 def _conclude(
     logits_ptr, ends_ptr, endless_ptr, sums_ptr, ids_ptr, drawn_ptr, drawn_ids_ptr, temperature_ptr, proposals_ptr,
-    confidence_ptr, tokens_ptr, chances_ptr, second_ptr, entropy_ptr, count, stride, ENDS: tl.constexpr,
+    confidence_ptr, tokens_ptr, chances_ptr, margin_ptr, entropy_ptr, count, stride, ENDS: tl.constexpr,
     SPLITS: tl.constexpr, WIDTH: tl.constexpr, DRAWN: tl.constexpr,
 ):  # fmt: skip
     """Adds up the parts of a row, and settles which token it proposes and which it may commit."""
@@ -234,6 +234,6 @@ def _conclude(
             chance = tl.exp(other.to(tl.float64) - best.to(tl.float64)) / total
     tl.store(tokens_ptr + row, token.to(tl.int64))
     tl.store(chances_ptr + row, chance)
-    tl.store(second_ptr + row, tl.exp(second.to(tl.float64) - best.to(tl.float64)) / total)
+    tl.store(margin_ptr + row, (1 - tl.exp(second.to(tl.float64) - best.to(tl.float64))) / total)
     mass = tied + weight
     tl.store(entropy_ptr + row, tl.log(mass) - LN2 * moment / mass)

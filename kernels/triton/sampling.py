@@ -86,7 +86,7 @@ def _scaled(x, best, temperature):
 
 
 @triton.jit
-def _mix(x):
+def mixed(x):
     """MurmurHash3's 32-bit finalizer, on uint32."""
     x = x + 0x9E3779B9
     x = (x ^ (x >> 16)) * 0x85EBCA6B
@@ -97,6 +97,13 @@ def _mix(x):
 @triton.jit
 def _low(x):
     return (x & 0xFFFFFFFF).to(tl.uint32)
+
+
+@triton.jit
+def counter_key(seed, position, step):
+    """What all noise of a position in a step begins with, of int64 numbers."""
+    key = mixed(mixed(_low(seed)) ^ _low(seed >> 32))
+    return mixed(mixed(key ^ _low(position)) ^ _low(step))
 
 
 @triton.jit(do_not_specialize=["stride"])
@@ -115,11 +122,7 @@ def _draw(
     cut = KEEP_ALL + 0
     if NARROWED:
         cut = tl.load(cuts_ptr + row)
-    seed = tl.load(seeds_ptr + row)
-    key = _mix(_low(seed))
-    key = _mix(key ^ _low(seed >> 32))
-    key = _mix(key ^ _low(tl.load(positions_ptr + row)))
-    key = _mix(key ^ _low(tl.load(steps_ptr + row)))
+    key = counter_key(tl.load(seeds_ptr + row), tl.load(positions_ptr + row), tl.load(steps_ptr + row))
 
     share = tl.cdiv(tl.cdiv(vocabulary, BLOCK), SPLITS) * BLOCK
     begin = split * share
@@ -129,7 +132,7 @@ def _draw(
         id_ = start + tl.arange(0, BLOCK)
         x = _load(logits_ptr, id_, vocabulary, banned_ptr, BANNED)
         scaled = _scaled(x, best, temperature)
-        bits = _mix(key + id_.to(tl.uint32) * 0x9E3779B9)
+        bits = mixed(key + id_.to(tl.uint32) * 0x9E3779B9)
         uniform = ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / (1 << 23))
         noisy = scaled - tl.log(-tl.log(uniform))
         kept = scaled >= least

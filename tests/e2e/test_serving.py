@@ -60,8 +60,8 @@ def test_a_streamed_answer_equals_the_whole_one(
 
 
 def test_a_word_problem_is_solved_by_every_decoder(client: openai.OpenAI) -> None:
-    for decoder in ("asynclane", "fast-dllm", "llada"):
-        text, _ = whole(client, TOM, max_tokens=128, extra_body={"decoder": decoder})
+    for decoder, knobs in (("asynclane", {}), ("dream", {"steps": 32}), ("fast-dllm", {}), ("llada", {})):
+        text, _ = whole(client, TOM, max_tokens=128, extra_body={"decoder": decoder, **knobs})
         assert "#### 20" in text, decoder
 
 
@@ -261,7 +261,7 @@ def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI
     (model,) = client.models.list().data
     assert model.id == "tiny-llada"
     assert model.model_extra is not None
-    assert set(model.model_extra["decoders"]) == {"asynclane", "fast-dllm", "llada"}
+    assert set(model.model_extra["decoders"]) == {"asynclane", "dream", "fast-dllm", "llada"}
     assert model.model_extra["max_model_len"] == 1024
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
 
+from asynclane.kernels.prediction import Prediction
 from asynclane.kernels.tiles import AttentionConfig, AttentionPlan
-from asynclane.kernels.triton import attention, commit, confidence, elementwise, linear
+from asynclane.kernels.triton import attention, commit, confidence, elementwise, linear, measures
 
 from .cases import attention_case, draws_of, span_case
 
@@ -44,6 +45,19 @@ def predict_arguments() -> dict[str, Any]:
     return {"logits": floats(3, 8), "banned": ids(1), "end_ids": ids(1), "endless": endless}
 
 
+def measure_of(**given: Tensor) -> Tensor:
+    """`measure` with each of its tensors by name."""
+    draws = draws_of(3, DEVICE)._replace(**{name: given.pop(name) for name in ("seeds", "positions", "steps")})
+    kinds, noise = given.pop("kinds"), given.pop("noise")
+    return measures.measure(Prediction(confidence=floats(3).double(), **given), kinds, noise, draws)
+
+
+def measure_arguments() -> dict[str, Any]:
+    numbers = {name: ids(3) for name in ("proposals", "tokens", "seeds", "positions", "steps")}
+    chances = {name: floats(3).double() for name in ("chances", "margin")}
+    return {"kinds": ids(3).int(), "noise": floats(3), "entropy": floats(3), **numbers, **chances}
+
+
 KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] = {
     "paged_attention": (attention.paged_attention, attention_arguments),
     "rms_norm": (elementwise.rms_norm, lambda: {"x": floats(3, 8), "weight": floats(8), "eps": 1e-5}),
@@ -68,6 +82,7 @@ KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] =
         lambda: {"canvases": ids(2, 9), "slots": ids(3), "positions": ids(3), "embedding": floats(7, 8)},
     ),
     "predict": (confidence.predict, predict_arguments),
+    "measure": (measure_of, measure_arguments),
     "transfer": (commit.transfer, lambda: span_case([4, 5], DEVICE)),
     "commit": (commit.commit, commit_arguments),
     "fixed_linear": (linear.fixed_linear, lambda: {"x": floats(3, 16), "weight": floats(8, 16)}),

@@ -10,8 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asynclane.kernels import measures
 from asynclane.kernels import reference as ops
 from asynclane.kernels.linear import linear
+from asynclane.kernels.noise import gumbel, position_noise, token_noise, uniform
+
+from .cases import draws_of
+
+NO_IDS = torch.tensor([], dtype=torch.int64)
 
 
 def transfer_plainly(
@@ -122,7 +128,7 @@ def test_noise_changes_with_seed_position_and_step(change: dict[str, int]) -> No
 
 
 def test_noise_is_finite_for_all_bits() -> None:
-    assert ops._gumbel_of(torch.tensor([0, 1, 2**31, 2**32 - 1])).isfinite().all()
+    assert gumbel(uniform(torch.tensor([0, 1, 2**31, 2**32 - 1]))).isfinite().all()
 
 
 def test_a_draw_does_not_depend_on_its_neighbours() -> None:
@@ -223,3 +229,57 @@ def test_a_row_attends_to_the_bit_as_a_longer_one_that_starts_a_page_or_more_bef
                 for first in (0, start)
             )
             assert torch.equal(whole[start:], part), (prompt, behind)
+
+
+def test_measures_are_what_the_contract_says() -> None:
+    probabilities = torch.tensor([[0.5, 0.3, 0.2], [0.9, 0.06, 0.04], [0.4, 0.4, 0.2]])
+    endless = torch.tensor([False, True, False])
+    draws = draws_of(3, positions=[4, 5, 6])
+    found = ops.predict(probabilities.log(), NO_IDS, torch.tensor([0]), endless, draws)
+
+    def measured(kind: int, noise: float = 0.0) -> Tensor:
+        return measures.measure(found, torch.full((3,), kind).int(), torch.full((3,), noise), draws)
+
+    entropies = (probabilities * probabilities.log()).sum(-1).double()
+    wants = {measures.PROBABILITY: [0.5, 0.06, 0.4], measures.MARGIN: [0.2, 0.06 - 64, 0.0]}
+    wants[measures.ENTROPY] = [entropies[0].item(), 0.06 - 64, entropies[2].item()]
+    for kind, want in wants.items():
+        torch.testing.assert_close(measured(kind), torch.tensor(want, dtype=torch.float64), atol=1e-6, rtol=0)
+    noise = position_noise(draws).double()
+    assert torch.equal(measured(measures.RANDOM), noise)
+    assert ((noise > 0) & (noise < 1)).all()
+    want = measured(measures.MARGIN) / 0.25 + gumbel(noise)
+    torch.testing.assert_close(measured(measures.MARGIN, 0.25), want)
+
+
+def test_a_margin_is_that_of_the_distribution_whatever_is_drawn() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(40, 3).contiguous()
+    draws = draws_of(40, temperature=1.0, positions=list(range(40)))
+    found = ops.predict(logits, NO_IDS, NO_IDS, torch.zeros(40, dtype=torch.bool), draws)
+    assert len(found.proposals.unique()) == 3
+    torch.testing.assert_close(found.margin, torch.full((40,), 0.2, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_noise_of_positions_is_uniform_and_no_tokens_noise() -> None:
+    """Of 20,000 positions the mean and the share below a tenth; and it is correlated with no token's noise."""
+    count = 20_000
+    draws = draws_of(count, seeds=9, positions=list(range(count)))
+    noise = position_noise(draws)
+    assert abs(noise.mean().item() - 0.5) < 4 / math.sqrt(12 * count)
+    assert abs((noise < 0.1).double().mean().item() - 0.1) < 4 * math.sqrt(0.09 / count)
+    tokens = token_noise(draws.seeds, draws.positions, draws.steps, 3)
+    together = torch.corrcoef(torch.cat((noise[:, None], tokens), dim=1).T)
+    assert (together[0, 1:].abs() < 4 / math.sqrt(count)).all()
+
+
+def test_what_is_not_open_never_commits_however_low_confidence_is() -> None:
+    got = ops.transfer(
+        torch.tensor([-70.0, 0.9, -3.0, 0.9], dtype=torch.float64),
+        torch.tensor([True, False, True, False]),
+        torch.tensor([0, 4], dtype=torch.int32),
+        torch.tensor([0], dtype=torch.int32),
+        torch.tensor([-4.0]),
+        torch.tensor([0.0]),
+        torch.tensor([False]),
+    )
+    assert got.tolist() == [False, False, True, False]

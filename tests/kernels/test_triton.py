@@ -14,9 +14,10 @@ from torch import Tensor
 pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
 
 from asynclane.kernels import logits as on_logits
+from asynclane.kernels import measures as plain_measures
 from asynclane.kernels import reference, tiles
 from asynclane.kernels.prediction import Prediction
-from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise, restrictions
+from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise, measures, restrictions
 
 from .cases import attention_case, draws_of, span_case
 
@@ -248,6 +249,30 @@ def test_top_k_and_top_p_draw_only_what_they_keep() -> None:
         draws = draws_of(count, DEVICE, temperature=1.0, positions=list(range(count)), **knobs)
         nobody = torch.zeros(count, dtype=torch.bool, device=DEVICE)
         assert set(confidence.predict(logits, NO_IDS, NO_IDS, nobody, draws).proposals.tolist()) == kept
+
+
+@pytest.mark.parametrize("count", [1, 128, 300])
+def test_measures_equal_the_twin(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    draws = draws_of(
+        count, DEVICE, seeds=[(7919 * n << 40) - n for n in range(count)], positions=list(range(count)), steps=5
+    )
+    logits, ends = some_logits(count, 90, torch.float32), torch.arange(40, device=DEVICE)
+    endless = torch.rand(count, generator=generator).to(DEVICE) < 0.5
+    found = reference.predict(logits, NO_IDS, ends, endless, draws)
+    kinds = torch.randint(0, 4, (count,), generator=generator, dtype=torch.int32).to(DEVICE)
+    noise = torch.tensor([0.0, 0.0, 0.3, 2.0], device=DEVICE)[torch.randint(0, 4, (count,), generator=generator)]
+    want = plain_measures.measure(found, kinds, noise, draws)
+    got = measures.measure(found, kinds, noise, draws)
+    plain = noise == 0
+    assert torch.equal(got[plain], want[plain])
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_measures_of_nothing() -> None:
+    none = torch.zeros(0, device=DEVICE)
+    nothing = confidence.predict(some_logits(0, 50, torch.float32), NO_IDS, NO_IDS, none.bool())
+    assert not len(measures.measure(nothing, none.int(), none, draws_of(0, DEVICE)))
 
 
 @pytest.mark.parametrize("sizes", [[1], [64], [3, 0, 1, 130, 65, 9, 0]])

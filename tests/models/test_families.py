@@ -39,8 +39,10 @@ def runner_of(directory: Path, **hardware: Any) -> Runner:
     return load_runner(directory, read_config(directory), memory, Hardware("cpu", **hardware), [1]).runner
 
 
-def row(slot: int, start: int, end: int) -> Row:
-    return Row(slot, start, end, end, (Span(start, end, COMMITS_NOTHING),), GREEDY, step=0)
+def row(runner: Runner, slot: int, start: int, end: int) -> Row:
+    """Asks the states of `[start, end)`, whichever positions they speak of."""
+    shift = runner._network.config.shift
+    return Row(slot, start, end, end, (Span(start + shift, end + shift, COMMITS_NOTHING),), GREEDY, step=0)
 
 
 def placed(slot: int, ids: list[int]) -> Placement:
@@ -49,7 +51,7 @@ def placed(slot: int, ids: list[int]) -> Placement:
 
 def logits(runner: Runner, ids: list[int]) -> Tensor:
     """Of every position, in one row."""
-    return runner.logits(StepPlan((placed(0, ids),), (row(0, 0, len(ids)),)))
+    return runner.logits(StepPlan((placed(0, ids),), (row(runner, 0, 0, len(ids)),)))
 
 
 def block_mask(length: int, block: int) -> Tensor:
@@ -132,7 +134,7 @@ def test_a_rows_logits_have_the_same_bits_alone_and_beside_others(
 ) -> None:
     runner = runner_of(checkpoints[name], **hardware)
     asked = [IDS, IDS[::-1][:20], IDS[5:30], IDS[:1]]
-    rows = tuple(row(slot, 0, len(ids)) for slot, ids in enumerate(asked))
+    rows = tuple(row(runner, slot, 0, len(ids)) for slot, ids in enumerate(asked))
     together = runner.logits(StepPlan(tuple(placed(slot, ids) for slot, ids in enumerate(asked)), rows))
     for got, ids in zip(together.split([len(ids) for ids in asked]), asked, strict=True):
         assert torch.equal(got, logits(runner, ids))
@@ -145,7 +147,7 @@ def test_positions_computed_after_the_ones_before_them_have_the_same_logits(
     """A cached step reads of its pages what the step before wrote there. With blocks, nothing behind one touches it."""
     runner, start = runner_of(checkpoints[name]), 16
     whole = logits(runner, IDS)
-    later = runner.logits(StepPlan((), (row(0, start, LENGTH),)))
+    later = runner.logits(StepPlan((), (row(runner, 0, start, LENGTH),)))
     torch.testing.assert_close(later, whole[start:], atol=1e-5, rtol=0)
     if block := read_config(checkpoints[name]).block:
         assert start % block == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from asynclane.models.graphs import StepGraphs, spacing
 from asynclane.models.numerics import Numerics
 from asynclane.models.pack import NOWHERE, Shape, Tiling, batch_of, pack, pack_into, projected
 from asynclane.models.wishes import MOST_RANKS, Biases
-from asynclane.scheduler.contract import GREEDY, Bias, Restriction, Row, Sampling, Span, StepPlan, Transfer
+from asynclane.scheduler.contract import GREEDY, Bias, Measure, Restriction, Row, Sampling, Span, StepPlan, Transfer
 
 from ..driver import MODEL
 
@@ -24,14 +24,17 @@ TILING = Tiling(AttentionConfig(16, 64, 4, 3), queries=16)
 CPU = torch.device("cpu")
 
 
-def random_plan(rng: random.Random, sampled: bool) -> StepPlan:
+def random_plan(rng: random.Random, sampled: bool, shift: int = 0) -> StepPlan:
     rows = []
     for slot in rng.sample(range(8), rng.randint(1, 5)):
-        start = rng.randint(0, 40)
+        start = rng.randint(shift, 40)
         end = start + rng.randint(2, 50)
         cut = rng.randint(start + 1, end)
+        rule = Transfer(sure=1, threshold=0.5, last_free=True)
+        if sampled:
+            rule = replace(rule, measure=Measure.ENTROPY, noise=0.25)
         spans = [
-            Span(start, cut, Transfer(sure=1, threshold=0.5, last_free=True)),
+            Span(start, cut, rule),
             Span(cut, end, Transfer(0, 0.9), False),
         ]
         hot = Sampling(rng.random() + 0.1, 0.9, rng.getrandbits(63), 9, 0.25) if sampled else GREEDY
@@ -40,31 +43,37 @@ def random_plan(rng: random.Random, sampled: bool) -> StepPlan:
         kept = tuple(s for s in spans if s.end > s.start)
         visible = end + rng.randint(0, 9)
         extras = (biases, 3, Restriction(start, np.full(4, slot, np.int32))) if sampled else ((), None, None)
-        rows.append(Row(slot, start, end, visible, kept, hot, 7, *extras))
+        rows.append(Row(slot, start - shift, end, visible, kept, hot, 7, *extras))
     return StepPlan((), tuple(rows))
 
 
+@pytest.mark.parametrize("shift", [0, 1])
 @pytest.mark.parametrize("sampled", [False, True])
-def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> None:
+def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool, shift: int) -> None:
     rng = random.Random(3)
-    extras = (256, MOST_RANKS, 8, 4) if sampled else (0, None)
+    extras = (256, MOST_RANKS, 8, 4, True) if sampled else (0, None)
     shape = Shape(320, 8, 320, 48, sampled, sampled, TILING, TILING, *extras)
     for _ in range(100):
-        plan = random_plan(rng, sampled)
+        plan = random_plan(rng, sampled, shift)
         words = np.full(shape.words, 12345, np.int32)
-        pack_into(words, plan, shape)
-        padded, plain = batch_of(torch.from_numpy(words), shape.sections(), shape), pack(plan, CPU)
+        pack_into(words, plan, shape, shift)
+        padded, plain = batch_of(torch.from_numpy(words), shape.sections(), shape, shift), pack(plan, CPU, shift)
         for name in (field.name for field in fields(plain)):
             whole, part = getattr(padded, name), getattr(plain, name)
             if isinstance(part, torch.Tensor):
                 assert torch.equal(whole[: len(part)], part), name
-                rest = whole[len(part) :]
-                assert (rest == (part[-1] if name.endswith("_starts") else NOWHERE if name == "positions" else 0)).all()
+                nothing = {"positions": NOWHERE, "targets": int(plain.positions[0]) + shift}.get(name, 0)
+                assert (whole[len(part) :] == (part[-1] if name.endswith("_starts") else nothing)).all()
         if sampled:
             assert padded.draws is not None
             assert plain.draws is not None
             for whole, part in zip(padded.draws, plain.draws, strict=True):
                 assert torch.equal(whole[: len(part)], part)
+            assert padded.measures is not None
+            assert plain.measures is not None
+            assert torch.equal(padded.measures.kinds[: len(plain.targets)], plain.measures.kinds)
+            assert torch.equal(padded.measures.noise[: len(plain.targets)], plain.measures.noise)
+            assert not padded.measures.kinds[len(plain.targets) :].any()
             assert padded.biases is not None
             assert plain.biases is not None
             assert padded.ranks == plain.ranks == MOST_RANKS
@@ -83,8 +92,19 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool) -> N
             assert got.any()
         else:
             assert padded.draws is None
+            assert padded.measures is None
             assert padded.biases is None
             assert padded.restrictions is None
+
+
+def test_where_a_network_predicts_one_ahead_states_stand_one_before_what_commits() -> None:
+    row = Row(0, 4, 12, 12, (Span(5, 8, Transfer(1, 0.9)), Span(10, 12, Transfer(1, 0.9))), Sampling(0.5), 0)
+    batch = pack(StepPlan((), (row, replace(row, slot=1, start=0))), CPU, shift=1)
+    assert batch.targets.tolist() == [5, 6, 7, 10, 11] * 2
+    assert batch.positions[batch.projected].tolist() == [4, 5, 6, 9, 10] * 2
+    assert batch.slots[batch.projected].tolist() == [0] * 5 + [1] * 5
+    assert batch.draws is not None
+    assert batch.draws.positions.tolist() == batch.targets.tolist()
 
 
 def arguments(biases: Biases) -> tuple[torch.Tensor, ...]:

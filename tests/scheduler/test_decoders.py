@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from asynclane.scheduler.contract import Transfer
+from asynclane.scheduler.contract import Measure, Transfer
 from asynclane.scheduler.decoders import METHODS, resolve
 from asynclane.scheduler.knobs import KNOBS, KnobError
-from asynclane.scheduler.rules import Factor, Quota, Threshold
+from asynclane.scheduler.rules import CommitRule, Factor, Quota, Threshold, Timesteps
 from asynclane.scheduler.tree import Lane, Role
 
 
@@ -24,6 +24,8 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
     assert isinstance(resolve("asynclane", {"factor": 1.0}, 64).rule, Factor)
     assert isinstance(resolve("asynclane", {"steps": 64}, 64).rule, Quota)
     assert isinstance(resolve("llada", {"threshold": 0.5}, 64).rule, Threshold)
+    assert isinstance(resolve("dream", {}, 64).rule, Timesteps)
+    assert isinstance(resolve("dream", {"threshold": 0.5}, 64).rule, Threshold)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,15 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("asynclane", {"cache": "prefix", "reuse": False}, "reuse"),
         ("asynclane", {"cache": "none", "settle": True}, "settle"),
         ("fast-dllm", {"draft_threshold": 0.9}, "draft_threshold"),
+        ("fast-dllm", {"alg": "entropy"}, "alg"),
+        ("dream", {"alg": "random"}, "alg"),
+        ("dream", {"alg_temp": -0.1}, "alg_temp"),
+        ("dream", {"alg": "origin", "alg_temp": 0.2}, "alg_temp"),
+        ("dream", {"eps": 1.5}, "eps"),
+        ("dream", {"threshold": 0.9, "alg": "entropy"}, "alg"),
+        ("dream", {"factor": 1.0, "eps": 0.01}, "eps"),
+        ("dream", {"block_length": 32}, "block_length"),
+        ("dream", {"cache": "compact"}, "cache"),
     ],
 )
 def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
@@ -97,6 +108,53 @@ def test_a_lane_is_done_within_its_budget_of_calls_whenever_it_was_forked() -> N
                 lane.steps += 1
             assert len(asked) <= steps
             assert sum(asked) == masks
+
+
+def taken(rule: CommitRule, masks: int, steps: int) -> list[int]:
+    """How many of `masks` each call takes for sure."""
+    lane, counts = Lane(0, None, Role.GENERATE, 0, masks, masks), []
+    for lane.steps in range(steps):
+        counts.append(rule.transfer(lane, first=True).sure)
+        lane.masks -= counts[-1]
+    return counts
+
+
+@pytest.mark.parametrize("length", [64, 256, 512])
+def test_dreams_first_call_of_one_a_token_takes_none_and_its_last_two(length: int) -> None:
+    """`eps` leaves 0.999 of a token to the first; the published code truncates it."""
+    assert taken(resolve("dream", {}, length).rule, length, length) == [0, *[1] * (length - 2), 2]
+    half = length // 2
+    assert taken(resolve("dream", {"steps": half}, length).rule, length, half) == [1, *[2] * (half - 2), 3]
+
+
+def test_a_dream_takes_all_masks_in_its_calls_whatever_it_was_given() -> None:
+    for masks in (1, 2, 7, 31, 96):
+        for steps in (1, 2, 5, 31, 200):
+            for eps in (0.0, 0.001, 0.3, 1.0):
+                rule = Timesteps(steps, eps, Measure.ENTROPY)
+                assert sum(taken(rule, masks, steps)) == masks
+                late = Lane(0, None, Role.GENERATE, 0, masks, masks, steps=steps + 3)
+                assert rule.transfer(late, first=True).sure == masks
+
+
+def test_an_alg_says_what_confidence_is_and_a_temperature_makes_it_noisy() -> None:
+    lane = Lane(0, None, Role.GENERATE, 0, 64, 64, steps=5)
+    for alg, measure in [
+        ("maskgit_plus", Measure.PROBABILITY),
+        ("topk_margin", Measure.MARGIN),
+        ("entropy", Measure.ENTROPY),
+    ]:
+        rule = resolve("dream", {"alg": alg, "alg_temp": 0.5, "steps": 16}, 64).rule
+        assert rule.transfer(lane, True) == Transfer(5, math.inf, measure=measure, noise=0.5)
+        assert resolve("dream", {"alg": alg, "steps": 16}, 64).rule.transfer(lane, True).noise == 0
+
+
+def test_origin_gives_each_mask_the_chance_that_the_timesteps_leave_it() -> None:
+    rule = resolve("dream", {"alg": "origin", "steps": 4, "eps": 0.0}, 64).rule
+    asked = [rule.transfer(Lane(0, None, Role.GENERATE, 0, 64, 9, call), True) for call in range(4)]
+    assert [transfer.sure for transfer in asked] == [0, 0, 0, 9]
+    assert {transfer.measure for transfer in asked} == {Measure.RANDOM}
+    assert [1 - transfer.threshold for transfer in asked[:3]] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
 
 
 def test_later_lanes_may_have_a_stricter_threshold() -> None:

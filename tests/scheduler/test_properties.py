@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asynclane.scheduler.biases import Preferences
 from asynclane.scheduler.budget import Budget, Halving, StepCost
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import Decoder, resolve
+from asynclane.scheduler.geometry import Geometry
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, Sequence, State
@@ -49,6 +50,9 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("llada", {"early_stop": False, "cache": "prefix"}),
     ("fast-dllm", {"cache": "none", "block_length": 16}),
     ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
+    ("dream", {"early_stop": False}),
+    ("dream", {"alg": "origin", "steps": 9, "cache": "dual"}),
+    ("dream", {"alg": "topk_margin", "alg_temp": 0.3, "cache": "prefix"}),
 ]
 
 
@@ -63,6 +67,10 @@ def halving_for(depth: int) -> Halving | None:
     return Halving(COST, slack_s=1.0) if depth > 1 else None
 
 
+def scheduler_of(depth: int, shift: int) -> Scheduler:
+    return Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(depth), Geometry(shift=shift))
+
+
 class Schedules(RuleBasedStateMachine):
     """Random arrivals, departures at any moment, steps that fail, and rows larger than what is left of a step."""
 
@@ -70,12 +78,16 @@ class Schedules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(self.depth))
-        self.executor = random_executor(seed=7)
         self.asked: dict[int, Sequence] = {}
         self.ended: dict[int, Outcome] = {}
         self.streamed: dict[int, list[int]] = {}
         self.flights: deque[StepPlan] = deque()
+
+    @initialize(shift=st.integers(0, 1))
+    def begin(self, shift: int) -> None:
+        """With a network of either kind."""
+        self.scheduler = scheduler_of(self.depth, shift)
+        self.executor = random_executor(seed=7, shift=shift)
 
     @rule(
         prompt=st.integers(1, 60),
@@ -206,7 +218,8 @@ def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once
     for seed in range(2000):
         rng = random.Random(seed)
         depth = 1 + seed % 2
-        scheduler, executor = Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(depth)), random_executor(seed)
+        shift = seed // 2 % 2
+        scheduler, executor = scheduler_of(depth, shift), random_executor(seed, shift=shift)
         flights: deque[StepPlan] = deque()
         ended: list[int] = []
         sequences: list[Sequence] = []

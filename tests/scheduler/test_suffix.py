@@ -45,6 +45,7 @@ def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]
         ("fast-dllm", {"block_length": 8}),
         ("fast-dllm", {"cache": "prefix"}),
         ("llada", {"steps": 20, "block_length": 10}),
+        ("dream", {"steps": 8, "cache": "dual"}),
     ],
     ids=str,
 )

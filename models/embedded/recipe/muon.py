@@ -15,7 +15,7 @@ ROUNDS = 5
 
 
 class Muon:
-    def __init__(self, matrices: Iterable[nn.Parameter], momentum: float = 0.95, decay: float = 0.01) -> None:
+    def __init__(self, matrices: Iterable[nn.Parameter], decay: float, momentum: float = 0.95) -> None:
         groups: dict[tuple[int, ...], list[nn.Parameter]] = {}
         for matrix in matrices:
             groups.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
@@ -32,7 +32,7 @@ class Muon:
             upright = [matrix.shape == shape for matrix in group]
             # Every matrix has a gradient: all take part in every batch.
             grads = [m.grad if up else m.grad.T for m, up in zip(group, upright, strict=True)]  # type: ignore[union-attr]
-            gradient = torch.stack(grads)  # type: ignore[arg-type]
+            gradient = torch.stack(grads).nan_to_num(0.0, 0.0, 0.0)  # type: ignore[arg-type]
             average = self._average[shape].lerp_(gradient, 1 - self._momentum)
             update = orthogonal(gradient.lerp(average, self._momentum)) * max(1.0, shape[1] / shape[0]) ** 0.5
             moves = [u if up else u.T for u, up in zip(update * -rate, upright, strict=True)]

@@ -14,7 +14,7 @@ from .corpus import MARKS, Writer
 from .network import Network
 
 CANVAS = 256  # positions for an answer
-BLOCK = 32  # blocks are filled from left to right, as `bench.quality` has the reference sampler do it
+BLOCK = 32  # of a bidirectional model; blocks are filled from left to right, those of a block-causal one on its grid
 ENDS = (MARKS.end, MARKS.turn_end)
 
 
@@ -56,8 +56,9 @@ def decode(network: Network, prompts: list[list[int]], device: torch.device) -> 
             break
         open_ = ids[rows] == MARKS.mask
         tokens, confidence = propose(network, ids[rows], sizes[rows])
-        start = (open_.int().argmax(1, keepdim=True) - sizes[rows]) // BLOCK * BLOCK + sizes[rows]
-        best = confidence.masked_fill(~open_ | (position >= start + BLOCK), -1.0).argmax(1, keepdim=True)
+        block, origin = (network.shape.block, 0) if network.shape.block else (BLOCK, sizes[rows])
+        end = ((open_.int().argmax(1, keepdim=True) - origin) // block + 1) * block + origin
+        best = confidence.masked_fill(~open_ | (position >= end), -1.0).argmax(1, keepdim=True)
         ids[rows[:, None], best] = tokens.gather(1, best)
     return ids
 

@@ -47,7 +47,8 @@ LLADA_NAMES: Mapping[str, str] = {
 class Shape:
     """`shift` and `block` as in `models.config`; `said` is what config.json says besides the sizes. For the first
     `causal_first` of its training a bidirectional model is a block-causal one, which learns from every block of a text
-    at once: copying and arithmetic come ten times sooner, and are kept."""
+    at once: copying and arithmetic come ten times sooner, and are kept. `decay` of weights
+    holds queries and keys small where no norm does: without it a run ended in NaN after 3,000 steps."""
 
     names: Mapping[str, str]
     dim: int = 256
@@ -62,6 +63,7 @@ class Shape:
     shift: int = 0
     block: int = 0
     causal_first: float = 0.0
+    decay: float = 0.01
     said: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -95,9 +97,14 @@ class Shape:
 
 
 SHAPES: Mapping[str, Shape] = {
-    "tiny-llada": Shape(LLADA_NAMES, layers=10, kv_heads=4, ff=768, eps=1e-5, tied=False, causal_first=0.3),
+    "tiny-llada": Shape(LLADA_NAMES, layers=10, kv_heads=4, ff=768, eps=1e-5, tied=False, decay=0.1, causal_first=0.3),
     "tiny-dream": Shape(
-        QWEN_NAMES, bias=True, shift=1, causal_first=0.3, said={"architectures": ["DreamModel"], "model_type": "Dream"}
+        QWEN_NAMES,
+        bias=True,
+        shift=1,
+        decay=0.1,
+        causal_first=0.3,
+        said={"architectures": ["DreamModel"], "model_type": "Dream"},
     ),
     "tiny-sdar": Shape(
         QWEN_NAMES,

@@ -36,12 +36,12 @@ class Trainer:
         self._on_gpu = device.type == "cuda"
         matrices = [p for n, p in self.network.named_parameters() if p.dim() == 2 and n.startswith("blocks.")]
         chosen = {id(matrix) for matrix in matrices}
-        others = [p for p in self.network.parameters() if id(p) not in chosen]
-        self._muon = Muon(matrices)
+        self._others = [p for p in self.network.parameters() if id(p) not in chosen]
+        self._muon = Muon(matrices, shape.decay)
         self._rate = torch.zeros((), device=device)  # of the full rates
         self._adam_rate = torch.zeros((), device=device)
         self._adam = torch.optim.AdamW(
-            others, lr=self._adam_rate, betas=(0.9, 0.95), weight_decay=0.0, capturable=self._on_gpu
+            self._others, lr=self._adam_rate, betas=(0.9, 0.95), weight_decay=0.0, capturable=self._on_gpu
         )
         self._loss_of = loss_of
         self._captured: dict[tuple[int, ...], Captured] = {}
@@ -79,7 +79,12 @@ class Trainer:
         loss = self.loss(rows, room, block)
         self.network.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        for weight in self._others:  # a gradient that is no number moves nothing
+            assert weight.grad is not None
+            weight.grad.nan_to_num_(0.0, 0.0, 0.0)
+        self._rate.mul_(norm.isfinite())
+        self._adam_rate.mul_(norm.isfinite())
         self._adam.step()
         self._muon.step(MUON_RATE * self._rate)
         return loss.detach()

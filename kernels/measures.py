@@ -1,0 +1,35 @@
+"""Torch version of `measure`: what counts as a position's confidence where that is not plain probability."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .noise import gumbel, position_noise
+from .prediction import Draws, Prediction
+
+PROBABILITY, MARGIN, ENTROPY, RANDOM = range(4)  # as `scheduler.contract.Measure` has them
+BEHIND = 64.0  # how far stand-ins lie behind: no vocabulary has an entropy of so many nats
+
+
+def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
+    """Confidence [N] float64, finite where probabilities are, by the `measure` and `noise` of
+    `scheduler.contract.Transfer`.
+
+    kinds [N] int32; noise [N] float32. Noise depends on (seed, position, step) of the draws alone. Largest Gumbel
+    noise plus log-weights is a draw without replacement (Efraimidis and Spirakis, 2006; Kool et al., 2019).
+    """
+    drawn = position_noise(draws).double()
+    behind = found.chances - BEHIND
+    stands_in = found.tokens != found.proposals
+    plain = torch.stack(
+        (
+            found.chances,
+            torch.where(stands_in, behind, found.margin),
+            torch.where(stands_in, behind, -found.entropy.double()),
+            drawn,
+        )
+    )
+    chosen = plain.gather(0, kinds.long()[None])[0]
+    wide = noise.double()
+    return torch.where(noise > 0, chosen / torch.where(noise > 0, wide, 1.0) + gumbel(drawn), chosen)

@@ -1,0 +1,75 @@
+"""Makes the confidence of positions whose rule does not go by probability, in one launch."""
+
+# ruff: noqa: N803 - what Triton compiles in is written in capitals
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .. import measures
+from ..checks import expect
+from ..noise import POSITION
+from ..prediction import Draws, Prediction
+from .sampling import counter_key, mixed
+
+MARGIN, ENTROPY, RANDOM = (tl.constexpr(kind) for kind in (measures.MARGIN, measures.ENTROPY, measures.RANDOM))
+BEHIND = tl.constexpr(measures.BEHIND)
+NOISE_ID = tl.constexpr(POSITION)
+BLOCK = 128  # positions of a program
+
+
+def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
+    """Confidence [N] float64 by the `measure` and `noise` of `scheduler.contract.Transfer`.
+
+    kinds [N] int32; noise [N] float32. Noise depends on (seed, position, step) of the draws alone.
+    """
+    expect("kinds", kinds, ("N",), (torch.int32,))
+    count = len(kinds)
+    expect("noise", noise, (count,), (torch.float32,))
+    for name in ("chances", "margin"):
+        expect(name, getattr(found, name), (count,), (torch.float64,))
+    for name in ("tokens", "proposals"):
+        expect(name, getattr(found, name), (count,), (torch.int64,))
+    expect("entropy", found.entropy, (count,), (torch.float32,))
+    for name in ("seeds", "positions", "steps"):
+        expect(name, getattr(draws, name), (count,), (torch.int64,))
+    out = torch.empty_like(found.chances)
+    if count:
+        _measure[(triton.cdiv(count, BLOCK),)](
+            found.chances, found.margin, found.entropy, found.tokens, found.proposals, kinds, noise, draws.seeds,
+            draws.positions, draws.steps, out, count, BLOCK=BLOCK,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["count"])
+def _measure(
+    chances_ptr, margin_ptr, entropy_ptr, tokens_ptr, proposals_ptr, kinds_ptr, noise_ptr, seeds_ptr, positions_ptr,
+    steps_ptr, out_ptr, count, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    kind = tl.load(kinds_ptr + at, mask=inside, other=0)
+    chance = tl.load(chances_ptr + at, mask=inside, other=0.0)
+    tokens = tl.load(tokens_ptr + at, mask=inside, other=0)
+    stands_in = tokens != tl.load(proposals_ptr + at, mask=inside, other=0)
+    margin = tl.load(margin_ptr + at, mask=inside, other=0.0)
+    certainty = -tl.load(entropy_ptr + at, mask=inside, other=0.0).to(tl.float64)
+    key = counter_key(
+        tl.load(seeds_ptr + at, mask=inside, other=0),
+        tl.load(positions_ptr + at, mask=inside, other=0),
+        tl.load(steps_ptr + at, mask=inside, other=0),
+    )
+    bits = mixed(key + tl.full([BLOCK], NOISE_ID, tl.uint32) * 0x9E3779B9)
+    drawn = (((bits >> 9).to(tl.float32) + 0.5) * (1.0 / (1 << 23))).to(tl.float64)
+
+    chosen = tl.where(kind == RANDOM, drawn, chance)
+    chosen = tl.where(kind == MARGIN, tl.where(stands_in, chance - BEHIND, margin), chosen)
+    chosen = tl.where(kind == ENTROPY, tl.where(stands_in, chance - BEHIND, certainty), chosen)
+    noise = tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float64)
+    noisy = chosen / tl.where(noise > 0, noise, 1.0) - tl.log(-tl.log(drawn))
+    tl.store(out_ptr + at, tl.where(noise > 0, noisy, chosen), mask=inside)

@@ -1,0 +1,161 @@
+"""Decoder `dream` against Dream's published sampler, written out plainly, and the statistics of what it draws."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from asynclane.kernels import measures
+from asynclane.models.graphs import StepGraphs
+from asynclane.models.numerics import Numerics
+from asynclane.models.pack import pack_into
+from asynclane.models.runner import Runner
+from asynclane.scheduler.contract import GREEDY, Measure, Placement, Row, Sampling, Span, StepPlan, Transfer
+from asynclane.scheduler.geometry import Geometry
+
+from ..driver import Ask, run
+from ..fakes import MASK, vocabulary
+from .small import CONFIG, small_runner
+
+LENGTH = 24
+TOLD = [5, 9, 3, 6]  # a prompt, so that no two positions are alike
+PUBLISHED = {"early_stop": False}  # the authors' code goes on behind the end token
+
+
+def published(runner: Runner, prompt: list[int], alg: str, steps: int, shift: int) -> tuple[list[int], list[int]]:
+    """DreamLM/Dream generation_utils.py at temperature 0 and batch 1: the answer, and how many each step takes."""
+    x = torch.tensor([*prompt, *[MASK] * LENGTH])
+    timesteps, taken = torch.linspace(1, 0.001, steps + 1), []
+    for i in range(steps):
+        masks = (x == MASK).nonzero()[:, 0]
+        probabilities = forward(runner, x, shift)[masks].softmax(-1)
+        best = probabilities.max(-1)
+        match alg:
+            case "maskgit_plus":
+                confidence = best.values
+            case "topk_margin":
+                two = probabilities.topk(2, dim=-1).values
+                confidence = two[:, 0] - two[:, 1]
+            case _:
+                confidence = (probabilities * (probabilities + 1e-10).log()).sum(-1)
+        count = torch.tensor(len(masks)) / 1
+        number = int(count * (1 - timesteps[i + 1] / timesteps[i])) if i < steps - 1 else int(count)
+        chosen = confidence.topk(number).indices
+        x[masks[chosen]] = best.indices[chosen]
+        taken.append(number)
+    return x[len(prompt) :].tolist(), taken
+
+
+def forward(runner: Runner, x: Tensor, shift: int) -> Tensor:
+    """Logits [length, V] float64 of every position, by the network without shift, moved as Dream moves its own."""
+    length = len(x)
+    row = Row(0, 0, length, length, (Span(0, length, Transfer(0, math.inf)),), GREEDY, 0)
+    logits = runner.logits(StepPlan((Placement(0, x.int().numpy(), tuple(range(9))),), (row,))).double()
+    logits[:, MASK] = -math.inf
+    return torch.cat((logits[:1], logits[:-1])) if shift else logits
+
+
+def prompts(count: int) -> list[list[int]]:
+    rng = random.Random(5)
+    return [[rng.randrange(2, 19) for _ in range(rng.randint(1, 40))] for _ in range(count)]
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("steps", [LENGTH, 7])
+@pytest.mark.parametrize("alg", ["maskgit_plus", "topk_margin", "entropy"])
+def test_answers_are_those_of_the_published_sampler(alg: str, steps: int, shift: int) -> None:
+    asks = [Ask(prompt, LENGTH, "dream", {"alg": alg, "steps": steps, **PUBLISHED}) for prompt in prompts(4)]
+    plain = small_runner()
+    for ask, sequence in zip(asks, run(small_runner(shift), vocabulary(), asks, geometry=Geometry(shift)), strict=True):
+        answer, taken = published(plain, list(ask.prompt), alg, steps, shift)
+        assert sequence.canvas.tolist() == answer
+        assert sequence.steps == len(taken) == steps
+
+
+def drawn(knobs: dict[str, Any], seeds: int, temperature: float = 0.0) -> list[list[int]]:
+    asks = [
+        Ask([5, 6, 7], LENGTH, "dream", {**PUBLISHED, **knobs}, Sampling(temperature, seed=seed))
+        for seed in range(seeds)
+    ]
+    return [sequence.canvas.tolist() for sequence in run(small_runner(), vocabulary(), asks)]
+
+
+@pytest.mark.parametrize("knobs", [{"alg": "origin"}, {"alg": "entropy", "alg_temp": 2.0}], ids=str)
+def test_a_seed_gives_the_same_order_and_another_seed_another(knobs: dict[str, Any]) -> None:
+    """At temperature 0 too: the order of the commits is drawn, and answers follow from it."""
+    answers = drawn(knobs, 8)
+    assert answers == drawn(knobs, 8)
+    assert len({tuple(answer) for answer in answers}) > 4
+
+
+def test_a_cold_draw_of_positions_is_the_ranking() -> None:
+    assert drawn({"alg_temp": 1e-6}, 1) == drawn({}, 1)
+
+
+def open_step(slot: int, transfer: Transfer, size: int, sampling: Sampling) -> tuple[Placement, Row]:
+    start, end = len(TOLD), len(TOLD) + size
+    row = Row(slot, 0, end, end, (Span(start, end, transfer),), sampling, step=3)
+    return Placement(slot, np.array(TOLD, np.int32), (slot,)), row
+
+
+def committed(transfer: Transfer, seeds: int, size: int = 8) -> Counter[tuple[int, ...]]:
+    """Which of `size` open positions commit, over many seeds; always at the same chances."""
+    runner, counts = small_runner(), Counter[tuple[int, ...]]()
+    for first in range(0, seeds, 32):
+        steps = [open_step(slot, transfer, size, Sampling(seed=first + slot)) for slot in range(32)]
+        result = runner.execute(StepPlan(tuple(p for p, _ in steps), tuple(row for _, row in steps)))
+        for held in result.tokens.reshape(32, size):
+            counts[tuple(np.flatnonzero(held != MASK).tolist())] += 1
+    return counts
+
+
+def test_origin_takes_each_mask_by_its_chance() -> None:
+    """3,200 seeds of 8 positions at 0.3: within four standard deviations, for each position and for their number."""
+    counts = committed(Transfer(0, 0.7, measure=Measure.RANDOM), 3200)
+    total = counts.total()
+    for position in range(8):
+        share = sum(n for some, n in counts.items() if position in some) / total
+        assert abs(share - 0.3) < 4 * math.sqrt(0.21 / total)
+    mean = sum(len(some) * n for some, n in counts.items()) / total
+    assert abs(mean - 2.4) < 4 * math.sqrt(8 * 0.21 / total)
+
+
+def test_a_noisy_rule_draws_positions_without_replacement() -> None:
+    """The first by softmax(measure / noise), the second among the rest by the same: all 12 pairs of 4 positions."""
+    noise, size = 0.4, 4
+    runner = small_runner()
+    placement, row = open_step(0, Transfer(0, math.inf, measure=Measure.ENTROPY), size, GREEDY)
+    measured = runner.execute(StepPlan((placement,), (row,))).measured
+    assert measured is not None
+    weights = np.exp(measured / noise) / np.exp(measured / noise).sum()
+    counts = committed(Transfer(2, math.inf, measure=Measure.ENTROPY, noise=noise), 3200, size)
+    assert 0.01 < weights.min() < 0.9 * weights.max()
+    for i in range(size):
+        for j in range(i + 1, size):
+            want = weights[i] * weights[j] * (1 / (1 - weights[i]) + 1 / (1 - weights[j]))
+            assert abs(counts[i, j] / 3200 - want) < 4 * math.sqrt(want / 3200)
+
+
+def test_kernels_and_contract_name_the_measures_alike() -> None:
+    kinds = measures.PROBABILITY, measures.MARGIN, measures.ENTROPY, measures.RANDOM
+    assert kinds == (Measure.PROBABILITY, Measure.MARGIN, Measure.ENTROPY, Measure.RANDOM)
+
+
+def test_only_who_asks_for_a_measure_pays_for_it() -> None:
+    """A plan that goes by probability has the shape it had; any plan fits its own."""
+    graphs = StepGraphs(lambda batch: torch.zeros(0), CONFIG, Numerics(torch.float32), slots=4)
+    shapes = {}
+    for measure in (Measure.PROBABILITY, Measure.ENTROPY):
+        rows = tuple(Row(n, 0, 9, 9, (Span(2, 9, Transfer(1, 0.5, measure=measure)),), GREEDY, 0) for n in range(3))
+        plan = StepPlan((), rows)
+        shape = shapes[measure] = graphs.shape_for(plan)
+        pack_into(np.empty(shape.words, np.int32), plan, shape)
+        assert ("measure_kinds" in shape.sections()) == ("draws" in shape.sections()) == (measure != 0)
+    assert shapes[Measure.PROBABILITY].words < shapes[Measure.ENTROPY].words

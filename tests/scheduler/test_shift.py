@@ -1,0 +1,100 @@
+"""Where a network predicts each token at the position before it, rows take that position along, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.request import Request, Sequence
+from asynclane.scheduler.scheduler import Scheduler
+
+from ..fakes import IDS, PIECES, ScriptedExecutor, vocabulary
+
+LIMITS = Limits(slots=8, pages=128, page_size=8, step_tokens=512, max_model_len=128, max_queue=8)
+LENGTH = 48
+
+
+def propose(slot: int, position: int) -> tuple[int, float]:
+    """The same at a position whatever has happened: plans then depend on lanes and caches alone."""
+    return 2 + position * 7 % (len(PIECES) - 2), position * 37 % 100 / 100
+
+
+def run(shift: int, *asked: Request) -> tuple[list[Sequence], ScriptedExecutor]:
+    scheduler, executor = (
+        Scheduler(LIMITS, vocabulary(), geometry=Geometry(shift)),
+        ScriptedExecutor(propose, 256, shift),
+    )
+    sequences = [scheduler.add(request) for request in asked]
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(executor.execute(plan))
+        scheduler.check_integrity()
+    return sequences, executor
+
+
+def request(decoder: str, knobs: dict[str, Any], prompt: int = 20, number: int = 0, **more: Any) -> Request:
+    return Request(number, np.full(prompt, IDS["w"], np.int32), LENGTH, resolve(decoder, knobs, LENGTH), **more)
+
+
+@pytest.mark.parametrize("prompt", [1, 16, 21])
+@pytest.mark.parametrize(
+    ("decoder", "knobs"),
+    [
+        ("asynclane", {"threshold": 0.7, "block_length": 16, "lookahead": 8}),
+        ("asynclane", {"threshold": 0.7, "block_length": 16, "settle": False, "refresh_every": 1}),
+        ("asynclane", {"threshold": 0.7, "cache": "prefix", "lookahead": "canvas"}),
+        ("asynclane", {"threshold": 0.9, "block_length": 16, "siblings": "isolated", "boundary": "comma"}),
+        ("asynclane", {"threshold": 0.9, "reuse": False, "refresh_every": 2, "refresh_on": "steps"}),
+        ("fast-dllm", {"threshold": 0.7, "block_length": 8}),
+        ("llada", {"steps": 12, "block_length": 12}),
+        ("dream", {"steps": 12, "cache": "prefix"}),
+    ],
+    ids=str,
+)
+def test_a_row_begins_at_most_one_position_earlier_and_everything_else_stays(
+    decoder: str, knobs: dict[str, Any], prompt: int
+) -> None:
+    asked = request(decoder, knobs, prompt)
+    (plain,), executor = run(0, asked)
+    (shifted,), other = run(1, asked)
+    assert plain.canvas.tolist() == shifted.canvas.tolist()
+    assert plain.steps == shifted.steps
+    moved = 0
+    for one, two in zip(executor.plans, other.plans, strict=True):
+        for row, taken in zip(one.rows, two.rows, strict=True):
+            assert (taken.end, taken.visible, taken.spans) == (row.end, row.visible, row.spans)
+            first = min(row.start, row.spans[0].start - 1) if row.spans else row.start
+            # An isolated lane's row begins with a page.
+            assert taken.start == first or ("isolated" in knobs.values() and taken.start == first - first % 8)
+            moved += row.start - taken.start
+    assert shifted.computed_tokens == plain.computed_tokens + moved
+    assert moved or knobs.get("cache") == "none" or decoder == "llada"
+
+
+@pytest.mark.parametrize(("prompt", "common"), [(15, 1), (16, 1), (17, 2)])
+def test_no_choice_writes_a_page_that_others_have_but_the_first_that_computes_it(prompt: int, common: int) -> None:
+    knobs = {"threshold": 0.7, "block_length": 16}
+    asked = [request("asynclane", knobs, prompt, number, family="one") for number in range(3)]
+    sequences, executor = run(1, *asked)
+    pages = {placement.slot: placement.pages for plan in executor.plans for placement in plan.placements}
+    shared = sequences[0].shared
+    assert shared is not None
+    assert len(shared.pages) == common
+    writes = [
+        page
+        for plan in executor.plans
+        for row in plan.rows
+        for page in pages[row.slot][row.start // 8 : -(-row.end // 8)]
+        if page in shared.pages
+    ]
+    assert sorted(writes) == sorted(shared.pages)
+
+
+def test_a_prompt_of_no_token_is_refused_where_the_first_could_not_be_predicted() -> None:
+    Scheduler(LIMITS, vocabulary()).add(request("llada", {}, prompt=0))
+    with pytest.raises(ValueError, match="a prompt is needed"):
+        Scheduler(LIMITS, vocabulary(), geometry=Geometry(shift=1)).add(request("llada", {}, prompt=0))
