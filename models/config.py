@@ -10,6 +10,7 @@ from typing import Any
 
 from ..kernels.routing import Routing
 from .experts import Experts
+from .sizes import check_sizes
 
 
 class ModelError(ValueError):
@@ -57,9 +58,11 @@ def read_config(directory: Path) -> ModelConfig:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{directory} has no config.json: not a model directory") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
-    names = raw.get("architectures") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{path} is no object but {type(raw).__name__}: not the configuration of a model")
+    names = raw.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in READERS:
         raise ModelError(f"{path}: architecture {name!r} is not supported; supported: {', '.join(READERS)}")
@@ -69,7 +72,7 @@ def read_config(directory: Path) -> ModelConfig:
         return _checked(READERS[name](name, raw))
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}") from None
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{path}: {error}") from None
 
 
@@ -80,15 +83,12 @@ def _mask_of_tokenizer(directory: Path) -> int | None:
         mask = said["mask_token"]
         content = mask["content"] if isinstance(mask, dict) else mask
         return next(int(key) for key, token in said["added_tokens_decoder"].items() if token["content"] == content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
         return None  # then it is config.json that lacks it
 
 
 def _checked(config: ModelConfig) -> ModelConfig:
-    sizes = ("dim", "layers", "heads", "kv_heads", "ff_dim", "vocab_size", "max_model_len")
-    for name in sizes:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)}")
+    check_sizes(config)
     if config.heads % config.kv_heads or config.head_dim < 2 or config.head_dim % 2:
         raise ValueError(f"{config.heads} heads of {config.head_dim} on {config.kv_heads} key heads cannot be computed")
     if not 0 <= config.mask_id < config.vocab_size:

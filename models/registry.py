@@ -1,4 +1,4 @@
-"""Finds a model by name or directory and builds the runner that serves it."""
+"""Finds a model by name, directory or repository and builds the runner that serves it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,69 @@ import torch
 
 from .config import ModelConfig, ModelError
 from .families import tensor_shapes
+from .hub import Repository, interrupted
 from .kv_pages import KvPages
 from .memory import Footprint, Memory, gib, pages_that_fit, require_room, weights_bytes
 from .numerics import Numerics
 from .runner import Runner
 from .transformer import Transformer, allocate
-from .weights import check_weights, load_weights
+from .weights import absent_files, check_weights, load_weights, some
 
 EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+def embedded_models() -> list[str]:
+    """The names of the models that are built in."""
+    return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
+
+
 def find_model(name: str) -> Path:
-    """The directory of an embedded model's name, or of a path. Raises `ModelError`."""
-    embedded = sorted(path.name for path in EMBEDDED.iterdir() if (path / "config.json").exists())
-    if name in embedded:
+    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache. Raises
+    `ModelError` with what to do, also for a download that was not finished."""
+    if name in embedded_models():
         return EMBEDDED / name
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = _directory(name)
+    if path is not None:
+        _require_complete(path, f"run `hf download` with --local-dir {path} again" if interrupted(path) else None)
         return path
-    raise ModelError(
-        f"no model {name!r}: not a directory here (download a checkpoint first), and the embedded models"
-        f" are {', '.join(embedded)}"
-    )
+    repository = Repository.named(name)
+    if repository is None:
+        raise ModelError(
+            f"no model {name!r}: it is no directory here, not OWNER/NAME of a repository, and the embedded models are"
+            f" {', '.join(embedded_models())}"
+        )
+    snapshot = repository.snapshot()
+    _require_complete(snapshot, f"run `{repository.download}` again")
+    return snapshot
+
+
+def _directory(name: str) -> Path | None:
+    """The directory of that name, None if there is nothing. Raises `ModelError` for what is there and is none."""
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # the home of nobody
+        raise ModelError(f"no model {name!r}: {error}") from None
+    try:
+        with os.scandir(path) as entries:
+            empty = next(entries, None) is None
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_file():
+            raise ModelError(f"{path} is a file: give the directory that holds config.json and the weights") from None
+        return None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    if empty:
+        raise ModelError(f"{path} is empty: download a checkpoint into it first")
+    return path
+
+
+def _require_complete(directory: Path, advice: str | None) -> None:
+    """Raises `ModelError` if a download has left out what no model can do without. Without advice, whatever reads the
+    directory says what it lacks."""
+    missing = absent_files(directory) if advice else []
+    if missing:
+        raise ModelError(f"the download in {directory} is not complete, it lacks {some(missing)}: {advice}")
 
 
 OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -38,24 +38,28 @@ class Part:
             self.weight[self.start : self.end].copy_(tensor)
 
 
-def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises `ModelError` if a file cannot be read, or if a tensor is missing, unexpected or of another shape."""
-    found: set[str] = set()
+def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """The type in which each tensor is stored, read off the files' headers alone. Raises `ModelError` if a file cannot
+    be read, or if a tensor is missing, unexpected, twice there or of another shape."""
+    found: dict[str, str] = {}
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as shard:
                 for name in shard.keys():  # noqa: SIM118 - not a mapping
+                    if name in found:
+                        raise ModelError(f"{path}: {name} is in another file too")
                     tensor = shard.get_slice(name)
                     _check_shape(path, name, tuple(tensor.get_shape()), shapes)
                     if tensor.get_dtype() not in DTYPES:
                         kinds = ", ".join(DTYPES)
                         raise ModelError(f"{path}: {name} is {tensor.get_dtype()}, only {kinds} can be read")
-                    found.add(name)
+                    found[name] = tensor.get_dtype()
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
     missing = [name for name in shapes if name not in found]
     if missing:
-        raise ModelError(f"{directory} lacks {_some(missing)}")
+        raise ModelError(f"{directory} lacks {some(missing)}")
+    return found
 
 
 def load_weights(directory: Path, parts: Mapping[str, Part]) -> None:
@@ -72,20 +76,34 @@ def load_weights(directory: Path, parts: Mapping[str, Part]) -> None:
             raise ModelError(f"{path} cannot be read: {error}") from None
 
 
+def absent_files(directory: Path) -> list[str]:
+    """Names of files that every checkpoint has, and this one has not. Raises `ModelError` for a broken index."""
+    return [name for name in ("config.json", *_shards(directory)) if not (directory / name).exists()]
+
+
 def _files(directory: Path) -> list[Path]:
+    names = _shards(directory)
+    missing = [name for name in names if not (directory / name).exists()]
+    if missing == [SINGLE]:
+        raise ModelError(f"{directory} has neither {SINGLE} nor {INDEX}: other formats cannot be read")
+    if missing:
+        raise ModelError(f"{directory} lacks {some(missing)}, named in {INDEX}")
+    return [directory / name for name in names]
+
+
+def _shards(directory: Path) -> list[str]:
+    """Names of the files that hold the weights, whether or not they are there."""
     index = directory / INDEX
     if not index.exists():
-        if not (directory / SINGLE).exists():
-            raise ModelError(f"{directory} has neither {SINGLE} nor {INDEX}")
-        return [directory / SINGLE]
+        return [SINGLE]
     try:
         names = sorted({str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{index} cannot be read: {error!r}") from None
-    missing = [name for name in names if not (directory / name).exists()]
-    if missing:
-        raise ModelError(f"{directory} lacks {_some(missing)}, named in {INDEX}")
-    return [directory / name for name in names]
+    outside = [name for name in names if PurePath(name).name != name]
+    if outside:
+        raise ModelError(f"{index} names {some(outside)}, which is no file beside it")
+    return names
 
 
 def _check_shape(path: Path, name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -95,6 +113,7 @@ def _check_shape(path: Path, name: str, shape: tuple[int, ...], shapes: Mapping[
         raise ModelError(f"{path}: {name} is {list(shape)}, config.json says {list(shapes[name])}")
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first of them, for a message."""
     rest = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

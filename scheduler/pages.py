@@ -52,7 +52,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.step_tokens < self.max_model_len:
             raise ValueError(
-                f"a step of {self.step_tokens} tokens cannot hold a row of {self.max_model_len} (max_model_len)"
+                f"a step of {self.step_tokens} tokens cannot hold a row of {self.max_model_len}:"
+                " raise --max-step-tokens or lower --max-model-len"
             )
         if self.pages < self.pages_for(self.max_model_len):
             raise ValueError(

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from fastapi import FastAPI
 
-from ..models.config import ModelConfig, ModelError, read_config
+from ..models.config import ModelConfig
 from ..models.graphs import IN_FLIGHT
 from ..models.memory import Footprint, Memory
-from ..models.registry import Hardware, find_model, load_runner
+from ..models.registry import Hardware, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, Halving, StepCost
 from ..scheduler.decoders import METHODS, RULES
@@ -23,6 +22,7 @@ from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.vocabulary import Vocabulary
 from .app import ModelCard, create_app
+from .checkpoint import open_checkpoint
 from .device import Device
 from .engine import Engine
 from .metrics import Metrics
@@ -56,13 +56,10 @@ def build_parts(settings: Settings) -> Parts:
     with one line that says what is wrong."""
     if settings.decoder not in METHODS:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(METHODS)}")
-    directory = find_model(settings.model)
-    config = read_config(directory)
-    text = _load_text(directory)
-    if text.mask_id != config.mask_id or text.vocab_size > config.vocab_size:
-        raise ModelError(f"{directory}: tokenizer and config.json do not belong together")
-    max_model_len = _max_model_len(settings, config)
-    config = replace(config, max_model_len=max_model_len)  # canvases are no longer than anyone may ask for
+    checkpoint = open_checkpoint(settings.model)
+    config, text = checkpoint.config, checkpoint.text
+    limits = _limits(settings, config)
+    config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than anyone may ask for
     memory = Memory(
         slots=settings.max_num_seqs,
         page_size=settings.page_size,
@@ -76,17 +73,10 @@ def build_parts(settings: Settings) -> Parts:
     # The thread that will run the model also loads it: OpenMP keeps a team for every thread that has computed, and
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
     worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
-    loaded = worker.submit(load_runner, directory, config, memory, hardware, text.end_ids).result()
+    loaded = worker.submit(load_runner, checkpoint.directory, config, memory, hardware, text.end_ids).result()
     runner = loaded.runner
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
-    limits = Limits(
-        slots=memory.slots,
-        pages=loaded.footprint.pages,
-        page_size=memory.page_size,
-        step_tokens=memory.step_tokens,
-        max_model_len=max_model_len,
-        max_queue=settings.max_queue,
-    )
+    limits = replace(limits, pages=loaded.footprint.pages)
     sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
     seconds = list(worker.map(runner.step_seconds, sizes))
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
@@ -131,17 +121,25 @@ def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
         )
 
 
-def _load_text(directory: Path) -> Text:
-    try:
-        return Text(directory)
-    except (FileNotFoundError, ModelError):
-        raise
-    except Exception as error:  # noqa: BLE001 - the tokenizers library raises whatever it likes at a broken file
-        raise ModelError(f"the tokenizer in {directory} cannot be read: {error}") from None
-
-
-def _max_model_len(settings: Settings, config: ModelConfig) -> int:
-    length = settings.max_model_len or config.max_model_len
+def _limits(settings: Settings, config: ModelConfig) -> Limits:
+    """With as many pages as were asked for, or as one request needs: how many there are is known once the weights are
+    loaded, and what does not go together before. Raises `ValueError`."""
+    length = settings.max_model_len
+    if length is None:
+        length = min(config.max_model_len, settings.max_step_tokens)
+        if length < config.max_model_len:
+            logging.getLogger(__name__).info(
+                "the context is %d of the model's %d positions, which is what --max-step-tokens computes at once",
+                length,
+                config.max_model_len,
+            )
     if length > config.max_model_len:
         raise ValueError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
-    return length
+    return Limits(
+        slots=settings.max_num_seqs,
+        pages=-(-(settings.kv_cache_tokens or length) // settings.page_size),
+        page_size=settings.page_size,
+        step_tokens=settings.max_step_tokens,
+        max_model_len=length,
+        max_queue=settings.max_queue,
+    )

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _generate(read_settings(arguments, environ), arguments)
             case "trace":
                 return _trace(read_settings(arguments, environ), arguments, environ)
+            case "inspect":
+                return _inspect(arguments)
             case "chat":
                 return _chat(arguments, environ)
             case "bench":
@@ -78,6 +80,10 @@ def build_parser() -> argparse.ArgumentParser:
     trace.add_argument("--out", default=None, metavar="FILE", help=f"page to write; default: {DEFAULT_PAGE}")
     trace.add_argument("--live", action="store_true", help="show it here; a page is then written only to --out")
     add_flags(trace)
+
+    inspect = commands.add_parser("inspect", help="say what a model is and what memory it needs, without loading it")
+    inspect.add_argument("model", nargs="?", help="as --model of serve; without it, the embedded ones are listed")
+    inspect.add_argument("--json", action="store_true", help="for machines")
 
     chat = commands.add_parser("chat", help="talk to a running server")
     chat.add_argument("--url", default=DEFAULT_URL, help="default: %(default)s")
@@ -201,6 +207,15 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in ("prompt", "raw", "max_tokens", "temperature", "seed")}
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from .inspection import inspect_main
+
+    try:
+        return inspect_main(arguments.model, arguments.json)
+    except (ValueError, OSError) as error:
+        return _complain(str(error))
 
 
 def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
@@ -42,8 +42,14 @@ def _switch(text: str) -> Any:
 class Settings:
     """Raises `SettingsError` for a value out of range, whoever builds it."""
 
-    model: str = _word("tiny-llada", "directory of a checkpoint, or the name of the embedded model")
-    served_model_name: str | None = _word(None, "what clients call the model; default: the last part of --model")
+    model: str = _word(
+        "tiny-llada",
+        "directory of a checkpoint, OWNER/NAME or OWNER/NAME@REVISION of a repository in Hugging Face's cache, or name"
+        " of an embedded model",
+    )
+    served_model_name: str | None = _word(
+        None, "what clients call the model; default: a repository's OWNER/NAME, or a directory's last part"
+    )
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
@@ -52,7 +58,9 @@ class Settings:
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
     deterministic: bool = _switch("answers that are the same to the bit in any crowd, in every dtype, at some speed")
     threads: int | None = _number(None, "CPU threads of the model; default: OMP_NUM_THREADS, or every core", 1, 4096)
-    max_model_len: int | None = _number(None, "context in tokens; default: the checkpoint's", 2)
+    max_model_len: int | None = _number(
+        None, "context in tokens; default: the checkpoint's, or --max-step-tokens if less", 2
+    )
     max_num_seqs: int = _number(64, "requests that run at once", 1, 65536)
     max_queue: int = _number(256, "requests that may wait; more are refused with 429", 1)
     max_step_tokens: int = _number(4096, "positions that one model call may compute", 1)
@@ -82,6 +90,10 @@ class Settings:
 
     @property
     def model_name(self) -> str:
+        repository = self.model.partition("@")[0]
+        owned = repository.count("/") == 1 and not repository.startswith(("/", ".", "~")) and repository[-1] != "/"
+        if owned and not Path(self.model).is_dir():
+            return self.served_model_name or repository
         return self.served_model_name or PurePath(self.model).name or self.model
 
 

@@ -19,6 +19,11 @@ ChatMessage = Mapping[str, str]
 MARKER = "asynclane"  # stands for an assistant's answer when the template is asked what is around one
 
 
+NO_TEMPLATE = "this model has no chat template: use /v1/completions, or --raw in a terminal"
+
+# Names of the tokenizer that vocab.json and merges.txt are enough for: Dream's is Qwen2's under its own name.
+QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer")
+
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -31,6 +36,10 @@ def _letters_of_bytes() -> dict[str, int]:
 
 
 BYTES_OF_LETTERS = _letters_of_bytes()
+
+
+class BadTokenizer(ValueError):
+    """What a checkpoint's tokenizer lacks, in one line."""
 
 
 class TextLike(HasVocabulary, Protocol):
@@ -52,18 +61,21 @@ class TextLike(HasVocabulary, Protocol):
 
 
 class Text:
-    """The tokenizer in `model_dir`. Raises ValueError or FileNotFoundError: what the checkpoint lacks."""
+    """The tokenizer in `model_dir`. Raises `BadTokenizer` for what the checkpoint lacks, and whatever the libraries
+    raise at a file that is broken."""
 
     def __init__(self, model_dir: Path) -> None:
         # Here, since transformers takes a second to import. Not AutoTokenizer: it would import torch and look
         # for model classes, where tokenizer.json says everything.
-        from transformers import PreTrainedTokenizerFast
+        from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-        if not (model_dir / "tokenizer.json").is_file():
-            raise FileNotFoundError(f"{model_dir} has no tokenizer.json")
         self._dir = model_dir
         self._config = self._read("config.json")
-        self._tokenizer = PreTrainedTokenizerFast.from_pretrained(model_dir, local_files_only=True)
+        kind: type[PreTrainedTokenizerFast] = PreTrainedTokenizerFast
+        if not (model_dir / "tokenizer.json").is_file():
+            self._require_qwen()
+            kind = Qwen2Tokenizer
+        self._tokenizer = kind.from_pretrained(model_dir, local_files_only=True)
         # The Rust tokenizer is used directly: transformers' wrapper sets truncation on every call, which two
         # threads must not do at once.
         self.backend: Tokenizer = self._tokenizer.backend_tokenizer
@@ -80,14 +92,22 @@ class Text:
         for key in ("max_sequence_length", "max_position_embeddings"):
             if isinstance(self._config.get(key), int):
                 return int(self._config[key])
-        raise ValueError(f"{self._dir / 'config.json'} has no max_sequence_length or max_position_embeddings")
+        raise BadTokenizer(f"{self._dir / 'config.json'} has no max_sequence_length or max_position_embeddings")
 
     @cached_property
     def mask_id(self) -> int:
-        for found in (self._config.get("mask_token_id"), self._tokenizer.mask_token_id):
-            if isinstance(found, int):
-                return found
-        raise ValueError(f"{self._dir} names no mask token, neither in config.json nor in tokenizer_config.json")
+        found = {self._config.get("mask_token_id"), self._tokenizer.mask_token_id} - {None}
+        if len(found) > 1:
+            raise BadTokenizer(f"{self._dir}: config.json and tokenizer_config.json name different masks, {found}")
+        for token in found:
+            if isinstance(token, int):
+                return token
+        raise BadTokenizer(f"{self._dir} names no mask token, neither in config.json nor in tokenizer_config.json")
+
+    @property
+    def has_template(self) -> bool:
+        """Whether chats can be rendered."""
+        return self._tokenizer.chat_template is not None
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -97,20 +117,22 @@ class Text:
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """Ids that end an answer: every end of text that the checkpoint names, and its end of turn."""
-        found: set[int] = set()
+        found: set[Any] = set()
         for source in (self._config, self._read("generation_config.json")):
             named = source.get("eos_token_id")
             found.update(token for token in (named if isinstance(named, list) else [named]) if token is not None)
         found.update(token for token in (self._tokenizer.eos_token_id, self._end_of_turn()) if token is not None)
         if not found:
-            raise ValueError(f"{self._dir} names no token that ends an answer")
+            raise BadTokenizer(f"{self._dir} names no token that ends an answer")
+        if any(not isinstance(token, int) for token in found):
+            raise BadTokenizer(f"{self._dir}: eos_token_id is no id, or a list with something else: {found}")
         return frozenset(found)
 
     @cached_property
     def pieces(self) -> list[str]:
         """The text of every id of the network, empty for special tokens and for ids without a token."""
-        sizes = [self._config.get(key) or 0 for key in ("vocab_size", "embedding_size")]
-        ids = [[token] for token in range(max(self.vocab_size, *sizes))]
+        size = self._config.get("embedding_size") or self._config.get("vocab_size")
+        ids = [[token] for token in range(max(self.vocab_size, size if isinstance(size, int) else 0))]
         return self.backend.decode_batch(ids, skip_special_tokens=True)
 
     def encode(self, text: str, *, specials: bool = True) -> list[int]:
@@ -149,8 +171,8 @@ class Text:
     def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
         from jinja2 import TemplateError
 
-        if self._tokenizer.chat_template is None:
-            raise InvalidValue("messages", "this model has no chat template: use /v1/completions")
+        if not self.has_template:
+            raise InvalidValue("messages", NO_TEMPLATE)
         try:
             rendered = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
@@ -172,12 +194,25 @@ class Text:
         ids = self.backend.encode(behind, add_special_tokens=False).ids
         return next((token for token in ids if token in self.special_ids), None)
 
+    def _require_qwen(self) -> None:
+        """Raises `BadTokenizer` unless the files are those of Qwen2's tokenizer, which some publish as they are."""
+        if any(not (self._dir / name).is_file() for name in ("vocab.json", "merges.txt")):
+            raise BadTokenizer(
+                f"{self._dir} has no tokenizer.json, and no vocab.json with merges.txt: download them too"
+            )
+        named = self._read("tokenizer_config.json").get("tokenizer_class")
+        if named not in QWEN:
+            raise BadTokenizer(
+                f"{self._dir} has no tokenizer.json, and its tokenizer is {named!r}: without it, only {', '.join(QWEN)}"
+                " can be read"
+            )
+
     def _read(self, name: str) -> dict[str, Any]:
         path = self._dir / name
         if not path.is_file():
             return {}
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise BadTokenizer(f"{path} is not JSON: {error}") from None
         return content if isinstance(content, dict) else {}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.build import warn_of_missing_boundaries
+from asynclane.server.build import build_parts, warn_of_missing_boundaries
+from asynclane.server.settings import Settings
 
 
 def test_a_tokenizer_without_boundaries_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -19,3 +22,9 @@ def test_a_tokenizer_without_boundaries_is_warned_of_at_start(caplog: pytest.Log
 def test_a_tokenizer_with_boundaries_is_not(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_missing_boundaries(Vocabulary([".", "\n", ""], mask_id=2, end_ids=[]))
     assert not caplog.records
+
+
+def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert build_parts(Settings(max_step_tokens=512, threads=1)).limits.max_model_len == 512
+    assert "the context is 512 of the model's 1024 positions, which is what --max-step-tokens computes" in caplog.text

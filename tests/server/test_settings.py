@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -85,10 +86,16 @@ def test_the_key_is_not_shown() -> None:
     [
         ([], "tiny-llada"),
         (["--model", "/models/llada-8b/"], "llada-8b"),
+        (["--model", "models/llada/"], "llada"),
+        (["--model", "GSAI-ML/LLaDA-8B-Instruct"], "GSAI-ML/LLaDA-8B-Instruct"),
+        (["--model", "GSAI-ML/LLaDA-8B-Instruct@refs/pr/1"], "GSAI-ML/LLaDA-8B-Instruct"),
+        (["--model", "./GSAI-ML/LLaDA-8B-Instruct"], "LLaDA-8B-Instruct"),
+        (["--model", "models/embedded"], "embedded"),  # a directory here
         (["--served-model-name", "gpt"], "gpt"),
     ],
 )
-def test_the_model_is_called_as_it_is_served(flags: list[str], name: str) -> None:
+def test_the_model_is_called_as_it_is_served(flags: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
     assert read(*flags).model_name == name
 
 

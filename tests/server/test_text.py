@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asynclane.server.errors import InvalidValue
-from asynclane.server.text import Text
+from asynclane.server.text import BadTokenizer, Text
 
 from .conftest import TINY
 
@@ -119,7 +119,7 @@ def test_the_context_may_have_either_name(edited: Edit) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+    with pytest.raises(BadTokenizer, match=r"has no tokenizer\.json"):
         Text(tmp_path)
 
 

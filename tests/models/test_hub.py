@@ -1,0 +1,143 @@
+"""A repository is found in the local cache of Hugging Face, and what is not there is told with the command that
+brings it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asynclane.models.config import ModelError
+from asynclane.models.registry import find_model
+
+from ..published import COMMIT, SHARDS, cached, write_llada
+
+INSTRUCT = "GSAI-ML/LLaDA-8B-Instruct"
+LAST = f"model-{SHARDS:05}-of-{SHARDS:05}.safetensors"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home of Hugging Face."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def snapshot(home: Path) -> Path:
+    return cached(home, INSTRUCT, write_llada(home / "source"))
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(ModelError) as caught:
+        find_model(name)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("repository", [INSTRUCT, "GSAI-ML/LLaDA-8B-Base", "GSAI-ML/LLaDA-1.5"])
+def test_a_repository_is_found_by_its_name(home: Path, repository: str) -> None:
+    assert find_model(repository if cached(home, repository, write_llada(home / "source")) else "") == (
+        home / "hub" / f"models--{repository.replace('/', '--')}" / "snapshots" / COMMIT
+    )
+
+
+def test_a_revision_is_a_branch_or_a_commit(home: Path) -> None:
+    snapshot = cached(home, INSTRUCT, write_llada(home / "source"), revision="v2")
+    assert find_model(f"{INSTRUCT}@v2") == find_model(f"{INSTRUCT}@{COMMIT}") == snapshot
+    assert f"run `hf download {INSTRUCT}`" in refusal(INSTRUCT)
+    assert f"at revision v3 is no directory here, and the cache {home}/hub" in refusal(f"{INSTRUCT}@v3")
+    assert f"run `hf download {INSTRUCT} --revision v3`" in refusal(f"{INSTRUCT}@v3")
+
+
+def test_a_directory_goes_before_a_repository(home: Path, snapshot: Path) -> None:
+    directory = write_llada(home / INSTRUCT)
+    assert find_model(INSTRUCT) == directory.relative_to(home)
+    assert find_model(str(snapshot)) == snapshot
+
+
+def test_a_repository_that_is_not_there_is_told_with_what_to_run(home: Path) -> None:
+    line = refusal(INSTRUCT)
+    assert f"run `hf download {INSTRUCT}`" in line
+    assert f"if it is gated, ask for access on https://huggingface.co/{INSTRUCT} and run `hf auth login`" in line
+
+
+@pytest.mark.parametrize("name", ["GSAI-ML/LLaDA--8B", "a/b.git", "a/b/c", "llada", "a/b@", "../a", "a/b c"])
+def test_what_no_repository_is_called_is_refused(home: Path, name: str) -> None:
+    assert "hf download" not in refusal(name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "lacking"),
+    [
+        (lambda path: (path / LAST).unlink(), LAST),
+        (lambda path: (path / LAST).resolve().unlink(), LAST),
+        (
+            lambda path: [shard.unlink() for shard in path.glob("model-*")],
+            "model-00003-of-00006.safetensors and 3 more",
+        ),
+        (lambda path: (path / "model.safetensors.index.json").unlink(), "model.safetensors"),
+    ],
+    ids=["a shard", "the blob of a shard", "all shards", "the index"],
+)
+def test_a_download_that_was_not_finished_is_told(
+    snapshot: Path, spoil: Callable[[Path], object], lacking: str
+) -> None:
+    spoil(snapshot)
+    line = refusal(INSTRUCT)
+    assert "is not complete, it lacks" in line
+    assert lacking in line
+    assert line.endswith(f"run `hf download {INSTRUCT}` again")
+
+
+def test_so_is_one_into_a_directory(tmp_path: Path) -> None:
+    directory = write_llada(tmp_path / "llada")
+    (directory / LAST).unlink()
+    assert find_model(str(directory)) == directory  # nothing says that it was a download
+    unfinished = directory / ".cache" / "huggingface" / "download" / "x1.0a1b.incomplete"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.touch()
+    assert refusal(str(directory)).endswith(f"lacks {LAST}: run `hf download` with --local-dir {directory} again")
+    (directory / LAST).touch()
+    assert find_model(str(directory)) == directory  # what is unfinished is nothing that is needed
+
+
+def test_so_is_a_snapshot_given_as_a_directory(snapshot: Path) -> None:
+    (snapshot / LAST).unlink()
+    (snapshot.parents[1] / "blobs" / f"{'f' * 64}.incomplete").touch()
+    assert f"lacks {LAST}" in refusal(str(snapshot))
+
+
+OFFLINE = """
+import socket, sys
+
+def refuse(*arguments):
+    raise AssertionError("the network was asked")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+from asynclane.server.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_hf_home_says_where_the_cache_is_and_the_network_is_never_asked(snapshot: Path, home: Path) -> None:
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+        return subprocess.run(
+            [sys.executable, "-P", "-c", OFFLINE, *argv],
+            env={**environ, "HF_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    found = run("inspect", INSTRUCT)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert str(snapshot) in found.stdout
+    missing = run("inspect", "GSAI-ML/LLaDA-8B-Base")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "run `hf download GSAI-ML/LLaDA-8B-Base`" in missing.stderr
