@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,13 +16,13 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCau
 
 from asynclane.bench.problems import problems
 from asynclane.models.registry import find_model
-from asynclane.recipe import train
+from asynclane.recipe import traces, train
 from asynclane.recipe.batches import SIZES, batches, shelves
 from asynclane.recipe.corpus import MARKS, corpus, examples
 from asynclane.recipe.export import export, restore
 from asynclane.recipe.network import Network
 from asynclane.recipe.noise import Rows, canvas, copies
-from asynclane.recipe.shapes import SHAPES
+from asynclane.recipe.shapes import SHAPES, Shape
 from asynclane.recipe.trainer import loss_of
 
 TOKENIZER = find_model("tiny-llada")
@@ -133,7 +135,11 @@ def test_every_example_fits_its_shelf_with_room_for_an_end() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-dream", "tiny-sdar"])
-def test_training_learns_goes_on_where_it_ended_and_repeats_itself(name: str, tmp_path: Path) -> None:
+def test_training_goes_on_where_it_ended_and_repeats_itself(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(SHAPES[name], dim=32, layers=1, heads=2, kv_heads=1, ff=48)
+    monkeypatch.setitem(cast("dict[str, Shape]", SHAPES), name, small)
     flags = ["--examples", "256", "--tokens", "1500", "--steps", "6", "--problems", "1"]
 
     def trained(out: str, *more: str) -> Path:
@@ -154,3 +160,19 @@ def test_batches_keep_the_loss_of_a_size_comparable() -> None:
         assert room == 0
         assert rows.ids.numel() <= 4096
         assert (rows.prompt < rows.ids.shape[1]).all()
+
+
+def test_traces_tell_of_every_call_what_was_open_and_what_came_to_stand_there(tmp_path: Path) -> None:
+    assert traces.main(["tiny-sdar", str(tmp_path / "t.npz"), "--problems", "1", "--seed", "3"]) == 0
+    with np.load(tmp_path / "t.npz") as found:
+        told = dict(found)
+    assert len({len(column) for column in told.values()}) == 1
+    assert told["call"].max() > 5
+    assert (told["confidence"] > 0).all()
+    assert (told["confidence"] <= 1.0 + 1e-6).all()
+    assert (told["entropy"] >= 0).all()
+    for call in range(told["call"].max() + 1):  # the surest one commits, and is open no more
+        now = told["call"] == call
+        best = np.flatnonzero(now)[told["confidence"][now].argmax()]
+        assert told["token"][best] == told["final"][best]
+        assert told["position"][best] not in told["position"][told["call"] > call]

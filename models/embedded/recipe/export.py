@@ -46,6 +46,8 @@ def export(network: Network, directory: Path, tokenizer: Path) -> None:
 
 
 def restore(network: Network, directory: Path) -> None:
-    """Takes the weights of an exported checkpoint."""
-    weights = load_file(directory / WEIGHTS)
+    """Takes the weights of a checkpoint in one file or many."""
+    weights: dict[str, torch.Tensor] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        weights |= load_file(path)
     network.load_state_dict({name: weights[tensor].float() for name, tensor in tensor_names(network).items()})

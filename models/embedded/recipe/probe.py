@@ -5,6 +5,9 @@ Figures that count come from `bench.quality`, on the server's own engine; this o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -36,8 +39,21 @@ def accuracy(network: Network, tokenizer: Tokenizer, count: int, seed: int) -> d
     return {task: sum(good) / max(1, len(good)) for task, good in scores.items()}
 
 
-def decode(network: Network, prompts: list[list[int]], device: torch.device) -> Tensor:
-    """Canvases [N, T] with prompts and answers, each at the start of its row."""
+class Look(NamedTuple):
+    """What a call has seen of `rows` [n] of the canvases: the best `tokens` [n, T] and their `confidence` [n, T], the
+    `entropy` [n, T] in nats, and which positions were `eligible` [n, T], masks of the block in turn."""
+
+    rows: Tensor
+    tokens: Tensor
+    confidence: Tensor
+    entropy: Tensor
+    eligible: Tensor
+
+
+def decode(
+    network: Network, prompts: list[list[int]], device: torch.device, watch: Callable[[Look], None] | None = None
+) -> Tensor:
+    """Canvases [N, T] with prompts and answers, each at the start of its row; `watch` is told of every call."""
     sizes = torch.tensor([len(prompt) for prompt in prompts], device=device)[:, None]
     length = int(sizes.max()) + CANVAS
     position = torch.arange(length, device=device)[None]
@@ -55,16 +71,19 @@ def decode(network: Network, prompts: list[list[int]], device: torch.device) -> 
         if not len(rows):
             break
         open_ = ids[rows] == MARKS.mask
-        tokens, confidence = propose(network, ids[rows], sizes[rows])
+        tokens, confidence, entropy = propose(network, ids[rows], sizes[rows])
         block, origin = (network.shape.block, 0) if network.shape.block else (BLOCK, sizes[rows])
         end = ((open_.int().argmax(1, keepdim=True) - origin) // block + 1) * block + origin
-        best = confidence.masked_fill(~open_ | (position >= end), -1.0).argmax(1, keepdim=True)
+        eligible = open_ & (position < end)
+        if watch is not None:
+            watch(Look(rows, tokens, confidence, entropy, eligible))
+        best = confidence.masked_fill(~eligible, -1.0).argmax(1, keepdim=True)
         ids[rows[:, None], best] = tokens.gather(1, best)
     return ids
 
 
-def propose(network: Network, ids: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The best token of every position, and its probability: both [N, T]."""
+def propose(network: Network, ids: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best token of every position, its probability, and the entropy in nats: all [N, T]."""
     shape, device = network.shape, ids.device
     position = torch.arange(ids.shape[1], device=device)
     if shape.block:
@@ -77,5 +96,6 @@ def propose(network: Network, ids: Tensor, sizes: Tensor) -> tuple[Tensor, Tenso
     if shape.shift:
         logits = logits.roll(1, dims=1)
     logits[..., MARKS.mask] = -torch.inf
-    confidence, tokens = logits.float().softmax(-1).max(-1)
-    return tokens, confidence
+    shares = logits.float().softmax(-1)
+    confidence, tokens = shares.max(-1)
+    return tokens, confidence, torch.special.entr(shares).sum(-1)
