@@ -16,6 +16,7 @@ from ..clients import (
     AsyncClient,
     AsyncStream,
     ClientError,
+    Closed,
     ConnectionFailed,
     StatusError,
     StreamError,
@@ -32,6 +33,7 @@ KINDS: Mapping[type[ClientError], str] = {
     TimedOut: "timed out",
     StreamError: "stream broke off",
     UnexpectedReply: "not this API",
+    Closed: "closed",
 }
 
 
