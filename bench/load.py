@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import fmean
 
@@ -37,34 +38,48 @@ COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (
 )
 
 
+@dataclass(slots=True)
+class Found:
+    """What is measured so far: the model's name, all results, and an example for each kind of failure."""
+
+    model: str = ""
+    results: list[Result] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
 def load_main(flags: argparse.Namespace, api_key: str | None) -> int:
     """0, or 1 if any request failed. Raises `ValueError`, `OSError` or `ClientError` if nothing can be measured."""
     plan = read_plan(flags, api_key)
     fault = missing_output(flags.plot, flags.json)
     if fault:
         raise ValueError(fault)
-    model, results, failures = asyncio.run(_measure(plan))
+    found = Found()
+    try:
+        asyncio.run(_measure(plan, found))
+    finally:  # Ctrl-C, or a load that has no figures, loses none that are complete
+        if found.results:
+            _report(plan, found, flags)
+    return 1 if any(result.failed for result in found.results) else 0
+
+
+def _report(plan: Plan, found: Found, flags: argparse.Namespace) -> None:
+    results = found.results
     print(table([name for name, _ in COLUMNS], [[show(result) for _, show in COLUMNS] for result in results]))
     print(f"Times are p50/p90/p99 from when a request was due; goodput ended within {plan.deadline_s:g} s.")
-    for note in _notes(results, failures):
+    for note in _notes(plan, found):
         print(note)
-    if flags.plot:
-        draw_load(
-            results,
-            f"{model}: {counted(sum(result.completed for result in results), 'answer')}, {plan.source}",
-            flags.plot,
-        )
-    line = json_line(_figures(plan, model, results))
+    line = json_line(_figures(plan, found.model, results))
+    print(line, flush=True)
     if flags.json:
         flags.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
-    return 1 if any(result.failed for result in results) else 0
+    if flags.plot:
+        answers = counted(sum(result.completed for result in results), "answer")
+        draw_load(results, f"{found.model}: {answers}, {plan.source}", flags.plot)
 
 
-async def _measure(plan: Plan) -> tuple[str, list[Result], dict[str, str]]:
-    """The model's name, all results, and an example for each kind of failure."""
-    results, failures = [], {}
+async def _measure(plan: Plan, found: Found) -> None:
     async with connected(plan.target) as prober:
+        found.model = prober.model
         await _warm_up(prober, plan)
         before = await _counters(plan.target)
         for number, level in enumerate(plan.levels, 1):
@@ -73,18 +88,21 @@ async def _measure(plan: Plan) -> tuple[str, list[Result], dict[str, str]]:
             with _progress(str(level), count) as progress:
                 samples = await run_level(prober, plan, level, progress)
             after = await _counters(plan.target)
-            results.append(sum_up(level, samples, plan.deadline_s, after and before and after.since(before)))
-            failures.update({s.failure.kind: s.failure.message for s in samples if s.failure is not None})
+            found.results.append(sum_up(level, samples, plan.deadline_s, after and before and after.since(before)))
+            found.failures.update({s.failure.kind: s.failure.message for s in samples if s.failure is not None})
             before = after
-        return prober.model, results, failures
 
 
 async def _warm_up(prober: Prober, plan: Plan) -> None:
-    """The first steps of a process are slow. A request that fails alone would fail in a crowd: nothing is measured."""
+    """The first steps of a process are slow. Where all fail alone, all would in a crowd: nothing is measured."""
+    failures = []
     for index in range(plan.warmup):
         sample: Sample = await prober.ask(plan.bodies[index % len(plan.bodies)], 0.0)
         if sample.failure is not None:
-            raise ValueError(f"a first request to {plan.target.url} failed: {sample.failure.message}")
+            failures.append(sample.failure.message)
+            _say(f"A first request, which is not counted, failed: {failures[-1]}")
+    if len(failures) == plan.warmup:
+        raise ValueError(f"none of {plan.warmup} first requests was answered: nothing is measured")
 
 
 async def _counters(target: Target) -> Counters | None:
@@ -96,7 +114,10 @@ async def _counters(target: Target) -> Counters | None:
     return read_counters(response.text) if response.is_success else None
 
 
-def _notes(results: Sequence[Result], failures: dict[str, str]) -> Iterator[str]:
+def _notes(plan: Plan, found: Found) -> Iterator[str]:
+    results = found.results
+    for level in plan.levels[len(results) :]:
+        yield f"Not measured: {level}"
     if not all(result.counted for result in results):
         yield "No asynclane metrics there: tokens/forward is left out."
     if not any(result.costs for result in results):
@@ -106,7 +127,7 @@ def _notes(results: Sequence[Result], failures: dict[str, str]) -> Iterator[str]
     for result in results:
         for kind, count in result.failures.most_common():
             yield f"Failed at {result.level}: {count} x {kind}"
-    for kind, message in list(failures.items())[:SHOWN_FAILURES]:
+    for kind, message in list(found.failures.items())[:SHOWN_FAILURES]:
         yield f"The last of '{kind}' said: {message}"
 
 
@@ -121,6 +142,7 @@ def _figures(plan: Plan, model: str, results: Sequence[Result]) -> dict[str, obj
         "stagger_s": plan.stagger_s,
         "deadline_s": plan.deadline_s,
         "loads": [_level_figures(result) for result in results],
+        "not_measured": [str(level) for level in plan.levels[len(results) :]],
     }
 
 

@@ -16,6 +16,7 @@ from ..clients import (
     AsyncClient,
     AsyncStream,
     ClientError,
+    Closed,
     ConnectionFailed,
     StatusError,
     StreamError,
@@ -23,15 +24,17 @@ from ..clients import (
     UnexpectedReply,
     Usage,
 )
+from ..clients.errors import one_line
 from .loadplan import Level, Plan, Target
 
 Body = Mapping[str, Any]
 
-KINDS: Mapping[type[ClientError], str] = {
+KINDS: Mapping[type[Exception], str] = {
     ConnectionFailed: "connection failed",
     TimedOut: "timed out",
     StreamError: "stream broke off",
     UnexpectedReply: "not this API",
+    Closed: "closed",
 }
 
 
@@ -47,12 +50,14 @@ class Failure:
 class Sample:
     """One request, in seconds of one clock. It is timed from when it was due, not from when this program got to it.
 
-    `first_s` is when the first text came; None if none did.
+    `first_s` is when the first text came, and `began_s` the first of a model's thoughts, if it sends them, or text;
+    None if none did.
     """
 
     due_s: float
     end_s: float
     first_s: float | None = None
+    began_s: float | None = None
     usage: Usage | None = None
     failure: Failure | None = None
 
@@ -70,17 +75,19 @@ class Prober:
 
     async def ask(self, body: Body, due_s: float) -> Sample:
         first_s: float | None = None
+        began_s: float | None = None
         try:
             async with asyncio.timeout(self._target.timeout_s), self._stream(body) as stream:
                 async for delta in stream:
-                    if first_s is None and delta.text:
-                        first_s = time.perf_counter()
-            return Sample(due_s, time.perf_counter(), first_s, stream.usage)
+                    now_s = time.perf_counter()
+                    began_s = began_s or (now_s if delta.text or delta.reasoning else None)
+                    first_s = first_s or (now_s if delta.text else None)
+            return Sample(due_s, time.perf_counter(), first_s, began_s, stream.usage)
         except TimeoutError:
             failure = Failure(KINDS[TimedOut], f"no end within {self._target.timeout_s:g} s")
-        except ClientError as error:
+        except (ClientError, ValueError) as error:
             failure = Failure(_kind(error), str(error))
-        return Sample(due_s, time.perf_counter(), first_s, failure=failure)
+        return Sample(due_s, time.perf_counter(), first_s, began_s, failure=failure)
 
     def _stream(self, body: Body) -> AsyncStream:
         rest = {name: value for name, value in body.items() if name not in ("messages", "prompt")}
@@ -89,10 +96,10 @@ class Prober:
         return self._client.stream_complete(body["prompt"], model=self.model, extra=rest)
 
 
-def _kind(error: ClientError) -> str:
+def _kind(error: ClientError | ValueError) -> str:
     if isinstance(error, StatusError):
-        return f"{error.status} {error.code or ''}".strip()
-    return KINDS[type(error)]
+        return f"{error.status} {one_line(error.code or '')}".strip()
+    return KINDS.get(type(error), "cannot be sent")
 
 
 @asynccontextmanager
@@ -141,7 +148,7 @@ async def _closed_loop(ask: Ask, bodies: Iterator[Body], count: int, stagger_s: 
     """`count` users, each of whom asks again as soon as an answer has ended; they share the requests."""
 
     async def user(number: int) -> None:
-        await asyncio.sleep(number * stagger_s / count)
+        await asyncio.sleep(min(number * stagger_s / count, until - time.perf_counter()))
         while time.perf_counter() < until and (body := next(bodies, None)) is not None:
             await ask(body, time.perf_counter())
 

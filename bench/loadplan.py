@@ -119,10 +119,12 @@ def _read_line(line: str, place: str) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(line)
         json.dumps(fields, allow_nan=False, ensure_ascii=False).encode()  # as it will be sent
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{place}: not JSON: {error}") from None
     if ("prompt" in fields) == ("messages" in fields):
         raise ValueError(f"{place}: needs either 'prompt' or 'messages'")
+    if not isinstance(fields.get("messages", []), list):  # what is in it is the server's to judge
+        raise ValueError(f"{place}: 'messages' must be a list")
     return fields
 
 

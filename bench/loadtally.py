@@ -104,7 +104,7 @@ def sum_up(level: Level, samples: Sequence[Sample], deadline_s: float, counted: 
         raise ValueError(f"no request was made at {level}: give it more time")
     good = [sample for sample in samples if sample.failure is None]
     usages = [sample.usage for sample in good]
-    known = [usage for usage in usages if usage is not None]
+    known = [usage for usage in usages if usage is not None and "completion_tokens" in usage.model_fields_set]
     times_s = [sample.end_s - sample.due_s for sample in good]
     return Result(
         level=level,
@@ -122,8 +122,8 @@ def sum_up(level: Level, samples: Sequence[Sample], deadline_s: float, counted: 
 
 
 def _per_token_s(sample: Sample) -> float | None:
-    """As servers of autoregressive models have it: the time behind the first text over the tokens but one. The
-    first text of a diffusion model may be many tokens."""
-    if sample.first_s is None or sample.usage is None or sample.usage.completion_tokens < 2:
+    """As servers of autoregressive models have it: the time behind the first token over the tokens but one. Usage
+    counts a model's thoughts, too. The first text of a diffusion model may be many tokens."""
+    if sample.began_s is None or sample.usage is None or sample.usage.completion_tokens < 2:
         return None
-    return (sample.end_s - sample.first_s) / (sample.usage.completion_tokens - 1)
+    return (sample.end_s - sample.began_s) / (sample.usage.completion_tokens - 1)

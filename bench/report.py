@@ -54,8 +54,23 @@ def missing_output(plot: Path | None, *files: Path | None) -> str | None:
         return (
             "--plot needs matplotlib: in a checkout `make .venv/with-bench`, elsewhere pip install 'asynclane[bench]'"
         )
-    lost = [path for path in (plot, *files) if path is not None and not path.parent.is_dir()]
-    return f"no folder {lost[0].parent} to write {lost[0].name} to" if lost else None
+    if plot is not None and plot.suffix.lower() != ".png":
+        return f"--plot draws a PNG: {plot.name} should end with .png"
+    faults = (_unwritable(path) for path in (plot, *files) if path is not None)
+    return next((fault for fault in faults if fault), None)
+
+
+def _unwritable(path: Path) -> str | None:
+    if not path.parent.is_dir():
+        return f"no folder {path.parent} to write {path.name} to"
+    there = path.exists()
+    try:  # permissions do not tell of all disks that cannot be written to
+        path.open("ab").close()
+    except OSError as error:
+        return f"cannot write {path}: {error.strerror or error}"
+    if not there:
+        path.unlink()
+    return None
 
 
 def check_outputs(parser: argparse.ArgumentParser, plot: Path | None, *files: Path | None) -> None:

@@ -4,7 +4,7 @@ from .async_client import AsyncClient, AsyncStream
 from .calls import Message
 from .client import Client, Stream
 from .core import NEVER, Retry
-from .errors import ClientError, ConnectionFailed, StatusError, StreamError, TimedOut, UnexpectedReply
+from .errors import ClientError, Closed, ConnectionFailed, StatusError, StreamError, TimedOut, UnexpectedReply
 from .types import Answer, Choice, Commit, Cost, Delta, Lane, LaneEvent, Model, Tokens, Usage
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Choice",
     "Client",
     "ClientError",
+    "Closed",
     "Commit",
     "ConnectionFailed",
     "Cost",

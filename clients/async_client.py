@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -11,7 +12,8 @@ import httpx
 
 from . import calls
 from .calls import Call, ChatOptions, CompletionOptions, Extra, Message, Prompt, TokenizeOptions
-from .core import TIMEOUT, Retry, StreamReader, http_options, parse, refusal, told, told_within_stream
+from .core import TIMEOUT, Retry, encoded, http_options, parse, refusal, told, told_within_stream
+from .reader import StreamReader
 from .types import Answer, Delta, Model, Reply, Tokens, Usage
 
 T = TypeVar("T", bound=Reply)
@@ -20,7 +22,8 @@ T = TypeVar("T", bound=Reply)
 class AsyncClient:
     """Holds connections: use it as an async context manager, or `close` it.
 
-    `transport` is the one way to the network, and `sleep` the one way to wait: tests put their own there.
+    Raises `ValueError` for a URL, a key or a limit that is none. `transport` is the one way to the network, and `sleep`
+    the one way to wait: tests put their own there.
     """
 
     def __init__(
@@ -101,17 +104,18 @@ class AsyncClient:
     async def _ask(self, call: Call[T]) -> T:
         response = await self._send(call)
         await self._read(response)
-        return parse(call.returns, response.text)
+        return parse(call.returns, response.content)
 
     def _stream(self, call: Call[Answer]) -> AsyncStream:
         return AsyncStream(lambda: self._send(call))
 
     async def _send(self, call: Call[Reply]) -> httpx.Response:
         """A response that was not refused, its body still to come."""
+        content = None if call.body is None else encoded(call.body)
         retries = 0
         while True:
-            with told(self._http.base_url):
-                request = self._http.build_request(call.method, call.path, json=call.body)
+            with told(self._http):
+                request = self._http.build_request(call.method, call.path, content=content, headers=call.headers)
                 response = await self._http.send(request, stream=True)
             if response.is_success:
                 return response
@@ -125,7 +129,7 @@ class AsyncClient:
 
     async def _read(self, response: httpx.Response) -> None:
         try:
-            with told(self._http.base_url):
+            with told(self._http):
                 await response.aread()
         finally:
             await response.aclose()
@@ -134,7 +138,8 @@ class AsyncClient:
 class AsyncStream:
     """An iterator of deltas, best used in an `async with` statement: leaving it early stops the answer.
 
-    The request is sent on entering, or for the first delta. `usage` is known at the end.
+    The request is sent on entering, or for the first delta. `usage` is known at the end. `close` may be called by
+    another task: what reads is then told that it is closed, at once or, in a queue, when its turn comes.
     """
 
     def __init__(self, send: Callable[[], Awaitable[httpx.Response]]) -> None:
@@ -148,7 +153,8 @@ class AsyncStream:
         return self._reader.usage
 
     async def __aenter__(self) -> Self:
-        await self._open()
+        with self._reader.lasting():
+            await self._open()
         return self
 
     async def __aexit__(
@@ -160,12 +166,15 @@ class AsyncStream:
         return self
 
     async def __anext__(self) -> Delta:
-        return await anext(self._deltas)
+        with self._reader.lasting():
+            return await anext(self._deltas)
 
     async def close(self) -> None:
-        await self._deltas.aclose()
+        self._reader.close()
         if self._response is not None:
             await self._response.aclose()
+        with suppress(RuntimeError):  # another task is within it, and ends it now
+            await self._deltas.aclose()
 
     async def _open(self) -> httpx.Response:
         if self._response is None:

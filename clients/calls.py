@@ -112,6 +112,10 @@ class Call(Generic[T_co]):
     returns: type[T_co]
     body: Json | None = None
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.body is None else {"content-type": "application/json"}
+
 
 Extra = Mapping[str, Any] | None
 
@@ -126,10 +130,12 @@ def complete(model: str, prompt: Prompt, options: Mapping[str, object], extra: E
 
 
 def streamed(call: Call[Answer], lanes: bool) -> Call[Answer]:
-    """The same as a stream. Usage is always asked for; a body that has `stream_options` keeps them."""
+    """The same as a stream. Usage is always asked for; a body that has `stream_options` keeps them, and it is the
+    server's to say if they are none."""
     wishes = {"include_usage": True, **({"include_lanes": True} if lanes else {})}
     given = call.body or {}
-    body = {**given, "stream": True, "stream_options": {**wishes, **given.get("stream_options", {})}}
+    own = given.get("stream_options") or {}
+    body = {**given, "stream": True, "stream_options": {**wishes, **own} if isinstance(own, Mapping) else own}
     return Call(call.method, call.path, call.returns, body)
 
 
@@ -137,7 +143,8 @@ MODELS: Call[ModelList] = Call("GET", "/v1/models", ModelList)
 
 
 def model(name: str) -> Call[Model]:
-    return Call("GET", f"/v1/models/{quote(name)}", Model)
+    # Dots are quoted, too: a name may look like a way up, and a URL would take it.
+    return Call("GET", f"/v1/models/{quote(name, safe='').replace('.', '%2E')}", Model)
 
 
 def tokenize(name: str, text: str | Sequence[Message], options: TokenizeOptions) -> Call[Tokens]:

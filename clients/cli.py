@@ -8,13 +8,14 @@ from typing import Any
 
 from .calls import Message
 from .client import Client
-from .errors import ClientError, ConnectionFailed
+from .errors import CONTROLS, ClientError, ConnectionFailed
 
 HELP = "/reset starts anew, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
+SHOWN = {code: space for code, space in CONTROLS.items() if chr(code) not in "\n\t"}
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(text.translate(SHOWN))
     sys.stdout.flush()
 
 

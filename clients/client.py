@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -11,7 +12,8 @@ import httpx
 
 from . import calls
 from .calls import Call, ChatOptions, CompletionOptions, Extra, Message, Prompt, TokenizeOptions
-from .core import TIMEOUT, Retry, StreamReader, http_options, parse, refusal, told, told_within_stream
+from .core import TIMEOUT, Retry, encoded, http_options, parse, refusal, told, told_within_stream
+from .reader import StreamReader, wake
 from .types import Answer, Delta, Model, Reply, Tokens, Usage
 
 T = TypeVar("T", bound=Reply)
@@ -20,7 +22,8 @@ T = TypeVar("T", bound=Reply)
 class Client:
     """Holds connections: use it as a context manager, or `close` it.
 
-    `transport` is the one way to the network, and `sleep` the one way to wait: tests put their own there.
+    Raises `ValueError` for a URL, a key or a limit that is none. `transport` is the one way to the network, and `sleep`
+    the one way to wait: tests put their own there.
     """
 
     def __init__(
@@ -99,17 +102,18 @@ class Client:
     def _ask(self, call: Call[T]) -> T:
         response = self._send(call)
         self._read(response)
-        return parse(call.returns, response.text)
+        return parse(call.returns, response.content)
 
     def _stream(self, call: Call[Answer]) -> Stream:
         return Stream(lambda: self._send(call))
 
     def _send(self, call: Call[Reply]) -> httpx.Response:
         """A response that was not refused, its body still to come."""
+        content = None if call.body is None else encoded(call.body)
         retries = 0
         while True:
-            with told(self._http.base_url):
-                request = self._http.build_request(call.method, call.path, json=call.body)
+            with told(self._http):
+                request = self._http.build_request(call.method, call.path, content=content, headers=call.headers)
                 response = self._http.send(request, stream=True)
             if response.is_success:
                 return response
@@ -123,7 +127,7 @@ class Client:
 
     def _read(self, response: httpx.Response) -> None:
         try:
-            with told(self._http.base_url):
+            with told(self._http):
                 response.read()
         finally:
             response.close()
@@ -132,7 +136,8 @@ class Client:
 class Stream:
     """An iterator of deltas, best used in a `with` statement: leaving it early stops the answer.
 
-    The request is sent on entering, or for the first delta. `usage` is known at the end.
+    The request is sent on entering, or for the first delta. `usage` is known at the end. `close` may be called by
+    another thread: what reads is then told that it is closed, at once or, in a queue, when its turn comes.
     """
 
     def __init__(self, send: Callable[[], httpx.Response]) -> None:
@@ -146,7 +151,8 @@ class Stream:
         return self._reader.usage
 
     def __enter__(self) -> Self:
-        self._open()
+        with self._reader.lasting():
+            self._open()
         return self
 
     def __exit__(
@@ -158,12 +164,16 @@ class Stream:
         return self
 
     def __next__(self) -> Delta:
-        return next(self._deltas)
+        with self._reader.lasting():
+            return next(self._deltas)
 
     def close(self) -> None:
-        self._deltas.close()
+        self._reader.close()
         if self._response is not None:
+            wake(self._response)
             self._response.close()
+        with suppress(ValueError):  # another thread is within it, and ends it now
+            self._deltas.close()
 
     def _open(self) -> httpx.Response:
         if self._response is None:

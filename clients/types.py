@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 class Reply(BaseModel):
     """Fields that a server has beside these are passed over."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+
+class Loose(Reply):
+    """One whose fields other servers leave out, or send as null, which says no more: the default holds."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: object) -> object:
+        return {k: v for k, v in fields.items() if v is not None} if isinstance(fields, dict) else fields
 
 
 class Cost(Reply):
@@ -25,15 +35,17 @@ class Cost(Reply):
 
 def _cost(details: object) -> object:
     """Other servers put other details there."""
-    return details if isinstance(details, dict) and "forwards" in details else None
+    known = isinstance(details, dict) and all(isinstance(details.get(name), int) for name in Cost.model_fields)
+    return details if known else None
 
 
-class Usage(Reply):
-    """Tokens of prompt and answer. `cost` is None where the server is another one."""
+class Usage(Loose):
+    """Tokens of prompt and answer; `model_fields_set` has those that the server told. `cost` is None where the server
+    is another one."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
+    prompt_tokens: int = Field(0, ge=0)
+    completion_tokens: int = Field(0, ge=0)
+    total_tokens: int = Field(0, ge=0)
     cost: Annotated[Cost | None, BeforeValidator(_cost)] = Field(None, alias="completion_tokens_details")
 
 
@@ -66,22 +78,38 @@ class LaneEvent(Reply):
     commits: list[Commit]
 
 
-class Choice(Reply):
+def _text(content: object) -> object:
+    """Content is a text, or a list of parts, of which those that are text count."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return "" if content is None else content
+
+
+Content = Annotated[str, BeforeValidator(_text)]
+
+
+class Choice(Loose):
     """One answer, or in a stream a part of one: both endpoints' shapes read as the same.
 
-    `logprobs` is as the server wrote it.
+    `reasoning` is what other servers send of a model's thoughts before its text. `logprobs` is as the server wrote it.
     """
 
     index: int = 0
-    text: Annotated[str, BeforeValidator(lambda text: "" if text is None else text)] = Field(
+    text: Content = Field(
         "",
         validation_alias=AliasChoices("text", AliasPath("message", "content"), AliasPath("delta", "content")),
+    )
+    reasoning: Content = Field(
+        "",
+        validation_alias=AliasChoices(
+            *(AliasPath(part, name) for part in ("message", "delta") for name in ("reasoning_content", "reasoning"))
+        ),
     )
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
 
 
-class Answer(Reply):
+class Answer(Loose):
     """A whole response; `text` is that of its first choice."""
 
     id: str = ""
@@ -94,12 +122,42 @@ class Answer(Reply):
         return self.choices[0].text
 
 
-class Chunk(Reply):
-    """One event of a stream."""
+class Fault(Loose):
+    message: Annotated[str, BeforeValidator(lambda said: said if isinstance(said, str) else json.dumps(said))] = ""
+    param: Annotated[str | None, BeforeValidator(str)] = None
+    code: Annotated[str | None, BeforeValidator(str)] = None
 
-    choices: list[Choice] = Field(default_factory=list)
+
+class Told(Reply):
+    """Any JSON object, and what it says went wrong: `error` as an object or a text, vLLM's `message` beside a `code`,
+    FastAPI's `detail`."""
+
+    error: Any = None
+    detail: Any = None
+    message: Any = None
+    param: Any = None
+    code: Any = None
+
+    @property
+    def fault(self) -> Fault | None:
+        said = next((said for said in (self.error, self.detail, self.message) if said is not None), None)
+        if said is None:
+            return None
+        return Fault.model_validate(
+            said if isinstance(said, dict) else {"message": said, "param": self.param, "code": self.code}
+        )
+
+
+class Chunk(Told):
+    """One event of a stream. It has `choices`, if only null ones, or `usage`: else it is another thing."""
+
+    choices: list[Choice] | None = None
     usage: Usage | None = None
     lanes: LaneEvent | None = None
+
+    @property
+    def known(self) -> bool:
+        return not self.model_fields_set.isdisjoint(("choices", "usage"))
 
 
 class Delta(Choice):
@@ -111,7 +169,7 @@ class Delta(Choice):
     lanes: LaneEvent | None = None
 
 
-class Model(Reply):
+class Model(Loose):
     """`decoders` maps names to the defaults of their knobs. Other servers tell only `id`."""
 
     id: str
@@ -137,15 +195,3 @@ class Text(Reply):
     """Tokens as text."""
 
     prompt: str
-
-
-class Fault(Reply):
-    message: str = "no reason given"
-    param: str | None = None
-    code: Annotated[str | None, BeforeValidator(lambda code: None if code is None else str(code))] = None
-
-
-class FaultBody(Reply):
-    """OpenAI's error body, in a refusal and in a stream alike."""
-
-    error: Fault

@@ -76,13 +76,16 @@ class Scheduler:
             raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
         if len(request.prompt) < self._geometry.shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
-        if len(self.waiting) >= self.limits.max_queue + self.slots.free:  # free slots are taken at the next plan
-            raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
         sequence = Sequence.of(request, self._vocabulary, self._geometry)
         if request.decoder.adaptive and self.budget is None:
             raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
         self._check_isolated(request)
         self.waiting.append(sequence)
+        if len(self.waiting) > self.limits.max_queue:
+            self._admit()  # for whom there are slots and pages does not wait for the next plan to have them
+        if len(self.waiting) > self.limits.max_queue:
+            self.waiting.pop()
+            raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
         return sequence
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -48,7 +49,7 @@ class Service:
     """`drain` lets running answers finish, for so many seconds at most."""
 
     app: FastAPI
-    drain: Callable[[float], Awaitable[None]]
+    drain: Callable[[float], Coroutine[Any, Any, None]]
 
 
 def build_parts(settings: Settings) -> Parts:

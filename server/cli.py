@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from ..bench.loadflags import add_load_flags
@@ -119,6 +120,9 @@ def _serve(settings: Settings) -> int:
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; choose another --port"
         )
     with listener:
+        import asyncio
+        from concurrent.futures import Future
+
         import uvicorn
 
         from .build import build_service
@@ -136,9 +140,12 @@ def _serve(settings: Settings) -> int:
         )
 
         class Server(uvicorn.Server):
-            """uvicorn keeps quiet about sockets that were given to it."""
+            """uvicorn keeps quiet about sockets that were given to it, and knows no time for draining."""
+
+            hurry: Future[None] | None = None
 
             async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                self.loop = asyncio.get_running_loop()
                 await super().startup(sockets)
                 if self.started:
                     address, port = listener.getsockname()[:2]
@@ -149,6 +156,12 @@ def _serve(settings: Settings) -> int:
                 # While the socket is still open: who comes now is told, and so is who cannot be finished.
                 await service.drain(settings.drain_s)
                 await super().shutdown(sockets)
+
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+                if not self.should_exit or self.hurry is not None:
+                    super().handle_exit(sig, frame)  # a third one does not even tell those that wait
+                else:  # asked twice: the time for draining is over now
+                    self.hurry = asyncio.run_coroutine_threadsafe(service.drain(0.0), self.loop)
 
         server = Server(config)
         # uvicorn drains on SIGTERM, then raises the signal again: the drained process is done, not killed.

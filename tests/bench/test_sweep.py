@@ -51,5 +51,5 @@ def test_results_that_could_not_be_written_are_told_before_measuring(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        ablations([option, "no/such/folder.out"])
+        ablations([option, "no/such/folder.png"])
     assert "no folder" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from asynclane.clients import (
     TimedOut,
     UnexpectedReply,
 )
-from asynclane.clients.core import StreamReader
+from asynclane.clients.reader import StreamReader
 
 from .conftest import ANSWER, USAGE, Stream, chunk
 
@@ -188,7 +188,7 @@ def test_a_refusal_names_the_parameter(connect: Any) -> None:
     assert (caught.value.status, caught.value.param) == (400, "temperature")
 
 
-@pytest.mark.parametrize("page", ["<html>Bad gateway</html>", "", '{"error": "text"}', "[]", b"\xff"])
+@pytest.mark.parametrize("page", ["<html>Bad gateway</html>", "", '{"error": {"message": null}}', "[]", b"\xff"])
 def test_a_proxys_page_is_a_refusal_too(connect: Any, page: str | bytes) -> None:
     with pytest.raises(StatusError, match="502: Bad Gateway"):
         read(connect, replies(page, status=502))

@@ -88,7 +88,14 @@ def test_waits_are_drawn_at_random_up_to_a_longest_one(ask: Any) -> None:
         ("0", 0.5),
         ("Fri, 15 Jan 2027 08:00:05 GMT", 5.5),
         ("Fri, 15 Jan 2027 07:00:00 GMT", 0.5),  # past
+        ("Fri, 15 Jan 2027 08:00:05", 5.5),  # without a zone, it is UTC
+        ("1.5", 2.0),
         ("soon", 0.5),
+        # What no clock can hold says nothing.
+        ("Mon, 01 Jan 0001 00:00:00 +2359", 0.5),
+        ("Fri, 31 Dec 99999 23:59:59 GMT", 0.5),
+        ("Fri, 15 Jan 2027 08:00:05 +999999999999999999", 0.5),
+        ("1e3", 0.5),
         ("-3", 0.5),
         ("", 0.5),
     ],
@@ -101,6 +108,18 @@ def test_no_client_comes_back_before_the_server_said(ask: Any, header: str, wait
 def test_a_server_that_asks_for_too_much_patience_is_not_waited_for(ask: Any) -> None:
     said, waits, requests = ask(refused(503, "3600"))
     assert (said.status, said.retry_after_s, waits, requests) == (503, 3600.0, [], 1)
+
+
+@pytest.mark.parametrize("header", ["9" * 400, "9" * 400 + ".5", "Fri, 31 Dec 9999 23:59:59 -2359"])
+def test_the_longest_waits_are_too_long_and_no_fault(ask: Any, header: str) -> None:
+    said, waits, requests = ask(refused(429, header))
+    assert (said.status, said.retry_after_s > 1e9, waits, requests) == (429, True, [], 1)
+
+
+@pytest.mark.parametrize("retries", [0, 63, 64, 1100, 10**9])
+def test_any_number_of_retries_has_a_wait(retries: int) -> None:
+    wait_s = fixed(times=10**10).wait_s(StatusError(503, "busy"), retries)
+    assert wait_s == (0.5 if not retries else 8.0)
 
 
 def test_the_last_refusal_is_raised_when_patience_ends(ask: Any) -> None:

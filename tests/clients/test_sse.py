@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asynclane.clients.sse import Event, EventDecoder
+from asynclane.clients import StreamError
+from asynclane.clients.sse import MOST_BYTES, Event, EventDecoder
 
 STREAM = (
     '\ufeffdata: {"a": "wörld 🦆"}\n\n'
@@ -54,3 +58,37 @@ def test_cut_at_every_byte(at: int) -> None:
 def test_any_stream_reads_the_same_byte_by_byte(parts: list[bytes]) -> None:
     stream = b"".join(parts)
     assert decode(*(bytes([byte]) for byte in stream)) == decode(stream)
+
+
+def test_a_long_line_in_many_pieces_takes_time_in_proportion_to_its_length() -> None:
+    """By what a line takes that is eight times shorter: quadratic, it would be 64 times; a busy machine has slack."""
+
+    def seconds(pieces: int) -> float:
+        decoder = EventDecoder()
+        started = time.process_time()
+        for _ in range(pieces):
+            decoder.feed(b"x" * 64)
+        return time.process_time() - started
+
+    seconds(100)
+    assert seconds(160_000) < 30 * min(seconds(20_000) for _ in range(3))
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"data: " + b"x" * 65536 + b"\n", b"data:" + b"\ndata:" * 4096])
+def test_an_event_that_never_ends_is_refused_while_it_can_be_held(piece: bytes) -> None:
+    decoder = EventDecoder()
+
+    def feed_on() -> None:
+        for _ in range(MOST_BYTES // 4096):
+            decoder.feed(piece)
+
+    with pytest.raises(StreamError, match="more than 16777216 bytes"):
+        feed_on()
+
+
+def test_events_without_end_are_no_long_event() -> None:
+    decoder = EventDecoder()
+    piece = b"data: " + b"x" * 2**20 + b"\n\n" + b": still here\n" * 10_000
+    for _ in itertools.repeat(None, 24):
+        (event,) = decoder.feed(piece)
+        assert len(event.data) == 2**20

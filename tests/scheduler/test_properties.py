@@ -110,12 +110,14 @@ class Schedules(RuleBasedStateMachine):
 
     def _add(self, request: Request) -> None:
         number = request.id
-        if len(self.scheduler.waiting) >= LIMITS.max_queue + self.scheduler.slots.free:
-            with pytest.raises(QueueFull):
-                self.scheduler.add(request)
-            return
-        self.asked[number] = self.scheduler.add(request)
-        self.streamed[number] = []
+        try:
+            self.asked[number] = self.scheduler.add(request)
+            self.streamed[number] = []
+        except QueueFull:
+            assert len(self.scheduler.waiting) == LIMITS.max_queue
+            free = self.scheduler.slots.free, self.scheduler.pages.free
+            self.scheduler._admit()
+            assert free == (self.scheduler.slots.free, self.scheduler.pages.free), "somebody waited beside free places"
 
     @precondition(lambda self: len(self.flights) < self.depth)
     @rule()

@@ -1,0 +1,36 @@
+"""How a server ends that is told to."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from .conftest import gauge, start_server, stop_server, wait_for
+
+
+@pytest.mark.parametrize("asked", ["TERM", "INT"])
+def test_a_second_signal_ends_the_draining_and_those_it_ends_are_told(asked: str) -> None:
+    number = signal.Signals[f"SIG{asked}"]
+    server = start_server("--drain-s", "600")
+    body = {
+        "model": "tiny-llada",
+        "messages": [{"role": "user", "content": "Write a story about a dog."}],
+        "max_tokens": 900,
+    }
+    slow = {**body, "decoder": "llada", "early_stop": False, "ignore_eos": True, "n": 8, "stream": True}
+    try:
+        with ThreadPoolExecutor() as pool:
+            streamed = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=slow, timeout=60)
+            wait_for(lambda: gauge(server.url, "running_requests") == 8)
+            server.process.send_signal(number)
+            wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
+            assert not streamed.done()
+            server.process.send_signal(number)
+            assert server.process.wait(timeout=20) == {"TERM": 0, "INT": 130}[asked]
+    finally:
+        server.process.kill()  # whatever is left
+    assert "draining" in streamed.result().text
+    stop_server(server)
