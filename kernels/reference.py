@@ -6,6 +6,7 @@ T tokens, R rows, S spans, N projected positions, H query heads, G key heads, D 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -106,12 +107,9 @@ def _parts(positions: Tensor | None, start: int, end: int, block: int, length: i
         return [(slice(start, end), length)]
     if positions is None:
         raise ValueError("block needs positions")
-    borders, counts = (positions[start:end] // block).unique_consecutive(return_counts=True)
-    parts = []
-    for border, count in zip(borders.tolist(), counts.tolist(), strict=True):
-        parts.append((slice(start, start + count), min((border + 1) * block, length)))
-        start += count
-    return parts
+    blocks = (positions[start:end] // block).tolist()
+    cuts = [start, *(start + at for at, (here, there) in enumerate(pairwise(blocks), 1) if here != there), end]
+    return [(slice(cut, to), min((blocks[cut - start] + 1) * block, length)) for cut, to in pairwise(cuts)]
 
 
 def propose(logits: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,5 +14,13 @@ class Geometry:
     shift: int = 0
     block: int = 0
 
+    def floor(self, position: int) -> int:
+        """The last border of blocks up to an absolute position: where what stays exact ends."""
+        return position - position % self.block if self.block else position
+
+    def ceil(self, position: int) -> int:
+        """The first border of blocks from an absolute position on: as far as a position before it sees."""
+        return position + -position % self.block if self.block else position
+
 
 PLAIN = Geometry()

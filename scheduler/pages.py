@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .geometry import Geometry
+
 
 class Pool:
     """Numbers `0 .. size - 1`, each either free or held. Lowest numbers were given back last, so they are warm."""
@@ -40,7 +42,7 @@ class Pool:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the device has. `step_tokens` bounds the rows of a step; it must hold the longest row, since a row of a
-    bidirectional network cannot be cut."""
+    bidirectional network cannot be cut. With `prefix_sharing` pages stay known when their request ends."""
 
     slots: int
     pages: int
@@ -48,6 +50,7 @@ class Limits:
     step_tokens: int
     max_model_len: int
     max_queue: int
+    prefix_sharing: bool = False
 
     def __post_init__(self) -> None:
         if self.step_tokens < self.max_model_len:
@@ -60,6 +63,16 @@ class Limits:
                 f"{self.pages} pages of {self.page_size} cannot hold one request of {self.max_model_len} tokens:"
                 " raise --kv-cache-tokens or lower --max-model-len"
             )
+
+    def check(self, geometry: Geometry) -> None:
+        """Raises `ValueError` if they do not suit a network of this geometry."""
+        if self.prefix_sharing and not geometry.block:
+            raise ValueError(
+                "prefix sharing needs a block-causal model: in this one, keys and values depend on what comes behind"
+            )
+        for name, size in (("page_size", self.page_size), ("max_model_len", self.max_model_len)):
+            if geometry.ceil(size) != size:
+                raise ValueError(f"{name} {size} must be a multiple of the model's block of {geometry.block}")
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
