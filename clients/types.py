@@ -28,12 +28,19 @@ def _cost(details: object) -> object:
     return details if isinstance(details, dict) and "forwards" in details else None
 
 
+class PromptDetails(Reply):
+    """Of the prompt's tokens, the server had computed so many for others."""
+
+    cached_tokens: int | None = None
+
+
 class Usage(Reply):
     """Tokens of prompt and answer. `cost` is None where the server is another one."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
+    prompt_tokens_details: PromptDetails | None = None
     cost: Annotated[Cost | None, BeforeValidator(_cost)] = Field(None, alias="completion_tokens_details")
 
 

@@ -66,13 +66,10 @@ class Limits:
 
     def check(self, geometry: Geometry) -> None:
         """Raises `ValueError` if they do not suit a network of this geometry."""
-        if self.prefix_sharing and not geometry.block:
-            raise ValueError(
-                "prefix sharing needs a block-causal model: in this one, keys and values depend on what comes behind"
-            )
-        for name, size in (("page_size", self.page_size), ("max_model_len", self.max_model_len)):
-            if geometry.ceil(size) != size:
-                raise ValueError(f"{name} {size} must be a multiple of the model's block of {geometry.block}")
+        if self.prefix_sharing:
+            geometry.require_sharing("prefix_sharing")
+        geometry.require_whole("page_size", self.page_size)
+        geometry.require_whole("max_model_len", self.max_model_len)
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
