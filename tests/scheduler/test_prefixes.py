@@ -17,7 +17,7 @@ from asynclane.scheduler.geometry import Geometry
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.pages import Limits, Pool
 from asynclane.scheduler.prefixes import Prefixes
-from asynclane.scheduler.request import Request, Sequence
+from asynclane.scheduler.request import Outcome, Request, Sequence
 from asynclane.scheduler.scheduler import Scheduler
 
 from ..fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
@@ -222,6 +222,18 @@ def test_a_suffix_is_refused_where_no_position_sees_it() -> None:
     with pytest.raises(KnobError, match="no position sees what comes behind its block") as refused:
         scheduler.add(Request(0, np.full(4, 6, np.int32), 8, decoder, suffix=np.full(2, 6, np.int32)))
     assert refused.value.param == "suffix"
+
+
+@pytest.mark.parametrize("knobs", [{}, {"reuse": False}])
+def test_a_prompt_shorter_than_a_block_is_answered(knobs: dict[str, object]) -> None:
+    """Nothing of it settles by itself."""
+    scheduler, executor = Scheduler(LIMITS, vocabulary(), geometry=BLOCKS), new_executor()
+    sequence = scheduler.add(Request(0, np.full(2, 6, np.int32), 20, resolve("asynclane", knobs, 20, BLOCKS)))
+    for _ in range(50):
+        if (plan := scheduler.plan()) is not None:
+            scheduler.commit(executor.execute(plan))
+    assert scheduler.idle
+    assert sequence.outcome in (Outcome.STOP, Outcome.LENGTH)
 
 
 def test_limits_that_do_not_suit_the_network_are_refused() -> None:
