@@ -162,9 +162,9 @@ class Lease:
         return all(page.known or page.leader == self._reader or page.leader in stepping for page in self.pages)
 
     def computed(self) -> None:
-        """The reader's first step is over."""
+        """The reader's first step is over, which has seen all of them."""
         for page in self.pages:
-            page.known |= page.leader == self._reader
+            page.known = True
 
     def grow(self, final: int, text: Callable[[int, int], Ints], own: Sequence[int]) -> int:
         """Positions before `final` have their last keys and values: whole pages of them get keys. `text` says what

@@ -136,6 +136,14 @@ def test_an_answer_is_a_prefix_for_the_next_turn_as_far_as_it_was_computed_with_
     assert second.cached_tokens >= (20 + len(said) - 2 * last_block) // LIMITS.page_size * LIMITS.page_size > 20
 
 
+def test_of_two_answers_that_are_the_same_one_stays() -> None:
+    executor = BlockCausalExecutor(lambda slot, position: (6, 1.0), BLOCKS.block, LIMITS.page_size)
+    scheduler = Scheduler(SHARING, vocabulary(), geometry=BLOCKS)
+    one, two = serve(executor, scheduler, [6] * 20, [6] * 20, length=44)
+    assert one.canvas.tolist() == two.canvas.tolist()
+    assert scheduler.pages_kept == (20 + 44 - BLOCKS.block) // LIMITS.page_size
+
+
 def test_another_salt_shares_nothing() -> None:
     executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), geometry=BLOCKS)
     for salt, cached in (("", 0), ("a", 0), ("b", 0), ("a", 32)):
