@@ -14,7 +14,7 @@ from .caches import CachePolicy, Compact, NoCache
 from .geometry import Geometry
 from .knobs import AUTO, KnobError, Knobs
 
-CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
+EXACT_CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
     "none": lambda knobs: NoCache(),
     "prefix": lambda knobs: Compact(refresh_every=0),
     "compact": lambda knobs: Compact(refresh_every=0, reuse=knobs["reuse"] is True),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from . import blocks
+from .blocks import EXACT_CACHES, check_blocks, fitted
 from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
@@ -146,7 +146,7 @@ CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
 
 def defaults_of(name: str, geometry: Geometry = PLAIN) -> Mapping[str, object]:
     """Every knob of a decoder with its default on a network of this geometry; a rule that is not its own is None."""
-    return {**dict.fromkeys(RULES), **blocks.fitted(METHODS[name].defaults, geometry)}
+    return {**dict.fromkeys(RULES), **fitted(METHODS[name].defaults, geometry)}
 
 
 def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: Geometry = PLAIN) -> Decoder:
@@ -164,16 +164,16 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     chosen = [rule for rule in RULES if rule in overrides]
     if len(chosen) > 1:
         raise KnobError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
-    defaults = blocks.fitted(method.defaults, geometry)
+    defaults = fitted(method.defaults, geometry)
     inherited = {k: v for k, v in defaults.items() if not (chosen and k in RULES)}
     knobs = Knobs({**inherited, **{knob: check(knob, value) for knob, value in overrides.items()}})
     _check_together(name, knobs, overrides, length)
-    blocks.check_blocks(knobs, geometry)
+    check_blocks(knobs, geometry)
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
     adaptive = knobs.get("block_length") == AUTO
-    cache = (blocks.CACHES if geometry.block else CACHES)[knobs.text("cache")]
+    cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
     isolated = knobs.get("siblings") == "isolated"
     return Decoder(
         name=name,

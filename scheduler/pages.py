@@ -64,12 +64,13 @@ class Limits:
                 " raise --kv-cache-tokens or lower --max-model-len"
             )
 
-    def check(self, geometry: Geometry) -> None:
-        """Raises `ValueError` if they do not suit a network of this geometry."""
+    def checked(self, geometry: Geometry) -> Limits:
+        """Themselves. Raises `ValueError` if they do not suit a network of this geometry."""
         if self.prefix_sharing:
             geometry.require_sharing("prefix_sharing")
         geometry.require_whole("page_size", self.page_size)
         geometry.require_whole("max_model_len", self.max_model_len)
+        return self
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

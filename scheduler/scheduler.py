@@ -54,8 +54,7 @@ class Scheduler:
     ) -> None:
         """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight. Raises
         `ValueError` for limits that do not suit the network's `geometry`."""
-        limits.check(geometry)
-        self.limits = limits
+        self.limits = limits.checked(geometry)
         self.budget = budget
         self.halving = halving
         self.slots = Pool(limits.slots)
@@ -63,8 +62,7 @@ class Scheduler:
         self._prefixes = Prefixes(self.pages, limits.page_size, limits.prefix_sharing)
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
-        self._vocabulary = vocabulary
-        self.geometry = geometry
+        self._vocabulary, self.geometry = vocabulary, geometry
         self._flights: deque[list[Work]] = deque()  # the works of each step in flight
         self._step = 0
 

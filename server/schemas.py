@@ -85,7 +85,6 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
-
     decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *METHODS]})] = None
 
     @classmethod
