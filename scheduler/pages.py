@@ -67,9 +67,9 @@ class Limits:
     def checked(self, geometry: Geometry) -> Limits:
         """Themselves. Raises `ValueError` if they do not suit a network of this geometry."""
         if self.prefix_sharing:
-            geometry.require_sharing("prefix_sharing")
-        geometry.require_whole("page_size", self.page_size)
-        geometry.require_whole("max_model_len", self.max_model_len)
+            geometry.require_sharing("--prefix-sharing")
+        geometry.require_whole("--page-size", self.page_size)
+        geometry.require_whole("--max-model-len", self.max_model_len)
         return self
 
     def pages_for(self, tokens: int) -> int:

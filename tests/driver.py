@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,14 @@ from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 
 MODEL = EMBEDDED / "tiny-llada"
+BLOCKS_MODEL = EMBEDDED / "tiny-sdar"
 LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
 
 
-def embedded_runner(dtype: str = "float32", device: str = "cpu", block: int = 0, **numerics: Any) -> Runner:
-    """With `block` the same weights as a block-causal network: what it says is poor, but computed as such."""
+def embedded_runner(dtype: str = "float32", device: str = "cpu", model: Path = MODEL, **numerics: Any) -> Runner:
     memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
     hardware = Hardware(device, dtype, **numerics)
-    config = replace(read_config(MODEL), block=block)
-    return load_runner(MODEL, config, memory, hardware, Text(MODEL).end_ids).runner
+    return load_runner(model, read_config(model), memory, hardware, Text(model).end_ids).runner
 
 
 def embedded_vocabulary() -> Vocabulary:

@@ -1,8 +1,4 @@
-"""A block-causal network: caches are exact, prefixes are shared between requests, and neither changes an answer.
-
-The weights are the embedded model's, computed with blocks of 16. It was not trained for that, so what it says is poor;
-that it says the same is what is asked here.
-"""
+"""A block-causal network: caches are exact, prefixes are shared between requests, and neither changes an answer."""
 
 from __future__ import annotations
 
@@ -22,20 +18,20 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 
-from ..driver import LIMITS, MODEL, Ask, embedded_runner, run, serve
+from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run, serve
 from .test_invariance import QUESTIONS
 
 BLOCK = 16
 GEOMETRY = Geometry(block=BLOCK)
 SHARING = replace(LIMITS, prefix_sharing=True)
-TEXT = Text(MODEL)
+TEXT = Text(BLOCKS_MODEL)
 PROMPTS = [TEXT.encode_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
 LONG = (PROMPTS[3] * 20)[:400]
 
 DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {}),
     ("fast-dllm", {"factor": 1.0, "block_length": 32}),
-    ("llada", {"steps": 12}),
+    ("llada", {"steps": 10}),
     ("asynclane", {"cache": "prefix"}),
     ("asynclane", {"threshold": 0.5, "draft_threshold": 0.8, "max_lanes": 8}),
     ("asynclane", {"reuse": False, "siblings": "coupled"}),
@@ -44,7 +40,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def runner() -> Runner:
-    return embedded_runner(block=BLOCK)
+    return embedded_runner(model=BLOCKS_MODEL)
 
 
 def answers(runner: Runner, vocabulary: Vocabulary, asks: list[Ask], **limits: Any) -> list[Sequence]:
@@ -64,9 +60,9 @@ def test_answers_are_those_of_no_cache_to_the_bit(
 ) -> None:
     name, knobs = decoder
     plain = {knob: value for knob, value in knobs.items() if knob != "reuse"}
-    for prompt in PROMPTS[1:3]:
+    for prompt in (LONG[:60] + PROMPTS[1], PROMPTS[4]):
         cached, computed = (
-            answers(runner, vocabulary, [Ask(prompt, 40, name, chosen, ranks=2)])[0]
+            answers(runner, vocabulary, [Ask(prompt, 70, name, chosen, ranks=2)])[0]
             for chosen in (knobs, {**plain, "cache": "none"})
         )
         first_pass = knobs.get("reuse") is False
@@ -108,10 +104,10 @@ def test_fast_dllm_is_the_published_sampler_of_block_diffusion(runner: Runner, v
 def crowd() -> list[Ask]:
     """Requests that differ in all but a beginning that many share."""
     asks = []
-    for number, question in enumerate(PROMPTS[:5] * 2):
-        prompt = LONG[: 48 * (number % 3)] + question
+    for number, question in enumerate(PROMPTS[:6]):
+        prompt = LONG[: 48 * (number % 3 + 1)] + question
         sampling = Sampling(0.8, seed=number) if number % 2 else GREEDY
-        asks.append(Ask(prompt, 40, *DECODERS[number % len(DECODERS)], sampling, ranks=2))
+        asks.append(Ask(prompt, 32, *DECODERS[number % len(DECODERS)], sampling, ranks=2))
     return asks
 
 
@@ -122,10 +118,10 @@ def test_answers_with_and_without_sharing_alone_and_in_a_crowd_are_equal_to_the_
     shared = answers(runner, vocabulary, asks)
     apart = answers(runner, vocabulary, asks, prefix_sharing=False)
     squeezed = answers(runner, vocabulary, asks, slots=3, pages=64, step_tokens=1024)
-    assert sum(sequence.cached_tokens for sequence in shared) > 300
+    assert sum(sequence.cached_tokens for sequence in shared) >= 144
     assert sum(sequence.cached_tokens for sequence in apart) == 0
     assert [facts(s) for s in shared] == [facts(s) for s in apart] == [facts(s) for s in squeezed]
-    for ask, sequence in zip(asks[::5], shared[::5], strict=True):
+    for ask, sequence in zip(asks[::4], shared[::4], strict=True):
         assert facts(answers(runner, vocabulary, [ask])[0]) == facts(sequence)
     always = Halving(StepCost([1, 1000], [0.001, 1.0]))
     flying = run(runner, vocabulary, asks, SHARING, always, GEOMETRY)
@@ -153,9 +149,9 @@ def test_the_next_turn_of_a_conversation_starts_behind_the_last_answer(runner: R
 
 
 def test_choices_of_one_prompt_compute_it_once_with_and_without_sharing(runner: Runner, vocabulary: Vocabulary) -> None:
-    asks = [Ask(LONG, 32, "fast-dllm", {}, Sampling(1.0, seed=seed), ranks=2, family="one") for seed in range(3)]
+    asks = [Ask(LONG[:160], 16, "fast-dllm", {}, Sampling(1.0, seed=seed), ranks=2, family="one") for seed in range(3)]
     for sharing in (True, False):
         together = answers(runner, vocabulary, asks, prefix_sharing=sharing)
-        assert [sequence.cached_tokens for sequence in together] == [0, 400, 400]
+        assert [sequence.cached_tokens for sequence in together] == [0, 160, 160]
         for ask, sequence in zip(asks, together, strict=True):
             assert facts(answers(runner, vocabulary, [ask])[0]) == facts(sequence)

@@ -245,7 +245,7 @@ def test_a_prompt_shorter_than_a_block_is_answered(knobs: dict[str, object]) -> 
 
 
 def test_limits_that_do_not_suit_the_network_are_refused() -> None:
-    with pytest.raises(ValueError, match="prefix_sharing is for block-causal models"):
+    with pytest.raises(ValueError, match="--prefix-sharing is for block-causal models"):
         Scheduler(SHARING, vocabulary())
     for limits in (replace(LIMITS, page_size=6, pages=80), replace(LIMITS, max_model_len=126)):
         with pytest.raises(ValueError, match="must be a multiple of the model's block of 4"):

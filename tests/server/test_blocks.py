@@ -1,38 +1,30 @@
-"""The server on a block-causal network: prefixes are shared and counted, and what makes no sense is refused.
-
-The network is the embedded model's weights, computed with blocks of 16.
-"""
+"""The server on a block-causal network: prefixes are shared and counted, and what makes no sense is refused."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from asynclane.models.config import read_config
 from asynclane.server import build
 from asynclane.server.settings import Settings
 
-from .conftest import COMPLETION, error_of
+from .conftest import error_of
 
 Open = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 PREFIX = list(range(100, 420))
+MODEL = "tiny-sdar"
+ASK = {"model": MODEL, "prompt": "Hi"}
 
 
 @pytest.fixture
-def block_causal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "read_config", lambda directory: replace(read_config(directory), block=16))
-
-
-@pytest.fixture
-def served(block_causal: None) -> Open:
+def served() -> Open:
     @asynccontextmanager
     async def serve(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-        app = build.build_service(Settings(device="cpu", decoder="fast-dllm", **settings)).app
+        app = build.build_service(Settings(model=MODEL, device="cpu", decoder="fast-dllm", **settings)).app
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
         async with app.router.lifespan_context(app), client as http:
             yield http
@@ -41,7 +33,7 @@ def served(block_causal: None) -> Open:
 
 
 async def complete(http: httpx.AsyncClient, behind: int, **fields: Any) -> tuple[str, dict[str, Any]]:
-    body = {**COMPLETION, "prompt": [*PREFIX, behind], "max_tokens": 8, **fields}
+    body = {**ASK, "prompt": [*PREFIX, behind], "max_tokens": 8, **fields}
     response = await http.post("/v1/completions", json=body)
     assert response.status_code == 200, response.text
     return response.json()["choices"][0]["text"], response.json()["usage"]
@@ -74,10 +66,10 @@ async def test_defaults_suit_the_network_and_what_does_not_is_a_400_that_says_wh
     async with served() as http:
         (card,) = (await http.get("/v1/models")).json()["data"]
         refusals = {
-            param: error_of(await http.post("/v1/completions", json={**COMPLETION, "max_tokens": 8, param: value}))
+            param: error_of(await http.post("/v1/completions", json={**ASK, "max_tokens": 8, param: value}))
             for param, value in {"cache": "dual", "block_length": 24, "suffix": "end"}.items()
         }
-        asked = {**COMPLETION, "decoder": "asynclane", "refresh_every": 2}
+        asked = {**ASK, "decoder": "asynclane", "refresh_every": 2}
         refusals["refresh_every"] = error_of(await http.post("/v1/completions", json=asked))
     assert card["decoders"]["fast-dllm"]["cache"] == "prefix"
     assert card["decoders"]["fast-dllm"]["block_length"] == 16
@@ -93,9 +85,9 @@ async def test_defaults_suit_the_network_and_what_does_not_is_a_400_that_says_wh
         ({"max_model_len": 100}, "--max-model-len 100 must be a multiple of the model's block of 16"),
     ],
 )
-def test_sizes_are_of_whole_blocks(settings: dict[str, Any], message: str, block_causal: None) -> None:
+def test_sizes_are_of_whole_blocks(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build.build_parts(Settings(**settings))
+        build.build_parts(Settings(model=MODEL, **settings))
 
 
 def test_a_bidirectional_model_refuses_to_share_prefixes() -> None:
