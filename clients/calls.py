@@ -72,6 +72,7 @@ class Options(Knobs, total=False):
     guided_json: Mapping[str, Any] | str
     guided_regex: str
     guided_choice: Sequence[str]
+    cache_salt: str
     user: str
     metadata: Mapping[str, str]
     store: bool

@@ -39,6 +39,12 @@ def _cost(details: object) -> object:
     return details if known else None
 
 
+class PromptDetails(Loose):
+    """Of the prompt's tokens, the server had computed so many for others."""
+
+    cached_tokens: int | None = None
+
+
 class Usage(Loose):
     """Tokens of prompt and answer; `model_fields_set` has those that the server told. `cost` is None where the server
     is another one."""
@@ -46,6 +52,7 @@ class Usage(Loose):
     prompt_tokens: int = Field(0, ge=0)
     completion_tokens: int = Field(0, ge=0)
     total_tokens: int = Field(0, ge=0)
+    prompt_tokens_details: PromptDetails | None = None
     cost: Annotated[Cost | None, BeforeValidator(_cost)] = Field(None, alias="completion_tokens_details")
 
 

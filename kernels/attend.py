@@ -13,8 +13,8 @@ BLOCK_ROWS = 32
 FEW_ROWS = 2
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """q [H, queries, D] attends to k, v [G, keys, D]: [queries, H, D]; mask [queries, keys] bool, where it may.
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """q [H, queries, D] attends to k, v [G, keys, D]: [queries, H, D].
 
     The last queries of a row of `keys` positions have the same bits in a row that starts a page or more later: both
     are cut where the longer one would be.
@@ -23,16 +23,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     few = keys % BLOCK_ROWS if keys % BLOCK_ROWS <= FEW_ROWS else 0
     cut = max(queries - few, 0)
     parts = [slice(start, end) for start, end in ((0, cut), (cut, queries)) if start < end]
-    out = [_attend(q[:, part], k, v, None if mask is None else mask[part]) for part in parts]
+    out = [_attend(q[:, part], k, v) for part in parts]
     return (out[0] if len(out) == 1 else torch.cat(out, dim=1)).transpose(0, 1)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """As `attend`, but [H, queries, D]: whole blocks but for a few queries."""
     queries = q.shape[1]
     if queries > FEW_ROWS:
         spare = -queries % MIN_ROWS
         q = F.pad(q, (0, 0, 0, spare))
-        mask = mask if mask is None else F.pad(mask, (0, 0, 0, spare), value=True)
     grouped = q.shape[0] != k.shape[0]
-    return F.scaled_dot_product_attention(q[None], k[None], v[None], mask, enable_gqa=grouped)[0, :, :queries]
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], enable_gqa=grouped)[0, :, :queries]

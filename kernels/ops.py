@@ -120,7 +120,7 @@ def paged_attention(
     page_table: Tensor,
     row_starts: Tensor,
     visible: Tensor,
-    block_size: Tensor | None = None,
+    block: int = 0,
     positions: Tensor | None = None,
     plan: AttentionPlan | None = None,
 ) -> Tensor:
@@ -128,10 +128,8 @@ def paged_attention(
     if queries.is_cuda:
         from .triton import attention
 
-        return attention.paged_attention(
-            queries, keys, values, page_table, row_starts, visible, block_size, positions, plan
-        )
-    return reference.paged_attention(queries, keys, values, page_table, row_starts, visible, block_size, positions)
+        return attention.paged_attention(queries, keys, values, page_table, row_starts, visible, block, positions, plan)
+    return reference.paged_attention(queries, keys, values, page_table, row_starts, visible, block, positions)
 
 
 def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor) -> None:

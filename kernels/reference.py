@@ -6,6 +6,7 @@ T tokens, R rows, S spans, N projected positions, H query heads, G key heads, D 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -76,14 +77,14 @@ def paged_attention(
     page_table: Tensor,
     row_starts: Tensor,
     visible: Tensor,
-    block_size: Tensor | None = None,
+    block: int = 0,
     positions: Tensor | None = None,
 ) -> Tensor:
     """Attention without a causal mask, each row to the first `visible` keys of its request: [T, H * D].
 
     queries [T, H, D]; keys, values [pages, page_size, G, D]; page_table [R, pages per request] int32;
     row_starts [R + 1] int32, row r owns tokens `row_starts[r] .. row_starts[r + 1]`; visible [R] int32.
-    block_size [R] int32 (0: off) with positions [T] int64: a query at p sees keys below `(p // block + 1) * block`.
+    block > 0 with positions [T] int64, ascending within a row: a query at p sees keys below `(p // block + 1) * block`.
     """
     page_size = keys.shape[1]
     out = torch.empty_like(queries)
@@ -94,13 +95,21 @@ def paged_attention(
             continue
         pages = page_table[row, : -(-length // page_size)]
         k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
-        q = queries[start:end].transpose(0, 1)
-        mask = None
-        if block_size is not None and positions is not None and block_size[row] > 0:
-            limit = (positions[start:end] // block_size[row] + 1) * block_size[row]
-            mask = torch.arange(length, device=k.device) < limit[:, None]
-        out[start:end] = attend(q, k, v, mask)
+        for part, limit in _parts(positions, start, end, block, length):
+            out[part] = attend(queries[part].transpose(0, 1), k[:, :limit], v[:, :limit])
     return out.flatten(1)
+
+
+def _parts(positions: Tensor | None, start: int, end: int, block: int, length: int) -> list[tuple[slice, int]]:
+    """Tokens `[start, end)` of a row cut where they see different keys, and how many each part sees. A block by itself,
+    rather than all under a mask: then its bits do not depend on what lies behind it."""
+    if not block:
+        return [(slice(start, end), length)]
+    if positions is None:
+        raise ValueError("block needs positions")
+    blocks = (positions[start:end] // block).tolist()
+    cuts = [start, *(start + at for at, (here, there) in enumerate(pairwise(blocks), 1) if here != there), end]
+    return [(slice(cut, to), min((blocks[cut - start] + 1) * block, length)) for cut, to in pairwise(cuts)]
 
 
 def propose(logits: Tensor, banned: Tensor) -> tuple[Tensor, Tensor]:

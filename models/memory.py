@@ -20,13 +20,14 @@ GIB = 2**30
 class Memory:
     """What is asked for: requests at once, positions in a page, positions of the largest step, positions whose keys
     and values fit over all requests (None: a CPU's default, or what a GPU has left), and the share of a GPU's memory
-    that may be taken."""
+    that may be taken. With `keeps_pages` there is a use for more than the requests can fill."""
 
     slots: int
     page_size: int
     step_tokens: int
     cache_tokens: int | None = None
     share: float = 0.9
+    keeps_pages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def pages_that_fit(
             f" {max(fit, 0) * memory.page_size} positions: lower --kv-cache-tokens or --max-step-tokens, or raise"
             " --gpu-memory-utilization"
         )
-    return Footprint(taken, asked or min(fit, most), page_bytes, needed)
+    return Footprint(taken, asked or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed)
 
 
 def _room(share: float, device: torch.device) -> int:

@@ -146,7 +146,6 @@ class Transformer:
         blocks, fixed = self.weights.blocks, self.numerics.fixed
         residual = ops.embed(canvases, batch.slots, positions, self.weights.embedding)
         whole, last = _plans(batch)
-        limits = batch.visible.new_full(batch.visible.shape, config.block) if config.block else None
         x = ops.rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(blocks):
             qkv = ops.linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
@@ -158,7 +157,7 @@ class Transformer:
                 row_starts, at, plan = batch.projected_starts, positions[batch.projected], last
                 if not len(queries):  # keys and values were all that was asked for
                     return residual
-            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible, limits, at, plan)
+            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible, config.block, at, plan)
             x, residual = ops.add_rms_norm(
                 ops.linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps
             )

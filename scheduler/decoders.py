@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .blocks import EXACT_CACHES, check_blocks, fitted
 from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
 from .contract import Measure
+from .geometry import PLAIN, Geometry
 from .knobs import AUTO, CANVAS, OFF, KnobError, Knobs, check
 from .policies import AsyncLane, Blockwise, LanePolicy
 from .rules import CommitAtFork, CommitRule, Factor, Quota, Threshold, Timesteps
@@ -142,8 +144,13 @@ CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
 }
 
 
-def resolve(name: str, overrides: Mapping[str, object], length: int) -> Decoder:
-    """The decoder `name` with `overrides`, for a canvas of `length` positions.
+def defaults_of(name: str, geometry: Geometry = PLAIN) -> Mapping[str, object]:
+    """Every knob of a decoder with its default on a network of this geometry; a rule that is not its own is None."""
+    return {**dict.fromkeys(RULES), **fitted(METHODS[name].defaults, geometry)}
+
+
+def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: Geometry = PLAIN) -> Decoder:
+    """The decoder `name` with `overrides`, for a canvas of `length` positions and a network of this geometry.
 
     Raises `KnobError` for an unknown decoder, an unknown knob, a value out of range or knobs that exclude each other.
     """
@@ -157,12 +164,16 @@ def resolve(name: str, overrides: Mapping[str, object], length: int) -> Decoder:
     chosen = [rule for rule in RULES if rule in overrides]
     if len(chosen) > 1:
         raise KnobError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
-    inherited = {k: v for k, v in method.defaults.items() if not (chosen and k in RULES)}
+    defaults = fitted(method.defaults, geometry)
+    inherited = {k: v for k, v in defaults.items() if not (chosen and k in RULES)}
     knobs = Knobs({**inherited, **{knob: check(knob, value) for knob, value in overrides.items()}})
     _check_together(name, knobs, overrides, length)
+    check_blocks(knobs, geometry)
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
+    if geometry.block and "lookahead" not in knobs:
+        lookahead = 0  # nothing sees it
     adaptive = knobs.get("block_length") == AUTO
-    cache = CACHES[knobs.text("cache")]
+    cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
     isolated = knobs.get("siblings") == "isolated"
     return Decoder(
         name=name,

@@ -14,5 +14,23 @@ class Geometry:
     shift: int = 0
     block: int = 0
 
+    def floor(self, position: int) -> int:
+        """The last border of blocks up to an absolute position: where what stays exact ends."""
+        return position - position % self.block if self.block else position
+
+    def ceil(self, position: int) -> int:
+        """The first border of blocks from an absolute position on: as far as a position before it sees."""
+        return position + -position % self.block if self.block else position
+
+    def require_whole(self, name: str, size: int) -> None:
+        """Raises `ValueError` for a size that is not of whole blocks."""
+        if self.ceil(size) != size:
+            raise ValueError(f"{name} {size} must be a multiple of the model's block of {self.block}")
+
+    def require_sharing(self, name: str) -> None:
+        """Raises `ValueError` for a network whose keys and values no two requests can have in common."""
+        if not self.block:
+            raise ValueError(f"{name} is for block-causal models: in this one, keys depend on what comes behind")
+
 
 PLAIN = Geometry()

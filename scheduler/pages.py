@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .geometry import Geometry
+
 
 class Pool:
     """Numbers `0 .. size - 1`, each either free or held. Lowest numbers were given back last, so they are warm."""
@@ -40,7 +42,7 @@ class Pool:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the device has. `step_tokens` bounds the rows of a step; it must hold the longest row, since a row of a
-    bidirectional network cannot be cut."""
+    bidirectional network cannot be cut. With `prefix_sharing` pages stay known when their request ends."""
 
     slots: int
     pages: int
@@ -48,6 +50,7 @@ class Limits:
     step_tokens: int
     max_model_len: int
     max_queue: int
+    prefix_sharing: bool = False
 
     def __post_init__(self) -> None:
         if self.step_tokens < self.max_model_len:
@@ -60,6 +63,14 @@ class Limits:
                 f"{self.pages} pages of {self.page_size} cannot hold one request of {self.max_model_len} tokens:"
                 " raise --kv-cache-tokens or lower --max-model-len"
             )
+
+    def checked(self, geometry: Geometry) -> Limits:
+        """Themselves. Raises `ValueError` if they do not suit a network of this geometry."""
+        if self.prefix_sharing:
+            geometry.require_sharing("--prefix-sharing")
+        geometry.require_whole("--page-size", self.page_size)
+        geometry.require_whole("--max-model-len", self.max_model_len)
+        return self
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

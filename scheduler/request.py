@@ -14,11 +14,12 @@ from .constraint import Constraint, Guide
 from .contract import Bias, Ints, Row, Sampling, Scores, StepResult
 from .decoders import Decoder
 from .digest import View
-from .families import Shared
 from .frames import Computed, Frame, Recorder
-from .geometry import PLAIN, Geometry
+from .geometry import Geometry
 from .knobs import KnobError
+from .lending import lend
 from .policies.base import ABSENT, LaneFacts
+from .prefixes import NAMELESS, Lease, Names
 from .rows import Holding, Isolated, Layout, Together
 from .scores import Scorebook
 from .stability import Stability
@@ -59,7 +60,7 @@ class Request:
 
     A `watched` request tells what each step did to its lanes. One with `ranks` tells each token's log-probability, and
     so many likeliest tokens at its place. Requests of a `family` differ in their sampling alone. A `constraint`, which
-    no other request has, says what its text may be.
+    no other request has, says what its text may be. Keys and values are shared only with requests of the same `salt`.
     """
 
     id: int
@@ -73,6 +74,7 @@ class Request:
     family: str | None = None
     constraint: Constraint | None = None
     suffix: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    salt: str = ""
 
     @property
     def length(self) -> int:
@@ -97,29 +99,32 @@ class Sequence:
     biasing: Biasing | None
     scorebook: Scorebook | None
     guide: Guide | None
-    geometry: Geometry
     state: State = State.WAITING
     outcome: Outcome | None = None
     held: Holding = field(default_factory=lambda: Holding((), ()))
-    shared: Shared | None = None  # pages before those it holds, which others may have too
+    names: Names = NAMELESS  # of the pages of its prompt that others may have too
+    lease: Lease | None = None  # pages before those it holds, which others may have too
     frontier: int = 0  # canvas positions before it are committed
     end_at: int = NO_END  # first end token committed so far
     foreseen_end: int = NO_END  # first end token that the network is about to commit
     sent: int = 0  # canvas positions before it were handed out
     steps: int = 0
     computed_tokens: int = 0
+    cached_tokens: int = 0  # positions of the prompt that others had computed
     refreshes: int = 0
     reused_refreshes: int = 0  # those that advanced the lanes as well, so cost no call of their own
     served_at: int = 0  # the scheduler's step that last carried it, or admitted it
     layout: Layout = field(init=False)
 
     @classmethod
-    def of(cls, request: Request, vocabulary: Vocabulary, geometry: Geometry = PLAIN) -> Sequence:
-        """Raises `KnobError` if the decoder cannot do what else is asked."""
+    def of(cls, request: Request, vocabulary: Vocabulary, geometry: Geometry) -> Sequence:
+        """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
         if request.decoder.branches and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
+        if geometry.block and len(request.suffix):
+            raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, mask_id = request.decoder.policy, vocabulary.mask_id
-        tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id)
+        tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id, len(request.prompt), geometry)
         stable_steps = policy.stable_steps
         if not policy.boundary.known_to(vocabulary):
             stable_steps = stable_steps or STABLE_STEPS
@@ -133,7 +138,6 @@ class Sequence:
             biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
             scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
             guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
-            geometry=geometry,
         )
 
     @property
@@ -145,17 +149,20 @@ class Sequence:
         return self.tree.canvas
 
     @property
+    def geometry(self) -> Geometry:
+        return self.tree.geometry
+
+    @property
     def prompt_length(self) -> int:
         return len(self.request.prompt)
 
-    def hold(self, held: Holding, page_size: int) -> None:
+    def hold(self, lease: Lease, held: Holding, page_size: int) -> None:
         """It is admitted, with what it needs on the device: its first lanes are born."""
-        self.held = held
+        self.lease, self.held = lease, held
         if self.guide is not None:
             self.guide.begin(self)
         self.request.decoder.policy.open(self.tree)
-        common = () if self.shared is None else self.shared.pages
-        placed = held._replace(pages=(*common, *held.pages))
+        placed = held._replace(pages=(*lease.numbers, *held.pages))
         self.layout = Isolated(placed, self, page_size) if self.request.decoder.branches else Together(placed, self)
 
     def move(self, state: State) -> None:
@@ -164,10 +171,11 @@ class Sequence:
         self.state = state
 
     def reach(self) -> Reach:
-        """What the next step concerns, in absolute positions."""
-        prompt, live = self.prompt_length, self.tree.live
+        """What the next step concerns, in absolute positions. With blocks they end where one does: the network has
+        never seen a part of one."""
+        prompt, live, grid = self.prompt_length, self.tree.live, self.geometry
         end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
-        return Reach(prompt + live[0].start, prompt + live[-1].end, end, prompt + self.frontier)
+        return Reach(prompt + live[0].start, prompt + live[-1].end, grid.ceil(end), grid.floor(prompt + self.frontier))
 
     def drafts_end(self) -> int:
         """The end of the look-ahead behind all lanes, a canvas position."""
@@ -175,20 +183,12 @@ class Sequence:
         end = len(self.canvas) if lookahead is None else min(last + lookahead, self.tree.limit)
         return max(last, min(end, self.foreseen_end + 1))
 
-    def common_pages(self, page_size: int) -> int:
-        """Pages of its prompt that others of its family may have too: whole ones, if nothing computes them again, as
-        the first position of the canvas does with the one that predicts it."""
-        decoder = self.request.decoder
-        if self.request.family is None or decoder.branches or decoder.adaptive or not self.cache.keeps_prompt:
-            return 0
-        return (self.prompt_length - self.geometry.shift) // page_size
-
-    def window(self, reach: Reach, page_size: int) -> Window:
+    def window(self, reach: Reach) -> Window:
         """What the next step computes: in the first, what of the prompt nobody else has."""
         window = self.cache.window(reach)
-        if self.shared is None or self.steps or self.shared.leads(self.id):
+        if self.lease is None or self.steps:
             return window
-        return window._replace(start=len(self.shared.pages) * page_size)
+        return window._replace(start=max(window.start, self.lease.begin()))
 
     def view(self) -> View:
         """What the digest reads of it."""
@@ -247,8 +247,7 @@ class Sequence:
         frontier, known = work.reach.frontier, self.layout.known
         reach = work.reach._replace(frontier=min(frontier, known))
         self.cache.computed(window, reach, progress._replace(frontier=min(progress.frontier, known)))
-        if self.shared is not None:
-            self.shared.known = True
+        lend(self, work)
         self.refreshes += window.refresh
         self.reused_refreshes += window.refresh and window.drives
         self.computed_tokens += work.tokens

@@ -15,11 +15,12 @@ from .caches import Progress
 from .contract import Ints, Placement, Row, StepPlan, StepResult
 from .digest import lane_facts
 from .ends import first_ends
-from .families import Families
 from .frames import Frame
 from .geometry import PLAIN, Geometry
 from .knobs import KnobError
+from .lending import may_begin, names_of
 from .pages import Limits, Pool
+from .prefixes import Prefixes
 from .request import Outcome, Request, Sequence, State, Work
 from .rows import Holding
 from .vocabulary import END, Vocabulary
@@ -51,18 +52,17 @@ class Scheduler:
         halving: Halving | None = None,
         geometry: Geometry = PLAIN,
     ) -> None:
-        """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight; `geometry` is
-        the network's."""
-        self.limits = limits
+        """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight. Raises
+        `ValueError` for limits that do not suit the network's `geometry`."""
+        self.limits = limits.checked(geometry)
         self.budget = budget
         self.halving = halving
         self.slots = Pool(limits.slots)
         self.pages = Pool(limits.pages)
-        self._families = Families(self.pages)
+        self._prefixes = Prefixes(self.pages, limits.page_size, limits.prefix_sharing)
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}
-        self._vocabulary = vocabulary
-        self._geometry = geometry
+        self._vocabulary, self.geometry = vocabulary, geometry
         self._flights: deque[list[Work]] = deque()  # the works of each step in flight
         self._step = 0
 
@@ -70,16 +70,26 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    @property
+    def pages_kept(self) -> int:
+        """Pages that no request reads, kept for one that begins with their tokens."""
+        return self._prefixes.idle
+
+    @property
+    def pages_used(self) -> int:
+        return self.pages.held - self.pages_kept
+
     def add(self, request: Request) -> Sequence:
         """Queue a request. Raises `QueueFull`, `KnobError` and `ValueError` if it can never fit."""
         if request.length > self.limits.max_model_len:
             raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
-        if len(request.prompt) < self._geometry.shift:
+        if len(request.prompt) < self.geometry.shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
-        sequence = Sequence.of(request, self._vocabulary, self._geometry)
+        sequence = Sequence.of(request, self._vocabulary, self.geometry)
         if request.decoder.adaptive and self.budget is None:
             raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
         self._check_isolated(request)
+        sequence.names = names_of(sequence, self._prefixes)
         self.waiting.append(sequence)
         if len(self.waiting) > self.limits.max_queue:
             self._admit()  # for whom there are slots and pages does not wait for the next plan to have them
@@ -111,8 +121,8 @@ class Scheduler:
         flight: list[Work] = []
         room, share = self.limits.step_tokens, self._share(works)
         for work in works:
-            sequence, shared = work.sequence, work.sequence.shared
-            if share > 0 and work.tokens <= room and (shared is None or shared.there(sequence.id, flight)):
+            sequence = work.sequence
+            if share > 0 and work.tokens <= room and may_begin(sequence, flight):
                 room -= work.tokens
                 share -= work.tokens
                 rows += work.rows
@@ -162,7 +172,8 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises `RuntimeError` if slots or pages leaked, or a state contradicts where a request is kept."""
         self.slots.check([slot for s in self.running.values() for slot in s.held.slots])
-        self.pages.check([page for s in self.running.values() for page in s.held.pages] + self._families.pages)
+        own = [page for s in self.running.values() for page in s.held.pages]
+        self.pages.check(own + self._prefixes.check(s.lease for s in self.running.values() if s.lease is not None))
         if any(s.state is not State.WAITING for s in self.waiting):
             raise RuntimeError("a request in the queue is not waiting")
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
@@ -171,16 +182,14 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
-            common = sequence.common_pages(self.limits.page_size)
             slots, pages = self._needs(sequence.request)
-            found = self._families.found(sequence.request.family, common)
-            if slots > self.slots.free or pages - found > self.pages.free:
+            if slots > self.slots.free or not self._prefixes.fits(sequence.names, pages):
                 break  # first come, first served: nobody overtakes
             self.waiting.popleft()
             if self.budget is not None and sequence.request.decoder.adaptive:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
-            sequence.shared = self._families.join(sequence.request.family, common) if common else None
-            sequence.hold(Holding(self.slots.take(slots), self.pages.take(pages - common)), self.limits.page_size)
+            lease, own = self._prefixes.take(sequence.names, pages, sequence.id)
+            sequence.hold(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
             sequence.served_at = self._step
             sequence.move(State.RUNNING)
             self.running[sequence.id] = sequence
@@ -204,7 +213,7 @@ class Scheduler:
 
     def _branch_tokens(self, request: Request) -> int:
         """Positions of an isolated lane's row, at most: it begins with a page."""
-        return request.decoder.branch_row + self.limits.page_size - 1 + self._geometry.shift
+        return request.decoder.branch_row + self.limits.page_size - 1 + self.geometry.shift
 
     def _check_isolated(self, request: Request) -> None:
         """Raises `KnobError` if isolated siblings can never all be held, or never be in one step."""
@@ -234,7 +243,7 @@ class Scheduler:
 
     def _work(self, sequence: Sequence) -> Work:
         reach = sequence.reach()
-        window = sequence.window(reach, self.limits.page_size)
+        window = sequence.window(reach)
         open_ = sequence.tree.masks(0, sequence.tree.limit) if sequence.request.decoder.adaptive else 0
         return Work(sequence, window, reach, sequence.layout.rows(sequence, window), open_)
 
@@ -284,7 +293,8 @@ class Scheduler:
             del self.running[sequence.id]
             self.slots.give(sequence.held.slots)
             self.pages.give(sequence.held.pages)
-            self._families.leave(sequence.shared, sequence.id)
+            if sequence.lease is not None:
+                sequence.lease.end()
         sequence.move(State.FINISHED)
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 import numpy as np
 
 from .contract import Ints
+from .geometry import Geometry
 
 
 class Role(Enum):
@@ -36,10 +37,13 @@ class Lane:
 @dataclass(slots=True)
 class LaneTree:
     """Live lanes, left to right, never overlapping. Only the rightmost one can be a generate lane, so depth-first
-    order of the tree is canvas order. Positions before, between and behind lanes are committed or out of reach."""
+    order of the tree is canvas order. Positions before, between and behind lanes are committed or out of reach.
+    `origin` is the canvas's first position, absolute: generate lanes end at the borders of the network's blocks."""
 
     canvas: Ints
     mask_id: int
+    origin: int = 0
+    geometry: Geometry = field(default_factory=Geometry)
     block_length: int = 0  # of the generate lanes to come
     limit: int = field(init=False)  # canvas positions from here on are out of reach: the canvas, or the answer, ends
     live: list[Lane] = field(default_factory=list)
@@ -62,10 +66,15 @@ class LaneTree:
         if not open_.any():
             return
         start += int(open_.argmax())
-        end = min(start + self.block_length, self.limit)
+        end = min(self._block_end(start), self.limit)
         origin = None if parent is None else parent.id
         self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end)))
         self.born += 1
+
+    def _block_end(self, start: int) -> int:
+        """The end of a block from `start`: the last border of the network's that it reaches, or else the next one."""
+        grid, first = self.geometry, self.origin + start
+        return max(grid.floor(first + self.block_length), grid.ceil(first + 1)) - self.origin
 
     def cut(self, lane: Lane, end: int) -> None:
         lane.end = end

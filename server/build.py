@@ -17,7 +17,7 @@ from ..models.memory import Footprint, Memory
 from ..models.registry import Hardware, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, Halving, StepCost
-from ..scheduler.decoders import METHODS, RULES
+from ..scheduler.decoders import METHODS, defaults_of
 from ..scheduler.geometry import Geometry
 from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
@@ -30,6 +30,8 @@ from .metrics import Metrics
 from .settings import Settings
 from .text import Text
 
+PAGE_SIZE = 64  # fast on a GPU
+FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
 MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
 
 
@@ -42,6 +44,7 @@ class Parts:
     metrics: Metrics
     limits: Limits
     footprint: Footprint
+    geometry: Geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,16 @@ def build_parts(settings: Settings) -> Parts:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(METHODS)}")
     checkpoint = open_checkpoint(settings.model)
     config, text = checkpoint.config, checkpoint.text
-    limits = _limits(settings, config)
+    geometry = Geometry(config.shift, config.block)
+    limits = _limits(settings, config, geometry)
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than anyone may ask for
     memory = Memory(
         slots=settings.max_num_seqs,
-        page_size=settings.page_size,
+        page_size=limits.page_size,
         step_tokens=settings.max_step_tokens,
         cache_tokens=settings.kv_cache_tokens,
         share=settings.gpu_memory_utilization,
+        keeps_pages=limits.prefix_sharing,
     )
     hardware = Hardware(
         settings.device, settings.dtype, settings.threads, settings.quantization, settings.deterministic
@@ -83,12 +88,11 @@ def build_parts(settings: Settings) -> Parts:
     vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
     warn_of_missing_boundaries(vocabulary)
     cost = StepCost(sizes, seconds)
-    halving, geometry = Halving(cost) if runner.on_gpu else None, Geometry(config.shift, config.block)
-    scheduler = Scheduler(limits, vocabulary, Budget(cost), halving, geometry)
+    scheduler = Scheduler(limits, vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, geometry)
     metrics = Metrics(pages_total=limits.pages)
     device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
     engine = Engine(scheduler, device, text, metrics, settings.decoder)
-    return Parts(engine, text, metrics, limits, loaded.footprint)
+    return Parts(engine, text, metrics, limits, loaded.footprint, geometry)
 
 
 def build_service(settings: Settings) -> Service:
@@ -96,7 +100,7 @@ def build_service(settings: Settings) -> Service:
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,
-        decoders={name: {**dict.fromkeys(RULES), **method.defaults} for name, method in METHODS.items()},
+        decoders={name: defaults_of(name, parts.geometry) for name in METHODS},
         default_decoder=settings.decoder,
     )
 
@@ -122,12 +126,12 @@ def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
         )
 
 
-def _limits(settings: Settings, config: ModelConfig) -> Limits:
+def _limits(settings: Settings, config: ModelConfig, geometry: Geometry) -> Limits:
     """With as many pages as were asked for, or as one request needs: how many there are is known once the weights are
     loaded, and what does not go together before. Raises `ValueError`."""
     length = settings.max_model_len
     if length is None:
-        length = min(config.max_model_len, settings.max_step_tokens)
+        length = geometry.floor(min(config.max_model_len, settings.max_step_tokens))
         if length < config.max_model_len:
             logging.getLogger(__name__).info(
                 "the context is %d of the model's %d positions, which is what --max-step-tokens computes at once",
@@ -136,11 +140,18 @@ def _limits(settings: Settings, config: ModelConfig) -> Limits:
             )
     if length > config.max_model_len:
         raise ValueError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
+    page_size = settings.page_size or _page_size(geometry)
+    sharing = bool(geometry.block) if settings.prefix_sharing is None else settings.prefix_sharing
     return Limits(
         slots=settings.max_num_seqs,
-        pages=-(-(settings.kv_cache_tokens or length) // settings.page_size),
-        page_size=settings.page_size,
+        pages=-(-(settings.kv_cache_tokens or length) // page_size),
+        page_size=page_size,
         step_tokens=settings.max_step_tokens,
         max_model_len=length,
         max_queue=settings.max_queue,
-    )
+        prefix_sharing=sharing,
+    ).checked(geometry)
+
+
+def _page_size(geometry: Geometry) -> int:
+    return geometry.block * -(-FINEST_PAGE // geometry.block) if geometry.block else PAGE_SIZE

@@ -37,10 +37,15 @@ class UsageDetails(Shape):
     refreshes: int
 
 
+class PromptDetails(Shape):
+    cached_tokens: int
+
+
 class Usage(Shape):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails
     completion_tokens_details: UsageDetails
 
 

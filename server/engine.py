@@ -80,7 +80,9 @@ class Engine:
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:
-            sequence = self._scheduler.add(request_of(next(self._ids), prompt, options, self._decoder))
+            sequence = self._scheduler.add(
+                request_of(next(self._ids), prompt, options, self._decoder, self._scheduler.geometry)
+            )
         except KnobError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
@@ -166,7 +168,8 @@ class Engine:
 
     def _observe_load(self) -> None:
         scheduler = self._scheduler
-        self._metrics.observe_load(len(scheduler.waiting), len(scheduler.running), scheduler.pages.held)
+        pages = scheduler.pages_used, scheduler.pages_kept
+        self._metrics.observe_load(len(scheduler.waiting), len(scheduler.running), *pages)
 
     def _observe(self, plan: StepPlan, committed: int, device_s: float, host_s: float) -> None:
         scheduler = self._scheduler
@@ -183,7 +186,8 @@ class Engine:
                 running=len(scheduler.running),
                 refine_lanes=refining,
                 generate_lanes=len(lanes) - refining,
-                pages_used=scheduler.pages.held,
+                pages_used=scheduler.pages_used,
+                pages_kept=scheduler.pages_kept,
             )
         )
 
@@ -267,6 +271,8 @@ class EngineAnswer:
             cancelled_lanes=tree.cancelled,
             refreshes=sequence.refreshes,
             reused_refreshes=sequence.reused_refreshes,
+            prompt_tokens=sequence.prompt_length if sequence.steps else 0,
+            cached_tokens=sequence.cached_tokens,
         )
 
     def _usage(self) -> Usage:
@@ -278,4 +284,5 @@ class EngineAnswer:
             lanes=tree.born,
             forks=tree.forks,
             refreshes=sequence.refreshes,
+            cached_tokens=sequence.cached_tokens,
         )

@@ -61,11 +61,13 @@ class StepReport:
     refine_lanes: int = 0
     generate_lanes: int = 0
     pages_used: int = 0
+    pages_kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReport:
-    """One request at its end; times since its arrival."""
+    """One request at its end; times since its arrival. Of the `prompt_tokens` of one that has run, others had computed
+    `cached_tokens`."""
 
     seconds: float
     first_text_s: float | None = None
@@ -75,6 +77,8 @@ class RequestReport:
     cancelled_lanes: int = 0
     refreshes: int = 0
     reused_refreshes: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class Metrics:
@@ -101,9 +105,12 @@ class Metrics:
         self._cancelled = counter("cancelled_lanes", "Lanes cancelled behind an end or a stop string")
         self._refreshes = counter("refreshes", "Rows that computed cached positions anew")
         self._reused = counter("reused_refreshes", "Refreshes whose logits drove their step, at no extra call")
+        self._prompts = counter("prefix_cache_query_tokens", "Prompt tokens of answers that ran")
+        self._cached = counter("prefix_cache_hit_tokens", "Those whose keys and values were there already")
         self._queued = gauge("queue_depth", "Requests that wait")
         self._running = gauge("running_requests", "Requests that run")
         self._pages_used = gauge("kv_pages_used", "Pages of keys and values in use")
+        self._pages_kept = gauge("kv_pages_kept", "Pages in no use, kept for prompts that begin with their tokens")
         gauge("kv_pages", "Pages of keys and values in all").set(pages_total)
         self._row_tokens = histogram("step_row_tokens", "Positions of one model call", ROW_TOKENS)
         self._budget_share = histogram("step_budget_share", "Positions of a call over its budget", SHARES)
@@ -134,13 +141,14 @@ class Metrics:
             self._budget_share.observe(step.row_tokens / step.budget_tokens)
         self._host_s.observe(step.host_s)
         self._device_s.observe(step.device_s)
-        self.observe_load(step.queued, step.running, step.pages_used)
+        self.observe_load(step.queued, step.running, step.pages_used, step.pages_kept)
 
-    def observe_load(self, queued: int, running: int, pages_used: int) -> None:
+    def observe_load(self, queued: int, running: int, pages_used: int, pages_kept: int = 0) -> None:
         """For changes between steps: a request that arrives, or leaves."""
         self._queued.set(queued)
         self._running.set(running)
         self._pages_used.set(pages_used)
+        self._pages_kept.set(pages_kept)
 
     def step_failed(self) -> None:
         self._step_failures.inc()
@@ -155,16 +163,18 @@ class Metrics:
             self._first_token.observe(report.first_text_s)
             if report.tokens > 1:
                 self._per_token.observe((report.seconds - report.first_text_s) / (report.tokens - 1))
-        self._count_lanes(report)
+        self._count_work(report)
 
     def request_aborted(self, state: str, report: RequestReport) -> None:
         """The client left; `state` is where its request was: waiting, running and so on."""
         self._requests.labels("aborted").inc()
         self._aborts.labels(state).inc()
-        self._count_lanes(report)
+        self._count_work(report)
 
-    def _count_lanes(self, report: RequestReport) -> None:
+    def _count_work(self, report: RequestReport) -> None:
         self._forks.inc(report.forks)
         self._cancelled.inc(report.cancelled_lanes)
         self._refreshes.inc(report.refreshes)
         self._reused.inc(report.reused_refreshes)
+        self._prompts.inc(report.prompt_tokens)
+        self._cached.inc(report.cached_tokens)

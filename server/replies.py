@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -173,14 +173,17 @@ def usage_chunk(reply: Reply, usage: Json) -> Json:
     return {**reply.delta(0, ""), "choices": [], "usage": usage}
 
 
-def usage_json(prompt_tokens: int, usages: Sequence[Usage]) -> Json:
-    """A prompt counts once, however many choices it has; answers and what they cost add up, those of `best_of` that
-    were not chosen, too."""
-    usage = asdict(Usage.total(usages))
-    completion_tokens = usage.pop("completion_tokens")
+def usage_json(prompt_tokens: int, usages: Mapping[int, Usage], choices: int) -> Json:
+    """Of answers by their number, so many `choices` for each prompt. A prompt counts once, with what its first choice
+    found computed; answers and what they cost add up, those of `best_of` that were not chosen, too."""
+    cost = asdict(Usage.total(usages.values()))
+    completion_tokens = cost.pop("completion_tokens")
+    del cost["cached_tokens"]
+    cached_tokens = sum(usage.cached_tokens for number, usage in usages.items() if number % choices == 0)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "completion_tokens_details": usage,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "completion_tokens_details": cost,
     }

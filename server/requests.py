@@ -8,18 +8,19 @@ import numpy as np
 
 from ..scheduler.contract import Sampling
 from ..scheduler.decoders import resolve
+from ..scheduler.geometry import Geometry
 from ..scheduler.request import Request
 from .streams import AnswerOptions
 
 
-def request_of(number: int, prompt: Sequence[int], options: AnswerOptions, decoder: str) -> Request:
-    """`decoder` is for options that name none. Raises `KnobError`."""
+def request_of(number: int, prompt: Sequence[int], options: AnswerOptions, decoder: str, geometry: Geometry) -> Request:
+    """`decoder` is for options that name none, `geometry` the network's. Raises `KnobError`."""
     name = decoder if options.decoder is None else options.decoder
     return Request(
         id=number,
         prompt=np.array(prompt, np.int32),
         max_tokens=options.max_tokens,
-        decoder=resolve(name, options.knobs, options.max_tokens),
+        decoder=resolve(name, options.knobs, options.max_tokens, geometry),
         sampling=Sampling(options.temperature, options.top_p, options.seed, options.top_k, options.min_p),
         watched=options.watch,
         preferences=options.preferences,
@@ -27,4 +28,5 @@ def request_of(number: int, prompt: Sequence[int], options: AnswerOptions, decod
         family=options.family,
         constraint=None if options.constraint is None else options.constraint(),
         suffix=np.array(options.suffix, np.int32),
+        salt=options.salt,
     )

@@ -182,7 +182,8 @@ async def _respond(
         for start in range(0, len(finished), body.choices)
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
-    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, [choice.usage for choice in finished])))
+    usages = {number: choice.usage for number, choice in enumerate(finished)}
+    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
 
 
 def _best(choices: list[Finished], kept: int) -> list[Finished]:
@@ -214,7 +215,7 @@ async def _events(
     ends: dict[int, Finish] = {}
 
     def chunk(payload: dict[str, Any]) -> bytes:
-        so_far = {"usage": usage_json(prompt_tokens, list(usages.values()))} if body.include_usage_so_far else {}
+        so_far = {"usage": usage_json(prompt_tokens, usages, body.choices)} if body.include_usage_so_far else {}
         return event({**payload, **so_far})
 
     try:
@@ -236,7 +237,7 @@ async def _events(
                     yield chunk(reply.closing(index, delta.finish))
         _check_complete(answers, ends)
         if body.include_usage:
-            yield event(usage_chunk(reply, usage_json(prompt_tokens, list(usages.values()))))
+            yield event(usage_chunk(reply, usage_json(prompt_tokens, usages, body.choices)))
         yield DONE
     except Exception as error:
         # The status has been sent: what is left is to say so in the stream, and to end it without DONE.

@@ -80,11 +80,11 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     # These three ask nothing of the server.
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
-
     decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *METHODS]})] = None
 
     @classmethod
@@ -181,6 +181,7 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
             ranks=self.ranks,
             family=family,
             suffix=suffix,
+            salt=self.cache_salt or "",
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
             watch=self.include_lanes,

@@ -34,8 +34,8 @@ def _number(default: int | float | None, text: str, low: float, high: float = 2*
     return dataclasses.field(default=default, metadata={"help": text, "low": low, "high": high, "type": kind})
 
 
-def _switch(text: str) -> Any:
-    return dataclasses.field(default=False, metadata={"help": text, "choices": tuple(SWITCH), "type": bool})
+def _switch(text: str, default: bool | None = False) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, "choices": tuple(SWITCH), "type": bool})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,17 @@ class Settings:
         1,
     )
     gpu_memory_utilization: float = _number(0.9, "share of a GPU's memory that may be in use", 0.01, 1)
-    page_size: int = _number(64, "positions in a page of keys and values; on a GPU a power of two from 16", 1, 1024)
+    page_size: int | None = _number(
+        None,
+        "positions in a page of keys and values; on a GPU a power of two from 16; default: 64, or the fewest whole"
+        " blocks of a block-causal model that make 16",
+        1,
+        1024,
+    )
+    prefix_sharing: bool | None = _switch(
+        "keep keys and values of finished blocks for prompts that begin alike; default: with a block-causal model",
+        None,
+    )
     decoder: str = _word("asynclane", "decoding method of requests that name none")
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
     max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)

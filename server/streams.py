@@ -27,7 +27,8 @@ class AnswerOptions:
     `decoder` None is the server's default; `knobs` override the decoder's defaults by name. With `watch`, every step
     tells what it did to the lanes; the text is the same. `ranks` asks for scores, with so many likeliest tokens each.
     Answers of a `family` differ in their seed alone. `constraint` makes one that the text is held to. With token ids of
-    a `suffix` the answer fills what lies between prompt and suffix, `max_tokens` positions.
+    a `suffix` the answer fills what lies between prompt and suffix, `max_tokens` positions. Only answers of the same
+    `salt` share keys and values of prompts.
     """
 
     max_tokens: int
@@ -43,6 +44,7 @@ class AnswerOptions:
     family: str | None = None
     constraint: Callable[[], Constraint] | None = None
     suffix: tuple[int, ...] = ()
+    salt: str = ""
     decoder: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict)
     watch: bool = False
@@ -51,7 +53,7 @@ class AnswerOptions:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Answer tokens (end token not counted) and what they cost: model calls, positions computed, lanes, forks and
-    refreshes of this request."""
+    refreshes of this request. `cached_tokens` of its prompt had been computed for others."""
 
     completion_tokens: int = 0
     forwards: int = 0
@@ -59,6 +61,7 @@ class Usage:
     lanes: int = 0
     forks: int = 0
     refreshes: int = 0
+    cached_tokens: int = 0
 
     @classmethod
     def total(cls, usages: Iterable[Usage]) -> Usage:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,14 @@ from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 
 MODEL = EMBEDDED / "tiny-llada"
+BLOCKS_MODEL = EMBEDDED / "tiny-sdar"
 LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
 
 
-def embedded_runner(dtype: str = "float32", device: str = "cpu", **numerics: Any) -> Runner:
+def embedded_runner(dtype: str = "float32", device: str = "cpu", model: Path = MODEL, **numerics: Any) -> Runner:
     memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
     hardware = Hardware(device, dtype, **numerics)
-    return load_runner(MODEL, read_config(MODEL), memory, hardware, Text(MODEL).end_ids).runner
+    return load_runner(model, read_config(model), memory, hardware, Text(model).end_ids).runner
 
 
 def embedded_vocabulary() -> Vocabulary:
@@ -55,6 +57,7 @@ class Ask:
     family: str | None = None
     constraint: Constraint | None = None
     suffix: Many[int] = ()
+    salt: str = ""
 
 
 def run(
@@ -66,27 +69,32 @@ def run(
     geometry: Geometry = PLAIN,
 ) -> list[Sequence]:
     """All of `asks` at once, to their ends; with `halving`, two steps in flight."""
-    scheduler = Scheduler(limits, vocabulary, halving=halving, geometry=geometry)
+    return serve(Scheduler(limits, vocabulary, halving=halving, geometry=geometry), runner, asks)
+
+
+def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 0) -> list[Sequence]:
+    """As `run`, numbered from `first`, by a scheduler that may have served others before."""
     sequences = [
         scheduler.add(
             Request(
                 id=number,
                 prompt=np.array(ask.prompt, np.int32),
                 max_tokens=ask.max_tokens,
-                decoder=resolve(ask.decoder, ask.knobs, ask.max_tokens),
+                decoder=resolve(ask.decoder, ask.knobs, ask.max_tokens, scheduler.geometry),
                 sampling=ask.sampling,
                 preferences=ask.preferences,
                 ranks=ask.ranks,
                 family=ask.family,
                 constraint=ask.constraint,
                 suffix=np.array(ask.suffix, np.int32),
+                salt=ask.salt,
             )
         )
-        for number, ask in enumerate(asks)
+        for number, ask in enumerate(asks, first)
     ]
     flights: deque[StepPlan] = deque()
     while True:
-        while len(flights) < (1 if halving is None else 2) and (plan := scheduler.plan()) is not None:
+        while len(flights) < (1 if scheduler.halving is None else 2) and (plan := scheduler.plan()) is not None:
             flights.append(plan)
         if not flights:
             break

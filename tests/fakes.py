@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from asynclane.scheduler.contract import Span, StepPlan, StepResult
+from asynclane.scheduler.contract import Row, Span, StepPlan, StepResult
 from asynclane.scheduler.vocabulary import Vocabulary
 
 MASK, END, INSTEAD = 0, 1, 6
@@ -35,12 +35,15 @@ class ScriptedExecutor:
         self.canvases: dict[int, np.ndarray] = {}
         self.plans: list[StepPlan] = []
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        self.plans.append(plan)
+    def place(self, plan: StepPlan) -> None:
         for placement in plan.placements:
             canvas = np.full(self.length, self.mask, np.int32)
             canvas[: len(placement.prompt)] = placement.prompt
             self.canvases[placement.slot] = canvas
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        self.place(plan)
         slots = [row.slot for row in plan.rows]
         assert len(slots) == len(set(slots)), "two rows of one slot"
         tokens: list[np.ndarray] = []
@@ -71,12 +74,50 @@ class ScriptedExecutor:
                 held[at] = token
 
 
+class BlockCausalExecutor(ScriptedExecutor):
+    """Keeps on its pages what a block-causal network's keys depend on, and complains when a row sees keys that are not
+    those of the tokens before it as they are now."""
+
+    def __init__(self, propose: Callable[[int, int], tuple[int, float]], block: int, page_size: int) -> None:
+        super().__init__(propose)
+        self._block = block
+        self._page_size = page_size
+        self._tables: dict[int, tuple[int, ...]] = {}
+        self._keys: dict[tuple[int, int], int] = {}  # by page and offset within it
+
+    def place(self, plan: StepPlan) -> None:
+        super().place(plan)
+        self._tables.update((placement.slot, placement.pages) for placement in plan.placements)
+        for row in plan.rows:  # all keys of a step are written before any are seen
+            for start, place, content in self._contents(row):
+                if start >= row.start:
+                    self._keys[place] = content
+        for row in plan.rows:
+            assert row.start % self._block == row.end % self._block == 0, "part of a block"
+            assert row.visible == row.end
+            for start, place, content in self._contents(row):
+                assert self._keys[place] == content, (row.slot, start, "stale keys")
+
+    def _contents(self, row: Row) -> Iterator[tuple[int, tuple[int, int], int]]:
+        """Of each block before the row's end: where it starts, where its keys are, and what they depend on."""
+        content = 0
+        for start in range(0, row.end, self._block):
+            tokens = self.canvases[row.slot][start : start + self._block]
+            content = hash((content, tuple(tokens.tolist())))
+            page = self._tables[row.slot][start // self._page_size]
+            yield start, (page, start % self._page_size), content
+
+
 def random_executor(seed: int, end_share: float = 0.02, shift: int = 0) -> ScriptedExecutor:
     """Proposes random tokens with random confidence, now and then an end token."""
+    return ScriptedExecutor(random_proposals(seed, end_share), shift=shift)
+
+
+def random_proposals(seed: int, end_share: float = 0.02) -> Callable[[int, int], tuple[int, float]]:
     rng = random.Random(seed)
 
     def propose(slot: int, position: int) -> tuple[int, float]:
         token = END if rng.random() < end_share else rng.randrange(2, len(PIECES))
         return token, rng.random()
 
-    return ScriptedExecutor(propose, shift=shift)
+    return propose

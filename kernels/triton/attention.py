@@ -31,15 +31,15 @@ def paged_attention(
     page_table: Tensor,
     row_starts: Tensor,
     visible: Tensor,
-    block_size: Tensor | None = None,
+    block: int = 0,
     positions: Tensor | None = None,
     plan: AttentionPlan | None = None,
 ) -> Tensor:
     """Attention without a causal mask, each row to the first `visible` keys of its request: [T, H * D].
 
     queries [T, H, D] fp16, bf16 or float32; keys, values [pages, page_size, G, D]; page_table [R, pages per request]
-    int32; row_starts [R + 1] int32; visible [R] int32; block_size [R] int32 (0: off) with positions [T] int64: a query
-    at p sees only keys below `(p // block + 1) * block`. D and the page size are powers of two from 16.
+    int32; row_starts [R + 1] int32; visible [R] int32. block > 0 with positions [T] int64: a query at p sees only keys
+    below `(p // block + 1) * block`. D and the page size are powers of two from 16.
 
     In a CUDA graph give a `plan`: every number of a row is read on the device, and only the plan's capacity, config
     and workspace are fixed. Rows behind the last real one are empty (`row_starts` repeats its end). Tokens that
@@ -48,10 +48,9 @@ def paged_attention(
     _require(queries, keys, values, page_table, row_starts, visible)
     tokens, heads, head_dim = queries.shape
     rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
-    if block_size is not None:
+    if block:
         if positions is None:
-            raise ValueError("block_size needs positions")
-        expect("block_size", block_size, (rows,), (torch.int32,))
+            raise ValueError("block needs positions")
         expect("positions", positions, (tokens,), (torch.int64,))
     out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
     if plan is None:
@@ -75,8 +74,7 @@ def paged_attention(
         page_table,
         row_starts,
         visible,
-        visible if block_size is None else block_size,
-        row_starts if positions is None else positions,
+        positions if block else row_starts,  # without blocks nobody reads them
         plan.tiles,
         out,
         partial,
@@ -90,7 +88,7 @@ def paged_attention(
         BLOCK_M=config.block_m,
         BLOCK_N=block_n,
         SPLITS=config.splits,
-        BLOCK_CAUSAL=block_size is not None,
+        BLOCK=block,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
         num_warps=config.warps,
         num_stages=config.stages,
@@ -135,7 +133,6 @@ def _attend(
     table_ptr,
     starts_ptr,
     visible_ptr,
-    block_size_ptr,
     positions_ptr,
     tiles_ptr,
     out_ptr,
@@ -150,7 +147,7 @@ def _attend(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
-    BLOCK_CAUSAL: tl.constexpr,
+    BLOCK: tl.constexpr,  # 0: every query sees all
     PRECISION: tl.constexpr,
 ):
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -169,13 +166,11 @@ def _attend(
     seen = tl.load(visible_ptr + row)
     limit = tl.where(valid, seen, 0)
     whole = seen  # keys that all queries of the tile see
-    if BLOCK_CAUSAL:
-        size = tl.load(block_size_ptr + row)
+    if BLOCK > 0:
         position = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
-        if size > 0:
-            limit = tl.where(valid, tl.minimum((position // size + 1) * size, seen), 0)
-            whole = tl.min(tl.where(valid, limit, seen), axis=0)
-            seen = tl.max(limit, axis=0)
+        limit = tl.where(valid, tl.minimum((position // BLOCK + 1) * BLOCK, seen), 0)
+        whole = tl.min(tl.where(valid, limit, seen), axis=0)
+        seen = tl.max(limit, axis=0)
     turns = tl.cdiv(seen, BLOCK_N)
     share = tl.cdiv(turns, SPLITS)
     begin = tl.minimum(split * share, turns)
@@ -191,14 +186,14 @@ def _attend(
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N, False,
-            BLOCK_CAUSAL, PRECISION,
+            BLOCK > 0, PRECISION,
         )  # fmt: skip
         page = following
     for turn in range(unmasked, stop):
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N, True,
-            BLOCK_CAUSAL, PRECISION,
+            BLOCK > 0, PRECISION,
         )  # fmt: skip
 
     if SPLITS == 1:

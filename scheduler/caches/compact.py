@@ -30,18 +30,17 @@ class Compact:
     reuse: bool = True
     settle: bool = True
     _events: int = 0
-    _settled: int = 0
+    _settled: int | None = None  # nothing has been computed
 
     @property
     def keeps_prompt(self) -> bool:
         return not self.refresh_every
 
     def window(self, reach: Reach) -> Window:
-        first = not self._settled
         due = 0 < self.refresh_every <= self._events
-        full = first or due
-        start = 0 if full else self._settled
-        return Window(start, reach.end, reach.end, refresh=due and not first, drives=self.reuse or not full)
+        if self._settled is None or due:
+            return Window(0, reach.end, reach.end, refresh=self._settled is not None, drives=self.reuse)
+        return Window(self._settled, reach.end, reach.end)
 
     def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
         if window.refresh:

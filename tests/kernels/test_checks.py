@@ -31,7 +31,7 @@ def floats(*shape: int) -> Tensor:
 
 def attention_arguments() -> dict[str, Any]:
     case = attention_case([(3, 20), (2, 9)], 2, 2, 16, 16, device=DEVICE)
-    return {**case, "block_size": torch.zeros(2, dtype=torch.int32, device=DEVICE)}
+    return {**case, "block": 8}
 
 
 def commit_arguments() -> dict[str, Any]:

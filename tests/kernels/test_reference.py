@@ -283,3 +283,39 @@ def test_what_is_not_open_never_commits_however_low_confidence_is() -> None:
         torch.tensor([False]),
     )
     assert got.tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("block", [1, 4, 5, 16, 64])
+def test_within_blocks_a_query_sees_the_keys_before_its_blocks_end(block: int) -> None:
+    torch.manual_seed(6)
+    start, end, dim = 20, 43, 8
+    queries, (k, v) = torch.randn(end - start, 2, dim), torch.randn(2, 48, 1, dim)
+    given = k.view(12, 4, 1, dim), v.view(12, 4, 1, dim), torch.arange(12, dtype=torch.int32)[None]
+    positions, rows = torch.arange(start, end), torch.tensor([0, end - start])
+    got = ops.paged_attention(queries, *given, rows, torch.tensor([end]), block, positions)
+    seen = torch.arange(end) < ((positions // block + 1) * block)[:, None]
+    scores = torch.einsum("qhd,kd->hqk", queries, k[:end, 0]) / dim**0.5
+    weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
+    torch.testing.assert_close(got, torch.einsum("hqk,kd->qhd", weights, v[:end, 0]).flatten(1))
+    with pytest.raises(ValueError, match="block needs positions"):
+        ops.paged_attention(queries, *given, rows, torch.tensor([end]), block)
+
+
+@pytest.mark.parametrize("block", [4, 16, 32])
+def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_behind_it(block: int) -> None:
+    """Keys and values of finished blocks are kept, and shared with other requests, because of it."""
+    generator = torch.Generator().manual_seed(7)
+    length = 96 if block < 32 else 192
+    queries = torch.randn(length, 2, 32, generator=generator)
+    keys, values = (torch.randn(length // 16, 16, 2, 32, generator=generator) for _ in range(2))
+    given = keys, values, torch.arange(len(keys), dtype=torch.int32)[None]
+    positions = torch.arange(length)
+
+    def attention(start: int, end: int) -> Tensor:
+        bounds, seen = torch.tensor([0, end - start]), torch.tensor([end], dtype=torch.int32)
+        return ops.paged_attention(queries[start:end], *given, bounds, seen, block, positions[start:end])
+
+    whole = attention(0, length)
+    for start in range(0, length, block):
+        for end in range(start + block, length + 1, block):
+            assert torch.equal(whole[start:end], attention(start, end))

@@ -18,13 +18,13 @@ from asynclane.scheduler.biases import Preferences
 from asynclane.scheduler.budget import Budget, Halving, StepCost
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import Decoder, resolve
-from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.geometry import PLAIN, Geometry
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, Sequence, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
 
-from ..fakes import MASK, random_executor, vocabulary
+from ..fakes import MASK, ScriptedExecutor, random_executor, vocabulary
 
 LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
 COST = StepCost([0, 64], [0.01, 0.02])
@@ -56,11 +56,11 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def decoder_for(name: str, knobs: dict[str, Any], length: int) -> Decoder:
+def decoder_for(name: str, knobs: dict[str, Any], length: int, geometry: Geometry = PLAIN) -> Decoder:
     """A look-ahead that is larger than the canvas would be refused."""
     lookahead = knobs.get("lookahead")
     fitting = {"lookahead": min(lookahead, length)} if isinstance(lookahead, int) else {}
-    return resolve(name, {**knobs, **fitting}, length)
+    return resolve(name, {**knobs, **fitting}, length, geometry)
 
 
 def halving_for(depth: int) -> Halving | None:
@@ -75,6 +75,8 @@ class Schedules(RuleBasedStateMachine):
     """Random arrivals, departures at any moment, steps that fail, and rows larger than what is left of a step."""
 
     depth = 1  # steps in flight
+    limits, decoders = LIMITS, DECODERS
+    geometry, shifts = PLAIN, True
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,20 +88,20 @@ class Schedules(RuleBasedStateMachine):
     @initialize(shift=st.integers(0, 1))
     def begin(self, shift: int) -> None:
         """With a network of either kind."""
-        self.scheduler = scheduler_of(self.depth, shift)
-        self.executor = random_executor(seed=7, shift=shift)
+        self.geometry = replace(self.geometry, shift=shift if self.shifts else 0)
+        halving = halving_for(self.depth)
+        self.scheduler = Scheduler(self.limits, vocabulary(), Budget(COST), halving, self.geometry)
+        self.executor = self.new_executor()
 
-    @rule(
-        prompt=st.integers(1, 60),
-        length=st.integers(1, 68),
-        decoder=st.sampled_from(DECODERS),
-    )
-    def arrive(self, prompt: int, length: int, decoder: tuple[str, dict[str, Any]]) -> None:
+    def new_executor(self) -> ScriptedExecutor:
+        return random_executor(seed=7, shift=self.geometry.shift)
+
+    @rule(prompt=st.integers(1, 60), word=st.integers(6, 7), length=st.integers(1, 68), pick=st.integers(0, 999))
+    def arrive(self, prompt: int, word: int, length: int, pick: int) -> None:
         number = len(self.asked)
-        family = str(number)
-        self._add(
-            Request(number, np.full(prompt, 6, np.int32), length, decoder_for(*decoder, length), family=family, ranks=2)
-        )
+        decoder = decoder_for(*self.decoders[pick % len(self.decoders)], length, self.geometry)
+        tokens = np.full(prompt, word, np.int32)
+        self._add(Request(number, tokens, length, decoder, family=str(number), ranks=2))
 
     @precondition(lambda self: self.asked)
     @rule(pick=st.randoms(use_true_random=False))
@@ -184,7 +186,7 @@ class Schedules(RuleBasedStateMachine):
             self.commit_step()
         assert self.scheduler.idle, "a request starved"
         assert set(self.ended) == set(self.asked)
-        assert self.scheduler.pages.held == self.scheduler.slots.held == 0
+        assert self.scheduler.pages_used == self.scheduler.slots.held == 0
 
 
 Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

@@ -81,17 +81,17 @@ def test_no_choice_writes_a_page_that_others_have_but_the_first_that_computes_it
     asked = [request("asynclane", knobs, prompt, number, family="one") for number in range(3)]
     sequences, executor = run(1, *asked)
     pages = {placement.slot: placement.pages for plan in executor.plans for placement in plan.placements}
-    shared = sequences[0].shared
-    assert shared is not None
-    assert len(shared.pages) == common
+    assert sequences[0].lease is not None
+    shared = sequences[0].lease.numbers
+    assert len(shared) == common
     writes = [
         page
         for plan in executor.plans
         for row in plan.rows
         for page in pages[row.slot][row.start // 8 : -(-row.end // 8)]
-        if page in shared.pages
+        if page in shared
     ]
-    assert sorted(writes) == sorted(shared.pages)
+    assert sorted(writes) == sorted(shared)
 
 
 def test_a_prompt_of_no_token_is_refused_where_the_first_could_not_be_predicted() -> None:

@@ -42,6 +42,7 @@ async def test_a_chat_has_the_shape_that_openai_documents(api: Any) -> None:
             "prompt_tokens": prompt_tokens,
             "completion_tokens": 3,
             "total_tokens": prompt_tokens + 3,
+            "prompt_tokens_details": {"cached_tokens": 16},
             "completion_tokens_details": DETAILS,
         },
     }
@@ -162,6 +163,7 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
             cache="dual",
             lookahead="canvas",
             early_stop=False,
+            cache_salt="s",
             user="me",
             metadata={"a": "b"},
             store=True,
@@ -170,6 +172,7 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
     assert (options.max_tokens, options.temperature, options.top_p) == (9, 0.5, 0.25)
     assert (options.seed, options.stop, options.decoder) == (2**63 - 1, ("a", "b"), "fast-dllm")
     assert (options.top_k, options.min_p, options.stop_ids, options.ranks) == (0, 0.125, {9}, 3)
+    assert options.salt == "s"
     assert options.preferences == Preferences(-1, 0.5, {6: -math.inf, 7: 2}, ignore_end=True)
     assert options.knobs == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
 
@@ -317,3 +320,12 @@ async def test_usage_so_far_is_in_every_chunk_if_asked_for(api: Any) -> None:
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 3, 3, 3]
     assert all(chunk["usage"]["prompt_tokens"] == len(engine.prompts[0]) for chunk in chunks)
     assert chunks[-1]["choices"] == []
+
+
+async def test_what_was_found_computed_of_a_prompt_counts_once_however_many_choices_it_has(api: Any) -> None:
+    body = {"prompt": ["One", "Two"], "n": 3, "seed": 7, "temperature": 0.5}
+    async with api() as client:
+        whole = (await client.complete(**body)).json()
+        *_, last = chunks_of(await client.complete(**body, stream=True, stream_options={"include_usage": True}))
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.cached_tokens}
+    assert last["usage"] == whole["usage"]

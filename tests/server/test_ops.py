@@ -92,6 +92,7 @@ def test_a_step_moves_what_it_reports() -> None:
         refine_lanes=1,
         generate_lanes=2,
         pages_used=40,
+        pages_kept=30,
     )
     metrics.observe_step(step)
     metrics.observe_step(step)
@@ -103,6 +104,7 @@ def test_a_step_moves_what_it_reports() -> None:
     assert value(metrics, "live_lanes", role="refine") == 1
     assert value(metrics, "live_lanes", role="generate") == 2
     assert value(metrics, "kv_pages_used") == 40
+    assert value(metrics, "kv_pages_kept") == 30
     assert value(metrics, "kv_pages") == 100
     assert value(metrics, "step_row_tokens_sum") == 128
     assert value(metrics, "step_budget_share_sum") == 1.0
@@ -113,11 +115,20 @@ def test_a_step_moves_what_it_reports() -> None:
 def test_requests_are_counted_by_how_they_end() -> None:
     metrics = Metrics()
     done = RequestReport(
-        1.2, first_text_s=0.2, tokens=11, forwards=4, forks=1, cancelled_lanes=2, refreshes=1, reused_refreshes=1
+        1.2,
+        first_text_s=0.2,
+        tokens=11,
+        forwards=4,
+        forks=1,
+        cancelled_lanes=2,
+        refreshes=1,
+        reused_refreshes=1,
+        prompt_tokens=70,
+        cached_tokens=48,
     )
     metrics.request_ended("stop", done)
     metrics.request_ended("failed", RequestReport(1.0))
-    metrics.request_aborted("waiting", RequestReport(0.1, forks=1))
+    metrics.request_aborted("waiting", RequestReport(0.1, forks=1, prompt_tokens=5))
     metrics.step_failed()
     assert value(metrics, "requests_total", outcome="stop") == 1
     assert value(metrics, "requests_total", outcome="failed") == 1
@@ -127,6 +138,8 @@ def test_requests_are_counted_by_how_they_end() -> None:
     assert value(metrics, "forks_total") == 2
     assert value(metrics, "cancelled_lanes_total") == 2
     assert value(metrics, "refreshes_total") == value(metrics, "reused_refreshes_total") == 1
+    assert value(metrics, "prefix_cache_query_tokens_total") == 75
+    assert value(metrics, "prefix_cache_hit_tokens_total") == 48
     assert value(metrics, "time_to_first_token_seconds_sum") == 0.2
     assert value(metrics, "time_per_output_token_seconds_sum") == pytest.approx(0.1)
     assert value(metrics, "tokens_per_forward_sum") == 2.75

@@ -1,0 +1,60 @@
+"""What a block-causal network changes of a decoder: some defaults, and what makes no sense where nothing grows stale.
+
+Keys and values of a block are exact once all of its tokens were final when they were computed, since nothing behind it
+is seen. So `prefix` and `compact` are one cache, which never refreshes, and a block by itself is all that a serial
+decoder has to compute. `fast-dllm` is then what SDAR and LLaDA2 publish as their own sampler: blocks in order, and in
+each step every position above the threshold, or else the best one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from .caches import CachePolicy, Compact, NoCache
+from .geometry import Geometry
+from .knobs import AUTO, KnobError, Knobs
+
+EXACT_CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
+    "none": lambda knobs: NoCache(),
+    "prefix": lambda knobs: Compact(refresh_every=0),
+    "compact": lambda knobs: Compact(refresh_every=0, reuse=knobs["reuse"] is True),
+}
+
+
+def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, object]:
+    """A decoder's defaults on a network. With blocks, serial decoders, which do not look ahead, take one at a time and
+    cache it; lanes of others are of whole ones."""
+    if not geometry.block:
+        return defaults
+    serial, fit = "lookahead" not in defaults, dict(defaults)
+    if serial:
+        fit["cache"] = "prefix"
+    if isinstance(length := defaults.get("block_length"), int):
+        fit["block_length"] = geometry.block if serial else geometry.ceil(length)
+    return fit
+
+
+def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
+    """Raises `KnobError` for what a block-causal network cannot do, or never needs."""
+    if not geometry.block:
+        return
+    if knobs.get("cache") == "dual":
+        raise KnobError(
+            "cache",
+            "cache 'dual' shows a block what lies behind it, which this model never sees: use 'prefix', which is exact",
+        )
+    if knobs.get("refresh_every"):
+        raise KnobError(
+            "refresh_every", "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale"
+        )
+    if knobs.get("settle") is False:
+        raise KnobError("settle", "settle must be true: only keys of final tokens stay exact in this model")
+    if knobs.get("siblings") == "isolated":
+        raise KnobError(
+            "siblings", "siblings 'isolated' is for models that see the whole canvas: a lane sees none behind its block"
+        )
+    length = knobs.get("block_length", AUTO)
+    if length != AUTO and knobs.integer("block_length") % geometry.block:
+        raise KnobError(
+            "block_length", f"block_length must be a multiple of this model's block of {geometry.block}, not {length}"
+        )
