@@ -55,13 +55,10 @@ class Scheduler:
         """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight. Raises
         `ValueError` for limits that do not suit the network's `geometry`."""
         self.limits = limits.checked(geometry)
-        self.budget = budget
-        self.halving = halving
-        self.slots = Pool(limits.slots)
-        self.pages = Pool(limits.pages)
+        self.budget, self.halving = budget, halving
+        self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self._prefixes = Prefixes(self.pages, limits.page_size, limits.prefix_sharing)
-        self.waiting: deque[Sequence] = deque()
-        self.running: dict[int, Sequence] = {}
+        self.waiting, self.running = deque[Sequence](), dict[int, Sequence]()
         self._vocabulary, self.geometry = vocabulary, geometry
         self._flights: deque[list[Work]] = deque()  # the works of each step in flight
         self._step = 0

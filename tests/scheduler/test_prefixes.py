@@ -220,7 +220,7 @@ def test_defaults_follow_the_networks_block(block: int) -> None:
         resolve(name, {}, 64, geometry)
     serial, lanes = defaults_of("fast-dllm", geometry), defaults_of("asynclane", geometry)
     assert (serial["block_length"], serial["cache"]) == (block, "prefix")
-    assert lanes["block_length"] == {4: 32, 16: 32, 20: 40, 64: 64}[block]
+    assert (lanes["block_length"], lanes["cache"]) == (block, "compact")
     assert defaults_of("fast-dllm")["cache"] == "dual"
 
 
