@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..scheduler.decoders import resolve
+from ..scheduler.geometry import PLAIN, Geometry
+from ..server.checkpoint import open_checkpoint
 from ..server.knobs import parse_knobs
 from ..server.settings import Settings
 from ..server.streams import AnswerOptions
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from ..server.offline import Offline
 
 DEFAULT_DECODERS = ("llada", "fast-dllm:cache=dual", "asynclane")
+BLOCK_DECODERS = ("llada", "fast-dllm", "asynclane")  # of a block-causal model
 DTYPE = "float32"  # decoders are compared, not number formats
 
 COLUMNS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
@@ -57,12 +60,13 @@ class Choice:
     knobs: Mapping[str, object]
 
 
-def parse_decoder(text: str, max_tokens: int) -> Choice:
-    """`name` or `name:knob=value,knob=value`. Raises `ValueError` that says what is wrong with it."""
+def parse_decoder(text: str, max_tokens: int, geometry: Geometry = PLAIN) -> Choice:
+    """`name` or `name:knob=value,knob=value`, for a network of this geometry. Raises `ValueError` that says what is
+    wrong with it."""
     name, _, rest = text.partition(":")
     try:
         knobs = parse_knobs(rest.split(",") if rest else [])
-        resolve(name, knobs, max_tokens)
+        resolve(name, knobs, max_tokens, geometry)
     except ValueError as error:
         raise ValueError(f"decoder {text!r}: {error}") from error
     return Choice(text, name, knobs)
@@ -102,7 +106,10 @@ def main(
     options = parser.parse_args(argv)
     try:
         asked = problems(options.seed, options.problems)
-        choices = [parse_decoder(text, options.max_tokens) for text in options.decoders or DEFAULT_DECODERS]
+        config = open_checkpoint(options.model).config
+        geometry = Geometry(config.shift, config.block)
+        decoders = options.decoders or (BLOCK_DECODERS if config.block else DEFAULT_DECODERS)
+        choices = [parse_decoder(text, options.max_tokens, geometry) for text in decoders]
         settings = Settings(
             model=options.model,
             dtype=options.dtype,

@@ -72,7 +72,7 @@ def read_config(directory: Path) -> ModelConfig:
         return _checked(READERS[name](name, raw))
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}") from None
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ModelError(f"{path}: {error}") from None
 
 
@@ -95,6 +95,8 @@ def _checked(config: ModelConfig) -> ModelConfig:
         raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
         raise ValueError(f"{config.rotary_dim} of {config.head_dim} numbers of a head cannot be rotated")
+    if config.block > config.max_model_len:
+        raise ValueError(f"blocks of {config.block} positions do not fit a context of {config.max_model_len}")
     return config
 
 
@@ -274,12 +276,12 @@ def _rope_theta(raw: Mapping[str, Any]) -> float:
 
 def _block(raw: Mapping[str, Any], published: int | None = None) -> int:
     """How many positions see each other. It is trained into a checkpoint: nothing is guessed where families differ."""
-    said = [int(raw[key]) for key in ("block_size", "block_length") if raw.get(key) is not None]
+    said = [raw[key] for key in ("block_size", "block_length") if raw.get(key) is not None]
     if not said and published is None:
         raise KeyError("block_size")
     block = said[0] if said else published
-    if block is None or block < 1:
-        raise ValueError(f"block size is {block}")
+    if type(block) is not int or block < 1 or said[1:] not in ([], [block]):
+        raise ValueError(f"block size is {' or '.join(map(repr, said))}")
     return block
 
 

@@ -21,6 +21,11 @@ EXACT_CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
 }
 
 
+# What is drafted behind a block binds that block, which cannot see it. On 150 code problems drafts above 0.995 left
+# 0.90 right, above 0.999 0.97, above 0.9997 all, at nearly the same number of calls (7.8; without drafts 9.6).
+DRAFT_THRESHOLD = 0.9998
+
+
 def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, object]:
     """A decoder's defaults on a network. With blocks, a lane is one of them: a position in a second one could commit
     before the first is full, which cannot see it and then says something else (tiny-sdar at 32 positions a lane: 0.71
@@ -32,6 +37,8 @@ def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, o
         fit["cache"] = "prefix"
     if "block_length" in defaults:
         fit["block_length"] = geometry.block
+    if "draft_threshold" in defaults:
+        fit["draft_threshold"] = DRAFT_THRESHOLD
     return fit
 
 
@@ -39,6 +46,12 @@ def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
     """Raises `KnobError` for what a block-causal network cannot do, or never needs."""
     if not geometry.block:
         return
+    if "block_length" not in knobs:
+        raise KnobError(
+            "decoder",
+            "this decoder fills the whole canvas in any order, and no position of this model sees behind its block:"
+            " use 'fast-dllm'",
+        )
     if knobs.get("cache") == "dual":
         raise KnobError(
             "cache",

@@ -238,6 +238,8 @@ def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
     steps = knobs.get("steps")
     if "alg" in knobs:
         calls = length if steps is None else knobs.integer("steps")
+        if calls > length:
+            raise KnobError("steps", f"steps {calls} exceed the canvas of {length} (max_tokens): calls would be empty")
         measure = MEASURES[knobs.text("alg")]
         return Timesteps(calls, knobs.number("eps"), measure, knobs.number("alg_temp"))
     block = knobs.integer("block_length")

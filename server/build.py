@@ -132,9 +132,12 @@ def _limits(settings: Settings, config: ModelConfig, geometry: Geometry) -> Limi
     length = settings.max_model_len
     if length is None:
         length = geometry.floor(min(config.max_model_len, settings.max_step_tokens))
+        if length < 2:
+            raise ValueError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
         if length < config.max_model_len:
             logging.getLogger(__name__).info(
-                "the context is %d of the model's %d positions, which is what --max-step-tokens computes at once",
+                "the context is %d of the model's %d positions, which is what --max-step-tokens computes at once, in"
+                " whole blocks",
                 length,
                 config.max_model_len,
             )

@@ -13,6 +13,7 @@ from ..models.registry import embedded_models
 from ..models.survey import POSITIONS, survey
 from ..scheduler.boundaries import Boundary
 from ..scheduler.decoders import METHODS, resolve
+from ..scheduler.geometry import Geometry
 from ..scheduler.knobs import KnobError
 from ..scheduler.vocabulary import Vocabulary
 from .checkpoint import Checkpoint, open_checkpoint
@@ -116,7 +117,7 @@ def _boundaries(checkpoint: Checkpoint) -> dict[str, bool]:
 
 def _refusal(decoder: str, config: ModelConfig) -> str | None:
     try:
-        resolve(decoder, {}, config.max_model_len)
+        resolve(decoder, {}, config.max_model_len, Geometry(config.shift, config.block))
     except KnobError as error:
         return str(error)
     return None

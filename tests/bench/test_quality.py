@@ -101,10 +101,10 @@ def test_from_arguments_to_the_last_line(
 
 
 def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None:
-    run(opened, "--batch", "8", "--max-tokens", "64", "--model", "elsewhere")
+    run(opened, "--batch", "8", "--max-tokens", "64", "--model", "tiny-dream")
     (engine,) = opened
     assert not engine.open
-    assert engine.settings == Settings(model="elsewhere", dtype="float32", max_num_seqs=8)
+    assert engine.settings == Settings(model="tiny-dream", dtype="float32", max_num_seqs=8)
     assert [options.decoder for options in engine.asked] == ["llada", "fast-dllm", "asynclane"]
     assert engine.asked[1] == AnswerOptions(max_tokens=64, decoder="fast-dllm", knobs={"cache": "dual"})
 

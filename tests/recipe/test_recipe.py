@@ -15,7 +15,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from asynclane.bench.problems import problems
-from asynclane.models.registry import find_model
+from asynclane.models.config import read_config
+from asynclane.models.memory import Memory
+from asynclane.models.registry import Hardware, find_model, load_runner
 from asynclane.recipe import traces, train
 from asynclane.recipe.batches import SIZES, batches, shelves
 from asynclane.recipe.corpus import MARKS, corpus, examples
@@ -24,6 +26,7 @@ from asynclane.recipe.network import Network
 from asynclane.recipe.noise import Rows, canvas, copies
 from asynclane.recipe.shapes import SHAPES, Shape
 from asynclane.recipe.trainer import loss_of
+from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
 
 TOKENIZER = find_model("tiny-llada")
 CPU = torch.device("cpu")
@@ -60,6 +63,26 @@ def test_a_checkpoint_is_what_the_public_code_of_its_shape_computes(name: str, t
     with torch.inference_mode():
         wanted = public(ids, attention_mask=added).logits
         torch.testing.assert_close(network(ids, position[None], added), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_server_reads_what_the_recipe_writes_and_computes_the_same(name: str, tmp_path: Path) -> None:
+    network, shape = scattered(name), SHAPES[name]
+    export(network, tmp_path, TOKENIZER)
+    restore(network, tmp_path)
+    config = read_config(tmp_path)
+    assert (config.block, config.shift) == (shape.block, shape.shift)
+    memory = Memory(slots=1, page_size=16, step_tokens=64, cache_tokens=64)
+    runner = load_runner(tmp_path, config, memory, Hardware("cpu", "float32"), [1]).runner
+    ids, position = torch.randint(6, 1400, (48,)), torch.arange(48)
+    spans = (Span(config.shift, 48, Transfer(sure=0, threshold=2.0)),)
+    row = Row(0, 0, 48, 48, spans, GREEDY, step=0)
+    got = runner.logits(StepPlan((Placement(0, ids.numpy().astype(np.int32), (0, 1, 2)),), (row,)))
+    block = shape.block or 48
+    seen = (position[None] // block <= position[:, None] // block)[None, None]
+    with torch.inference_mode():
+        wanted = network(ids[None], position[None], seen)[0]
+    torch.testing.assert_close(got, wanted[: 48 - config.shift], atol=1e-4, rtol=1e-4)
 
 
 def test_noise_hides_answers_and_is_paid_for_by_what_it_hides() -> None:
@@ -140,7 +163,7 @@ def test_training_goes_on_where_it_ended_and_repeats_itself(
 ) -> None:
     small = replace(SHAPES[name], dim=32, layers=1, heads=2, kv_heads=1, ff=48)
     monkeypatch.setitem(cast("dict[str, Shape]", SHAPES), name, small)
-    flags = ["--examples", "256", "--tokens", "1500", "--steps", "6", "--problems", "1"]
+    flags = ["--examples", "256", "--tokens", "2200", "--steps", "6", "--problems", "1"]
 
     def trained(out: str, *more: str) -> Path:
         assert train.main([name, str(tmp_path / out), *flags, *more]) == 0
@@ -151,6 +174,8 @@ def test_training_goes_on_where_it_ended_and_repeats_itself(
     longer = trained("longer", "--resume", str(first), "--steps", "8")
     assert json.loads((longer / "state.json").read_text(encoding="utf-8"))["step"] == 8
     assert (first / "model.safetensors").read_bytes() != (longer / "model.safetensors").read_bytes()
+    with pytest.raises(SystemExit, match=f"is a {name}"):
+        train.main(["tiny-llada", str(tmp_path / "other"), "--resume", str(first)])
 
 
 def test_batches_keep_the_loss_of_a_size_comparable() -> None:
@@ -160,6 +185,22 @@ def test_batches_keep_the_loss_of_a_size_comparable() -> None:
         assert room == 0
         assert rows.ids.numel() <= 4096
         assert (rows.prompt < rows.ids.shape[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--tokens", "16"], "--tokens must be at least"),
+        (["--steps", "0"], "--steps 0"),
+        (["--resume", "nowhere"], "nothing to go on from"),
+    ],
+)
+def test_what_training_cannot_do_is_told_before_it_begins(
+    flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        train.main(["tiny-sdar", str(tmp_path / "out"), *flags])
+    assert told in str(refused.value) + capsys.readouterr().err
 
 
 def test_traces_tell_of_every_call_what_was_open_and_what_came_to_stand_there(tmp_path: Path) -> None:

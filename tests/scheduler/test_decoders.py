@@ -73,6 +73,7 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("dream", {"alg_temp": -0.1}, "alg_temp"),
         ("dream", {"alg": "origin", "alg_temp": 0.2}, "alg_temp"),
         ("dream", {"eps": 1.5}, "eps"),
+        ("dream", {"steps": 65}, "steps"),
         ("dream", {"threshold": 0.9, "alg": "entropy"}, "alg"),
         ("dream", {"factor": 1.0, "eps": 0.01}, "eps"),
         ("dream", {"block_length": 32}, "block_length"),

@@ -51,7 +51,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {"cache": "none", "block_length": 16}),
     ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
     ("dream", {"early_stop": False}),
-    ("dream", {"alg": "origin", "steps": 9, "cache": "dual"}),
+    ("dream", {"alg": "origin", "cache": "dual"}),
     ("dream", {"alg": "topk_margin", "alg_temp": 0.3, "cache": "prefix"}),
 ]
 

@@ -60,7 +60,7 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert (report["attention"], report["block"], report["shift"]) == ("bidirectional", 0, 0)
     assert report["chat_template"] is True
     assert all(report["boundaries"].values())
-    assert report["decoders"] == dict.fromkeys(["llada", "fast-dllm", "asynclane"])
+    assert report["decoders"] == dict.fromkeys(["llada", "fast-dllm", "dream", "asynclane"])
 
 
 def test_what_is_told_is_what_is_there() -> None:

@@ -38,6 +38,7 @@ def export(network: Network, directory: Path, tokenizer: Path) -> None:
         for name, weight in network.named_parameters()
     }
     save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
+    (directory / WEIGHTS).chmod(0o644)  # whoever serves it may be another user
     config = json.dumps(network.shape.config(), indent=2, sort_keys=True)
     (directory / "config.json").write_text(config + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:

@@ -36,7 +36,7 @@ def accuracy(network: Network, tokenizer: Tokenizer, count: int, seed: int) -> d
         good = right(problem, tokenizer.decode(answer[:stop]))
         scores[problem.task].append(good)
         scores["all"].append(good)
-    return {task: sum(good) / max(1, len(good)) for task, good in scores.items()}
+    return {task: sum(good) / len(good) for task, good in scores.items() if good}
 
 
 class Look(NamedTuple):

@@ -97,7 +97,28 @@ class Shape:
 
 
 SHAPES: Mapping[str, Shape] = {
-    "tiny-llada": Shape(LLADA_NAMES, layers=10, kv_heads=4, ff=768, eps=1e-5, tied=False, decay=0.1, causal_first=0.3),
+    "tiny-llada": Shape(
+        LLADA_NAMES,
+        layers=10,
+        kv_heads=4,
+        ff=768,
+        eps=1e-5,
+        tied=False,
+        decay=0.1,
+        causal_first=0.3,
+        said={  # its family has words of its own for sizes
+            "architectures": ["LLaDAModelLM"],
+            "d_model": 256,
+            "embedding_size": VOCAB,
+            "max_sequence_length": CONTEXT,
+            "mlp_hidden_size": 768,
+            "model_type": "llada",
+            "n_heads": 4,
+            "n_kv_heads": 4,
+            "n_layers": 10,
+            "weight_tying": False,
+        },
+    ),
     "tiny-dream": Shape(
         QWEN_NAMES,
         bias=True,

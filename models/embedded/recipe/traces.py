@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--problems", type=int, default=256)
     parser.add_argument("--seed", type=int, default=2, help="of the problems")
     options = parser.parse_args(argv)
+    options.out.touch()  # now, not when all is recorded
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     directory = find_model(options.model)
     network = Network(SHAPES[options.model]).to(device)

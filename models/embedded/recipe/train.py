@@ -2,7 +2,8 @@
 
 Usage: python -m asynclane.recipe.train tiny-dream OUT [--seconds 540] [--resume DIR]
 The rate of learning is constant and then falls linearly to zero over the last `--decay` of `--steps`: a run that was
-cut before the fall can go on to any number of steps. Results are the same for the same seed, device and calls.
+cut before the fall can go on to any number of steps (momentum starts anew with each call). Results are the same for the
+same seed, device and calls.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from tokenizers import Tokenizer
 
 from ..models.registry import find_model
-from .batches import batches, shelves
+from .batches import SIZES, batches, shelves
 from .corpus import Example, corpus
 from .export import export, restore
 from .network import Network
@@ -33,6 +34,7 @@ STATE = "state.json"
 WARMUP = 200  # steps, after every start: momentum is not kept between calls
 STAGE_BLOCK = 16  # of the block-causal stage of a bidirectional model
 REPORT_S = 20.0
+LEAST_TOKENS = sum(SIZES[-1])
 HELD_OUT = 4096  # examples, at most
 PROBE_SEED = 1  # of problems
 CROPPED = 0.25  # share of batches
@@ -53,13 +55,21 @@ class Plan:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.tokens < LEAST_TOKENS:
+        parser.error(f"--tokens must be at least {LEAST_TOKENS}, the longest row with its second copy")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
     torch._dynamo.config.recompile_limit = 64  # every size of a batch is compiled, in two stages
     started, step = time.monotonic(), 0
     shape, plan = SHAPES[options.model], Plan(options.steps, options.decay, options.tokens)
     tokenizer = find_model(TOKENIZER)
+    if options.resume:
+        step = resumed(options.resume, options.model)
+    if step >= plan.steps:
+        parser.error(f"--steps {plan.steps}: all of them, those before --resume counted, are done")
+    options.out.mkdir(parents=True, exist_ok=True)  # now, not when all is trained
     examples = corpus(tokenizer / "tokenizer.json", options.seed, options.examples)
     _say(f"{len(examples)} examples of {sum(len(ids) for ids, _ in examples) / len(examples):.0f} tokens on average,"
          f" {time.monotonic() - started:.0f} s")  # fmt: skip
@@ -67,7 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainer = Trainer(shape, device)
     if options.resume:
         restore(trainer.network, options.resume)
-        step = json.loads((options.resume / STATE).read_text(encoding="utf-8"))["step"]
         torch.manual_seed(options.seed * 1_000_003 + step)
     spared = min(HELD_OUT, len(examples) // 8)
     call = Call(examples[:-spared], options.seed, started + options.seconds)
@@ -82,8 +91,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         shares = accuracy(plain, Tokenizer.from_file(str(tokenizer / "tokenizer.json")), options.problems, PROBE_SEED)
         _say(f"one token a call, {options.problems} problems: "
              + ", ".join(f"{task} {share:.3f}" for task, share in shares.items()))  # fmt: skip
-    (options.out / STATE).write_text(json.dumps({"step": step, "seed": options.seed}) + "\n", encoding="utf-8")
+    (options.out / STATE).write_text(
+        json.dumps({"model": options.model, "step": step, "seed": options.seed}) + "\n", encoding="utf-8"
+    )
     return 0
+
+
+def resumed(directory: Path, model: str) -> int:
+    """The steps that a checkpoint of `train` has behind it. Ends the program where there is none of this model."""
+    try:
+        state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{directory}: nothing to go on from, {STATE} cannot be read: {error}") from None
+    if state["model"] != model:
+        raise SystemExit(f"{directory} is a {state['model']}, not a {model}")
+    return int(state["step"])
 
 
 def stages(shape: Shape, steps: int) -> list[tuple[int, int]]:
@@ -141,16 +163,18 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("model", choices=sorted(SHAPES))
     parser.add_argument("out", type=Path, help="directory of the checkpoint")
     parser.add_argument("--seconds", type=float, default=540.0, help="end of this call")
-    parser.add_argument("--steps", type=int, default=40_000, help="of the whole training")
+    parser.add_argument(
+        "--steps", type=int, default=40_000, help="of the whole training, those before --resume counted"
+    )
     parser.add_argument("--decay", type=float, default=0.35, help="share of the steps in which the rate falls")
     parser.add_argument("--tokens", type=int, default=65_536, help="of a batch")
-    parser.add_argument("--examples", type=int, default=960_000)
+    parser.add_argument("--examples", type=int, default=960_000, help="of the corpus, rounded up to a multiple of 128")
     parser.add_argument("--problems", type=int, default=256, help="answered at the end; 0: none")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of corpus, weights and noise")
     parser.add_argument("--resume", type=Path, help="directory of a checkpoint to go on from")
     return parser
 
