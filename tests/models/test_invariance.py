@@ -36,7 +36,7 @@ DECODERS = [
     ("fast-dllm", {"cache": "prefix", "factor": 1.0}),
     ("fast-dllm", {"cache": "none", "threshold": 0.8}),
     ("llada", {"steps": 16}),
-    ("dream", {"steps": 16, "alg": "topk_margin", "cache": "prefix"}),
+    ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
     ("dream", {"steps": 12, "alg": "origin"}),
 ]
 
