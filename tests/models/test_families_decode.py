@@ -1,0 +1,51 @@
+"""Every family answers with every decoder that suits it, the same alone and in a crowd, and refuses the others by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asynclane.models.config import read_config
+from asynclane.models.memory import Memory
+from asynclane.models.registry import Hardware, load_runner
+from asynclane.models.runner import Runner
+from asynclane.scheduler.decoders import METHODS, resolve
+from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.vocabulary import Vocabulary
+
+from ..checkpoints import CONFIGS, write_checkpoint
+from ..driver import Ask, run
+
+LIMITS = Limits(slots=8, pages=64, page_size=16, step_tokens=256, max_model_len=64, max_queue=64)
+LENGTH = 16
+PROMPTS = ([7, 300, 21, 999], [5 + n for n in range(17)], [44])
+BLOCK_CAUSAL = {"SDARForCausalLM", "SDARMoeForCausalLM", "LLaDA2MoeModelLM"}
+
+
+@pytest.fixture(scope="module", params=tuple(CONFIGS))
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Runner, Geometry]:
+    directory: Path = write_checkpoint(tmp_path_factory.mktemp("family"), request.param)
+    config = read_config(directory)
+    memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
+    runner = load_runner(directory, config, memory, Hardware("cpu", "float32"), [1]).runner
+    return request.param, runner, Geometry(config.shift, config.block)
+
+
+@pytest.mark.parametrize("decoder", METHODS)
+def test_every_family_answers_with_every_decoder_that_suits_it(
+    family: tuple[str, Runner, Geometry], decoder: str, vocabulary: Vocabulary
+) -> None:
+    name, runner, geometry = family
+    if decoder == "dream" and name in BLOCK_CAUSAL:
+        with pytest.raises(KnobError, match="no position of this model sees behind its block"):
+            resolve(decoder, {}, LENGTH, geometry)
+        return
+    asks = [Ask(prompt, LENGTH, decoder, {"early_stop": False}) for prompt in PROMPTS]
+    together = run(runner, vocabulary, asks, LIMITS, geometry=geometry)
+    for ask, sequence in zip(asks, together, strict=True):
+        (alone,) = run(runner, vocabulary, [ask], LIMITS, geometry=geometry)
+        assert alone.canvas.tolist() == sequence.canvas.tolist()
+        assert vocabulary.mask_id not in sequence.canvas
