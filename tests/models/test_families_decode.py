@@ -1,4 +1,4 @@
-"""Every family answers with every decoder that suits it, the same alone and in a crowd, and refuses the others by name."""
+"""Every family answers with every decoder that suits it, the same alone and in a crowd, and refuses others by name."""
 
 from __future__ import annotations
 

@@ -81,6 +81,7 @@ async def test_defaults_suit_the_network_and_what_does_not_is_a_400_that_says_wh
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"max_step_tokens": 8}, "--max-step-tokens 8 leaves no context"),
         ({"page_size": 40}, "--page-size 40 must be a multiple of the model's block of 16"),
         ({"max_model_len": 100}, "--max-model-len 100 must be a multiple of the model's block of 16"),
     ],
