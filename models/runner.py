@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import ops
-from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, StepResult
-from ..scheduler.rules import NOTHING
+from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, StepResult, Transfer
 from .graphs import ROW, StepGraphs
 from .kv_pages import KvPages
 from .pack import Batch, pack, projected
@@ -72,8 +72,9 @@ class Runner:
         tokens = max(1 + shift, min(tokens, slots * longest))
         count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
+        nothing = Transfer(sure=0, threshold=math.inf)  # no confidence reaches it
         rows = tuple(
-            Row(slot, 0, size, size, (Span(shift, size, NOTHING),), GREEDY, step=0) for slot, size in enumerate(sizes)
+            Row(slot, 0, size, size, (Span(shift, size, nothing),), GREEDY, step=0) for slot, size in enumerate(sizes)
         )
         return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
 

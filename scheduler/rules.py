@@ -16,8 +16,6 @@ import numpy as np
 from .contract import Measure, Transfer
 from .tree import Lane, Role
 
-NOTHING = Transfer(sure=0, threshold=math.inf)  # no confidence reaches it
-
 
 class CommitRule(Protocol):
     def transfer(self, lane: Lane, first: bool) -> Transfer: ...

@@ -10,8 +10,6 @@ once. A number of the result is summed in one order, whatever else is in the bat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -21,23 +19,13 @@ from ..checks import FLOATS, expect
 from ..experts import LEAST_SUM
 from ..linear import FP8, Fp8Matrix, Matrix
 from ..routing import Routing
+from .linear import Tile
 
 COLUMNS = 1024  # numbers of one program where choices are added up
 PAIRS = 1024  # that a program looks at together while it sorts
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """What one program computes: `m` pairs of one expert by `n` columns, `k` of the inner dimension at a time."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-
-
-# (most pairs of an expert on average, its tile)
+# (most pairs of an expert on average, its tile, whose rows are such pairs)
 _TILES = [
     (16, Tile(16, 64, 128, 4, 3)),  # with more stages it does not fit cards of 99 KB shared memory
     (48, Tile(32, 64, 128, 4, 3)),

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from ..models.families import NAMES
 from .network import Network
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
@@ -17,14 +18,14 @@ WEIGHTS = "model.safetensors"
 
 def tensor_names(network: Network) -> dict[str, str]:
     """From the names of the network's parameters to those of its family."""
-    names = network.shape.names
+    names = NAMES[network.shape.architecture]
 
     def named(parameter: str) -> str:
         first, *rest = parameter.split(".")
         if first != "blocks":
             return names[first]
         number, part, kind = rest
-        return f"{names['blocks']}.{number}.{names[part]}.{kind}"
+        return names[part if kind == "weight" else f"{part}_{kind}"].format(layer=number)
 
     return {parameter: named(parameter) for parameter, _ in network.named_parameters()}
 

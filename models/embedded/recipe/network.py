@@ -31,11 +31,11 @@ class Block(nn.Module):
         self.attn_norm, self.ff_norm = Norm(shape.dim, shape.eps), Norm(shape.dim, shape.eps)
         self.q = nn.Linear(shape.dim, shape.dim, bias=shape.bias)
         self.k, self.v = (nn.Linear(shape.dim, kv, bias=shape.bias) for _ in range(2))
-        self.out = nn.Linear(shape.dim, shape.dim, bias=False)
+        self.attn_out = nn.Linear(shape.dim, shape.dim, bias=False)
         self.gate, self.up = (nn.Linear(shape.dim, shape.ff, bias=False) for _ in range(2))
-        self.down = nn.Linear(shape.ff, shape.dim, bias=False)
+        self.ff_out = nn.Linear(shape.ff, shape.dim, bias=False)
         if shape.qk_norm:
-            self.q_norm, self.k_norm = Norm(shape.head_dim, shape.eps), Norm(shape.head_dim, shape.eps)
+            self.query_norm, self.key_norm = Norm(shape.head_dim, shape.eps), Norm(shape.head_dim, shape.eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, T, dim]; cos, sin [B or 1, 1, T, head_dim]; mask [B, 1, T, T] bool or None: all see all."""
@@ -48,13 +48,13 @@ class Block(nn.Module):
         qkv = F.linear(normed, weight, bias).view(batch, length, -1, shape.head_dim).transpose(1, 2)
         q, k, v = torch.split(qkv, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
         if shape.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q, k = self.query_norm(q), self.key_norm(k)
         q, k = (rotate(part.float(), cos, sin).to(v.dtype) for part in (q, k))
         k, v = (part.repeat_interleave(shape.heads // shape.kv_heads, dim=1) for part in (k, v))
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, dim))
+        x = x + self.attn_out(seen.transpose(1, 2).reshape(batch, length, dim))
         gate, up = F.linear(self.ff_norm(x), torch.cat((self.gate.weight, self.up.weight))).chunk(2, dim=-1)
-        added: Tensor = self.down(F.silu(gate) * up)
+        added: Tensor = self.ff_out(F.silu(gate) * up)
         return x + added
 
 
@@ -68,7 +68,7 @@ class Network(nn.Module):
         self.head = None if shape.tied else nn.Linear(shape.dim, VOCAB, bias=False)
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                small = (2 * shape.layers) ** -0.5 if name.endswith(("out.weight", "down.weight")) else 1.0
+                small = (2 * shape.layers) ** -0.5 if name.endswith(("attn_out.weight", "ff_out.weight")) else 1.0
                 nn.init.normal_(weight, std=0.02 * small)
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
