@@ -47,7 +47,7 @@ class SlowCommits:
                     )
                 parts.append(lane.copy())
         tokens = np.concatenate(parts)
-        return StepResult(tokens, tokens, np.ones(len(tokens), np.float32), device_s=0.0)
+        return StepResult(tokens, tokens, np.ones(len(tokens)), device_s=0.0)
 
 
 def measure(lanes: int, steps: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Every operation of a step, on the device that its tensors are on: Triton on CUDA, torch elsewhere.
 
 Triton is imported at the first CUDA tensor, so a machine without it can import this. Shapes are in `reference`,
-`linear` and `experts`.
+`linear`, `experts` and `canvases`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import experts, measures, reference
+from . import canvases, experts, measures, reference
 from . import linear as products
 from . import logits as on_logits
 from .heads import PLAIN, HeadWeights
@@ -43,6 +43,16 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
         return device.quantize_rows(x)
     return products.quantize_rows(x)
+
+
+def tell(canvas: Tensor, slots: Tensor, positions: Tensor, tokens: Tensor) -> None:
+    """Writes `tokens` to the canvases at (slots, positions), but those below 0."""
+    if canvas.is_cuda:
+        from .triton import canvases as device
+
+        device.tell(canvas, slots, positions, tokens)
+    else:
+        canvases.tell(canvas, slots, positions, tokens)
 
 
 def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:

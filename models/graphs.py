@@ -20,7 +20,7 @@ from ..scheduler.contract import StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, pack_into, projected
-from .wishes import bias_entries, masks, measured, most_ranks
+from .wishes import bias_entries, masks, measured, most_ranks, told
 
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
@@ -33,7 +33,7 @@ class Buffers:
     """What one launch keeps until it is collected."""
 
     host_in: Tensor  # pinned int32 [shape.words]
-    host_out: Tensor  # pinned int32 [3, projected]
+    host_out: Tensor  # pinned int32 [4 or more, projected]
     started: torch.cuda.Event
     ended: torch.cuda.Event
 
@@ -52,12 +52,12 @@ class Buffers:
 class Captured:
     graph: torch.cuda.CUDAGraph
     device_in: Tensor
-    device_out: Tensor  # int32 [3 or more, projected]
+    device_out: Tensor  # int32 [4 or more, projected]
     buffers: tuple[Buffers, ...]  # launches take them in turn
 
 
 class StepGraphs:
-    """`compute` makes int32 [3 or more, N] of a batch, with the same operations whatever the numbers in it."""
+    """`compute` makes int32 [4 or more, N] of a batch, with the same operations whatever the numbers in it."""
 
     def __init__(self, compute: Callable[[Batch], Tensor], config: ModelConfig, numerics: Numerics, slots: int) -> None:
         self._compute = compute
@@ -93,10 +93,11 @@ class StepGraphs:
             restricted=1 << (restricted - 1).bit_length() if restricted else 0,
             mask_words=mask_words,
             measured=measured(plan),
+            told=told(plan),
         )
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:
-        """Starts a plan. What is returned waits for it: int32 [3 or more, as its shape has projected positions] that
+        """Starts a plan. What is returned waits for it: int32 [4 or more, as its shape has projected positions] that
         `compute` makes of it, valid until `IN_FLIGHT` more are launched, and the device's seconds."""
         shape = self.shape_for(plan)
         step = self._captured.get(shape) or self._capture(plan, shape)

@@ -32,6 +32,7 @@ from .wishes import (
     restriction_sections,
     restriction_words,
     restrictions_of,
+    told_words,
 )
 
 NOWHERE = -1  # position of a padding token
@@ -54,7 +55,7 @@ class Shape:
     """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
     top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None; up to so many
     `restricted` rows, with as many words in each one's mask of the vocabulary; `measured` positions, by
-    more than probability."""
+    more than probability; tokens that are `told`."""
 
     tokens: int
     rows: int
@@ -69,12 +70,14 @@ class Shape:
     restricted: int = 0
     mask_words: int = 0
     measured: bool = False
+    told: bool = False
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
         return {
             "slots": self.tokens,
             "positions": self.tokens,
+            **({"told": self.tokens} if self.told else {}),
             "row_slots": self.rows,
             "row_starts": self.rows + 1,
             "visible": self.rows,
@@ -127,6 +130,7 @@ class Batch:
     biases: Biases | None  # None: no row has any
     ranks: int | None  # of the row that asks for most; None: no row asks
     restrictions: Restrictions | None  # None: no row has any
+    told: Tensor | None  # [T] int32: written to the canvases first, below 0 for nothing; None: nothing anywhere
     shape: Shape | None  # None: nothing is padded
     tiles: Tensor | None  # [tiles, 2] int32 of attention over all tokens; None without a shape
     projected_tiles: Tensor | None  # the same over projected positions
@@ -175,7 +179,7 @@ def _padding(name: str, part: np.ndarray) -> int:
     """Rows and spans without positions, tokens and restrictions nowhere, tiles of no row; elsewhere nothing looks."""
     if name.endswith("_starts"):
         return int(part[-1])
-    return NOWHERE if name in ("positions", "restricted_places") else 0
+    return NOWHERE if name in ("positions", "restricted_places", "told") else 0
 
 
 def batch_of(
@@ -207,6 +211,7 @@ def batch_of(
         biases=biases_of(views) if len(views.get("bias_ids", ())) else None,
         ranks=shape.ranks if shape else ranks,
         restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
+        told=views["told"] if len(views.get("told", ())) else None,
         shape=shape,
         tiles=views["tiles"].view(-1, 2) if shape else None,
         projected_tiles=views["projected_tiles"].view(-1, 2) if shape else None,
@@ -243,6 +248,7 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
     return {
         "slots": np.repeat([row.slot for row in rows], row_sizes),
         "positions": np.repeat([row.start for row in rows] - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
+        "told": told_words(plan),
         "row_slots": np.array([row.slot for row in rows]),
         "row_starts": row_starts,
         "visible": np.array([row.visible for row in rows]),

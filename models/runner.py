@@ -111,13 +111,15 @@ class Runner:
         return self._network.logits(self._network.hidden(self._canvases, batch, self._pages))
 
     def _compute(self, batch: Batch) -> Tensor:
-        """The whole step. int32 [3, N] over all spans: what the canvases then hold, what the network proposes, and
-        the bits of its float32 confidence. Below that, with `measures` [1, N], those of what was measured; with `ranks`
-        [1 + 2 * ranks, N], the bits of the log-probability of what may commit, ids of the likeliest tokens, and the
-        bits of theirs."""
+        """The whole step. int32 [4, N] over all spans: what the canvases then hold, what the network proposes, and
+        both halves of its float64 confidence. Below that, with `measures` [1, N], float32 bits of what was measured;
+        with `ranks` [1 + 2 * ranks, N], the bits of the log-probability of what may commit, ids of the likeliest
+        tokens, and the bits of theirs."""
+        if batch.told is not None:
+            ops.tell(self._canvases, batch.slots, batch.positions, batch.told)
         logits = self._logits(batch)
         if not len(batch.projected):
-            return torch.empty((3, 0), dtype=torch.int32, device=self._device)
+            return torch.empty((4, 0), dtype=torch.int32, device=self._device)
         if batch.biases is not None:
             biases = batch.biases
             ops.adjust(logits, biases.begins, biases.ends, biases.starts, biases.ids, biases.deltas)
@@ -142,7 +144,7 @@ class Runner:
             batch.factor,
             batch.last_free,
         )
-        told = [held.int(), found.proposals.int(), found.confidence.float().view(torch.int32)]
+        told = [held.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
         if measures is not None:
             told.append(judged.float().view(torch.int32))
         if batch.ranks is None:
@@ -153,9 +155,10 @@ class Runner:
 
 
 def _result(plan: StepPlan, out: Ints, device_s: float) -> StepResult:
-    tokens, proposals, confidence, *more = out[:, : projected(plan)].copy()
+    tokens, proposals, low, high, *more = out[:, : projected(plan)].copy()
+    confidence = np.stack((low, high), axis=1).view(np.float64)[:, 0]
     judged = more.pop(0).view(np.float32) if more and measured(plan) else None
-    return StepResult(tokens, proposals, confidence.view(np.float32), device_s, _scores(more), judged)
+    return StepResult(tokens, proposals, confidence, device_s, _scores(more), judged)
 
 
 def _scores(words: list[np.ndarray]) -> Scores | None:

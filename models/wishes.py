@@ -1,5 +1,5 @@
 """Packs what only some requests ask of a step: biases of their logits, masks of the vocabulary, log-probabilities,
-other measures of confidence."""
+other measures of confidence, what the host has decided itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from ..kernels.prediction import Draws
 from ..scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
 
+UNTOLD = -1  # the canvas keeps what it holds
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 
 
@@ -50,6 +51,19 @@ MEASURE_SECTIONS = ("measure_kinds", "measure_noise")
 def measured(plan: StepPlan) -> bool:
     """Whether some span does not go by plain probability."""
     return not all(span.transfer.plain for row in plan.rows for span in row.spans)
+
+
+def told(plan: StepPlan) -> bool:
+    """Whether the host says what some canvas holds."""
+    return any(row.held is not None for row in plan.rows)
+
+
+def told_words(plan: StepPlan) -> np.ndarray:
+    """What is written at each position of the rows, below 0 for nothing; no word if no row says."""
+    if not told(plan):
+        return np.zeros(0, np.int32)
+    rows = plan.rows
+    return np.concatenate([np.full(row.tokens, UNTOLD, np.int32) if row.held is None else row.held for row in rows])
 
 
 def measures_of(views: Mapping[str, Tensor], draws: Draws | None) -> Measures | None:

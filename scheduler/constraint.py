@@ -19,7 +19,7 @@ from .knobs import KnobError
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
-    from .request import Sequence
+    from .sequence import Sequence
 
 
 class Constraint(Protocol):
@@ -125,7 +125,7 @@ class Guide:
         before = sequence.frontier
         while not self.failed and (at := sequence.frontier) < end:
             token = int(result.proposals[at - first])
-            if drawn and not self._passes(sequence.prompt_length + at, len(drawn) + 1, result, at - first):
+            if drawn and not self._passes(sequence, len(drawn) + 1, result, at - first, part.start):
                 break
             if self._ends[token]:
                 if self._constraint.complete:
@@ -147,11 +147,14 @@ class Guide:
             places = np.array(drawn, np.int64)
             sequence.scorebook.take(places, result.scores, places - first, sequence.steps)
 
-    def _passes(self, position: int, rank: int, result: StepResult, place: int) -> bool:
-        """Whether the decoder commits what is proposed at an absolute position, at `place` in the result, as the
-        `rank`-th token of the step."""
+    def _passes(self, sequence: Sequence, rank: int, result: StepResult, place: int, first: int) -> bool:
+        """Whether the decoder commits what is proposed at `place` in the result, where the request's positions begin
+        at `first`, as the `rank`-th token of the step."""
+        position = self._asked[0].start + place - first
         span = next(span for span in self._asked if position < span.end)
-        rule = span.transfer
+        rule, judging = span.transfer, sequence.judging
+        if judging is not None:
+            return bool(judging.chosen[place - first])
         if rank <= rule.sure or (rule.last_free and position == span.end - 1):
             return True
         judged = result.confidence if rule.plain or result.measured is None else result.measured

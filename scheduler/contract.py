@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ class Row:
     A row without spans only renews keys and values. Where a network predicts a position at the one before it, a span
     does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
     likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
-    a position in one of the spans.
+    a position in one of the spans. `held` [end - start] is written to the canvas first, where the host decides what
+    stands there; None: the canvas holds what the steps before committed.
     """
 
     slot: int
@@ -116,6 +118,7 @@ class Row:
     biases: tuple[Bias, ...] = ()
     ranks: int | None = None
     restriction: Restriction | None = None
+    held: Ints | None = None
 
     @property
     def tokens(self) -> int:
@@ -167,7 +170,7 @@ class StepResult:
 
     tokens: Ints
     proposals: Ints
-    confidence: Floats
+    confidence: Doubles
     device_s: float
     scores: Scores | None = None
     measured: Floats | None = None

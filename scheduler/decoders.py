@@ -1,6 +1,6 @@
-"""The table of decoders: each is a lane policy, a commit rule and a cache policy with defaults and a source.
+"""Makes of a decoder's name and knobs the objects that decode: `resolve` checks them against the tables.
 
-A request names a row and may override its knobs; `resolve` checks them and builds the three objects.
+A request names a row of `methods.METHODS` and may override its knobs.
 """
 
 from __future__ import annotations
@@ -10,25 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
-from .boundaries import Boundary
-from .budget import BLOCK_LENGTHS
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
 from .contract import Measure
 from .geometry import PLAIN, Geometry
-from .knobs import AUTO, CANVAS, OFF, KnobError, Knobs, check
-from .policies import AsyncLane, Blockwise, LanePolicy
-from .rules import CommitAtFork, CommitRule, Factor, Quota, Threshold, Timesteps
-
-EVERYTHING = 1 << 30  # positions, more than any canvas has
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A row of the table. Its knobs are the keys of `defaults`, and `RULES` besides."""
-
-    policy: Callable[[Knobs], LanePolicy]
-    defaults: Mapping[str, object]
-    source: str
+from .knobs import AUTO, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
+from .methods import METHODS, Method
+from .policies import LanePolicy
+from .rules import JUDGES, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,89 +26,26 @@ class Decoder:
     name: str
     policy: LanePolicy
     rule: CommitRule
+    judge: Callable[[], Judge] | None  # one for each request, if the host decides what commits
     cache: Callable[[], CachePolicy]
     lookahead: int | None  # positions behind the last lane; None: the whole canvas
     early_stop: bool  # the request ends once everything before its first end token is committed
     draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
+    later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     adaptive: bool = False  # blocks are as long as the load allows
     branches: int = 0  # refine lanes that may run in slots of their own
     branch_row: int = 0  # longest row of one, less what it starts before its lane to begin with a page
 
 
-def _blockwise(knobs: Knobs) -> LanePolicy:
-    return Blockwise(knobs.integer("block_length"))
-
-
-def _whole(knobs: Knobs) -> LanePolicy:
-    """The canvas as one block."""
-    return Blockwise(EVERYTHING)
-
-
-def _asynclane(knobs: Knobs) -> LanePolicy:
-    return AsyncLane(
-        block_length=BLOCK_LENGTHS[0] if knobs["block_length"] == AUTO else knobs.integer("block_length"),
-        max_lanes=knobs.integer("max_lanes"),
-        min_fill=knobs.number("min_fill"),
-        min_steps=knobs.integer("min_steps"),
-        boundary=Boundary[knobs.text("boundary").upper()],
-        stable_steps=knobs.integer("stable_steps"),
-        coupled=knobs["siblings"] == "coupled",
-        early_stop=knobs["early_stop"] is True,
-    )
-
-
-METHODS: Mapping[str, Method] = {
-    "llada": Method(
-        policy=_blockwise,
-        defaults={"steps": None, "block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2502.09992; ML-GSAI/LLaDA generate.py",
-    ),
-    "fast-dllm": Method(
-        policy=_blockwise,
-        defaults={"threshold": 0.9, "block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2505.22618; Fast-dLLM v1/llada/generate.py",
-    ),
-    "dream": Method(
-        policy=_whole,
-        defaults={
-            "steps": None,
-            "alg": "entropy",
-            "alg_temp": 0.0,
-            "eps": 0.001,
-            "cache": "none",
-            "early_stop": True,
-        },
-        source="arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
-    ),
-    "asynclane": Method(
-        policy=_asynclane,
-        defaults={
-            "threshold": 0.95,
-            "block_length": 32,
-            "cache": "compact",
-            "lookahead": 32,
-            "draft_threshold": 0.995,
-            "end_threshold": 0.5,
-            "later_threshold": 0.99,
-            "max_lanes": 4,
-            "min_fill": 0.1,
-            "min_steps": 1,
-            "boundary": "auto",
-            "stable_steps": 0,
-            "siblings": "live",
-            "refresh_every": 0,
-            "refresh_on": "lanes",
-            "reuse": True,
-            "settle": True,
-            "early_stop": True,
-        },
-        source="arXiv 2606.08411, with settling and live siblings",
-    ),
-}
-
 # Exactly one of these decides which positions commit; naming one replaces the method's own.
 RULES: tuple[str, ...] = ("steps", "threshold", "factor")
+
+ALL_KNOBS: Mapping[str, Values] = {
+    **KNOBS,
+    "rule": Choice(tuple(JUDGES)),
+    **{knob: values for rule in JUDGES.values() for knob, values in rule.knobs.items()},
+}
 
 # What Dream's timesteps ask; other rules do not.
 TIMESTEP_KNOBS = ("alg", "alg_temp", "eps")
@@ -146,7 +71,8 @@ CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
 
 def defaults_of(name: str, geometry: Geometry = PLAIN) -> Mapping[str, object]:
     """Every knob of a decoder with its default on a network of this geometry; a rule that is not its own is None."""
-    return {**dict.fromkeys(RULES), **fitted(METHODS[name].defaults, geometry)}
+    method = METHODS[name]
+    return _defaults(method, None if method.rule is None else JUDGES[method.rule], geometry)
 
 
 def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: Geometry = PLAIN) -> Decoder:
@@ -156,42 +82,73 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     """
     if name not in METHODS:
         raise KnobError("decoder", f"unknown decoder {name!r}; known: {', '.join(METHODS)}")
-    method = METHODS[name]
-    known = dict.fromkeys((*method.defaults, *RULES))
-    for knob in overrides:
-        if knob not in known:
-            raise KnobError(knob, f"decoder {name!r} has no knob {knob!r}; it has: {', '.join(known)}")
-    chosen = [rule for rule in RULES if rule in overrides]
-    if len(chosen) > 1:
-        raise KnobError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
-    defaults = fitted(method.defaults, geometry)
-    inherited = {k: v for k, v in defaults.items() if not (chosen and k in RULES)}
-    knobs = Knobs({**inherited, **{knob: check(knob, value) for knob, value in overrides.items()}})
+    method, rule = METHODS[name], _rule_named(name, overrides)
+    knobs = _knobs(name, rule, overrides, geometry)
     _check_together(name, knobs, overrides, length)
     check_blocks(knobs, geometry)
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
-    adaptive = knobs.get("block_length") == AUTO
     cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
     isolated = knobs.get("siblings") == "isolated"
+    later = knobs.get("later_threshold", OFF)
     return Decoder(
         name=name,
         policy=method.policy(knobs),
-        rule=_rule(knobs, length),
+        rule=_rule(knobs, length) if rule is None else Judged(),
+        judge=None if rule is None else lambda: rule.judge(knobs, length),
         cache=lambda: cache(knobs),
         lookahead=lookahead,
         early_stop=knobs.get("early_stop") is not False,
         draft_threshold=knobs.threshold("draft_threshold"),
+        later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
-        adaptive=adaptive,
+        adaptive=knobs.get("block_length") == AUTO,
         branches=knobs.integer("max_lanes") - 1 if isolated else 0,
         branch_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
     )
 
 
+def _rule_named(name: str, overrides: Mapping[str, object]) -> Rule | None:
+    """The judge's row, if the method has one or is given one."""
+    method = METHODS[name]
+    if method.rule is not None:
+        return JUDGES[method.rule]
+    if "rule" not in method.defaults or "rule" not in overrides:
+        return None
+    return JUDGES[str(check("rule", overrides["rule"], ALL_KNOBS["rule"]))]
+
+
+def _defaults(method: Method, rule: Rule | None, geometry: Geometry) -> dict[str, object]:
+    own = dict(fitted(method.defaults, geometry))
+    if rule is None:
+        return {**dict.fromkeys(RULES), **own}
+    return {**{knob: value for knob, value in own.items() if knob not in RULES}, **rule.defaults}
+
+
+def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geometry: Geometry) -> Knobs:
+    """All knobs with their values. Raises `KnobError` for one that is not known here, or out of range."""
+    defaults = _defaults(METHODS[name], rule, geometry)
+    for knob in overrides:
+        if knob not in defaults:
+            owners = [owner for owner, row in JUDGES.items() if knob in row.knobs]
+            whose = f"; it goes with rule {' or '.join(map(repr, owners))}" if owners else ""
+            of = f"decoder {name!r}" if "rule" not in overrides else f"decoder {name!r} with rule {overrides['rule']!r}"
+            raise KnobError(knob, f"{of} has no knob {knob!r}{whose}; it has: {', '.join(defaults)}")
+    chosen = [knob for knob in RULES if knob in overrides]
+    if rule is None and len(chosen) > 1:
+        raise KnobError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
+    kept = {k: v for k, v in defaults.items() if not (rule is None and chosen and k in RULES)}
+    return Knobs({**kept, **{knob: check(knob, value, ALL_KNOBS[knob]) for knob, value in overrides.items()}})
+
+
 def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
     """Raises `KnobError` for knobs that make no sense together."""
+    judged = METHODS[name].rule or knobs.get("rule")
+    if judged and knobs.get("siblings") in ("isolated", "commit"):
+        raise KnobError(
+            "siblings", f"siblings {knobs['siblings']!r} is not for rule {judged!r}: use 'live' or 'coupled'"
+        )
     cache, lookahead = knobs.get("cache"), knobs.get("lookahead", CANVAS)
     if cache == "dual" and lookahead != CANVAS:
         raise KnobError("cache", f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}")
@@ -205,7 +162,7 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
             raise KnobError(knob, f"{knob} goes with the rule 'steps', not with threshold or factor")
     if knobs.get("alg") == "origin" and overrides.get("alg_temp"):
         raise KnobError("alg_temp", "alg_temp goes with an alg that ranks positions, not with 'origin'")
-    if knobs.get("threshold") is None and overrides.get("later_threshold", OFF) != OFF:
+    if not judged and knobs.get("threshold") is None and overrides.get("later_threshold", OFF) != OFF:
         raise KnobError("later_threshold", "later_threshold goes with the rule 'threshold', not with factor or steps")
     if "lookahead" in overrides and lookahead != CANVAS and knobs.integer("lookahead") > length:
         raise KnobError("lookahead", f"lookahead {lookahead} is larger than the canvas of {length} (max_tokens)")

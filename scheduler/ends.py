@@ -9,7 +9,7 @@ import numpy as np
 
 from .boundaries import Bools
 from .contract import Span, StepResult
-from .request import Work
+from .sequence import Work
 
 
 def first_ends(flight: Sequence[Work], ends: Bools, result: StepResult) -> dict[int, int]:

@@ -1,4 +1,5 @@
-"""The knobs of the decoders: their ranges in one table, and errors that name the knob and the value given."""
+"""The knobs of the decoders: values of all but those that a rule brings along, and errors that name the knob and what
+was given."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ CANVAS = "canvas"  # look-ahead to the end of the canvas
 OFF = "off"
 AUTO = "auto"  # as the load allows
 
-KNOBS: Mapping[str, Range | Choice] = {
+Values = Range | Choice
+
+KNOBS: Mapping[str, Values] = {
     "steps": Range(1, 1_000_000, whole=True),
     "alg": Choice(("origin", "maskgit_plus", "topk_margin", "entropy")),
     "alg_temp": Range(0.0, 100.0),
@@ -63,9 +66,9 @@ KNOBS: Mapping[str, Range | Choice] = {
 }
 
 
-def check(name: str, value: object) -> object:
-    """`value` if knob `name` may have it. Raises `KnobError`."""
-    match KNOBS[name]:
+def check(name: str, value: object, kind: Values) -> object:
+    """`value` if knob `name` may have it, of this kind. Raises `KnobError`."""
+    match kind:
         case Choice(values):
             if not any(type(value) is type(choice) and value == choice for choice in values):
                 raise KnobError(name, f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
@@ -74,10 +77,10 @@ def check(name: str, value: object) -> object:
                 return value
             number = not isinstance(value, bool) and isinstance(value, int if whole else int | float)
             if not number or not low <= value <= high:  # type: ignore[operator]
-                kind = "a whole number" if whole else "a number"
+                what = "a whole number" if whole else "a number"
                 extra = "".join(f" or {word!r}" for word in words)
                 bounds = f"from {_plain(low)} to {_plain(high)}"
-                raise KnobError(name, f"{name} must be {kind} {bounds}{extra}, not {value!r}")
+                raise KnobError(name, f"{name} must be {what} {bounds}{extra}, not {value!r}")
     return value
 
 

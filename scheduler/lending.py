@@ -11,7 +11,7 @@ from .contract import Ints
 from .prefixes import NAMELESS, Names, Prefixes
 
 if TYPE_CHECKING:
-    from .request import Sequence, Work
+    from .sequence import Sequence, Work
 
 
 def names_of(sequence: Sequence, prefixes: Prefixes) -> Names:

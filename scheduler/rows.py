@@ -16,10 +16,11 @@ import numpy as np
 
 from .caches import Window
 from .contract import Placement, Row, Span, Transfer
+from .rules.base import TELL
 from .tree import Lane, Role
 
 if TYPE_CHECKING:
-    from .request import Sequence
+    from .sequence import Sequence
 
 
 class Holding(NamedTuple):
@@ -62,8 +63,7 @@ class Together:
         return (_row(sequence, self._slot, window, spans),)
 
     def follow(self, sequence: Sequence) -> None:
-        if sequence.guide is not None:  # the device learns what was committed here
-            self.placements = [self._placement(sequence)]
+        pass
 
     def _placement(self, sequence: Sequence) -> Placement:
         request, canvas = sequence.request, sequence.canvas
@@ -154,17 +154,22 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
     """What lies behind all lanes, if drafts are written there or the end is looked for."""
     decoder = sequence.request.decoder
     start = sequence.prompt_length + sequence.tree.live[-1].end
-    if start >= end or decoder.draft_threshold == decoder.end_threshold == math.inf:
+    judging = sequence.judging
+    asked = not decoder.draft_threshold == decoder.end_threshold == math.inf
+    if start >= end or not (asked or (judging is not None and judging.sees_ahead)):
         return []
-    return [Span(start, end, Transfer(sure=0, threshold=decoder.draft_threshold), may_end=False)]
+    drafts = Transfer(sure=0, threshold=decoder.draft_threshold) if judging is None else TELL
+    return [Span(start, end, drafts, may_end=judging is not None and judging.sees_ahead)]
 
 
 def _row(sequence: Sequence, slot: int, window: Window, spans: list[Span]) -> Row:
     request, guide = sequence.request, sequence.guide
-    row = Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, ranks=request.ranks)
+    row = Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, ranks=sequence.ranks)
+    if spans:  # what predicts the first position comes along
+        start = min(window.start, spans[0].start - sequence.geometry.shift)
+        row = replace(row, start=start, biases=sequence.biases())
+    if sequence.told:
+        row = replace(row, held=sequence.holds(row.start, row.end))
     if not spans:
         return row
-    # What predicts the first position comes along.
-    start = min(window.start, spans[0].start - sequence.geometry.shift)
-    row = replace(row, start=start, biases=sequence.biases())
     return row if guide is None else guide.restrict(row, sequence)

@@ -21,8 +21,9 @@ from .knobs import KnobError
 from .lending import may_begin, names_of
 from .pages import Limits, Pool
 from .prefixes import Prefixes
-from .request import Outcome, Request, Sequence, State, Work
+from .request import Outcome, Request, State
 from .rows import Holding
+from .sequence import Sequence, Work
 from .vocabulary import END, Vocabulary
 
 
@@ -248,12 +249,10 @@ class Scheduler:
         """Copies the result into the canvases."""
         offset = 0
         for work in flight:
-            sequence, prompt, first = work.sequence, work.sequence.prompt_length, offset
-            for span in (span for row in work.rows for span in row.spans):
-                part = slice(offset, offset := offset + span.end - span.start)
-                sequence.score(span.start - prompt, result.tokens[part], result.scores, part)
-                sequence.take(span.start - prompt, result.tokens[part], result.proposals[part])
-            sequence.follow(result, slice(first, offset))
+            spans = [span for row in work.rows for span in row.spans]
+            if spans:
+                part = slice(offset, offset := offset + sum(span.end - span.start for span in spans))
+                work.sequence.take_in(spans, result, part)
 
     def _learn(self, flight: list[Work]) -> None:
         """Tells the budget what a step brought the requests that adapt to the load."""

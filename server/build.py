@@ -17,8 +17,9 @@ from ..models.memory import Footprint, Memory
 from ..models.registry import Hardware, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, Halving, StepCost
-from ..scheduler.decoders import METHODS, defaults_of
+from ..scheduler.decoders import defaults_of
 from ..scheduler.geometry import Geometry
+from ..scheduler.methods import METHODS
 from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.vocabulary import Vocabulary

@@ -12,8 +12,9 @@ from typing import NamedTuple, Self
 
 from ..scheduler.contract import StepPlan
 from ..scheduler.knobs import KnobError
-from ..scheduler.request import Outcome, Sequence
+from ..scheduler.request import Outcome
 from ..scheduler.scheduler import QueueFull, Scheduler, Update
+from ..scheduler.sequence import Sequence
 from ..scheduler.tree import Role
 from . import errors
 from .detokenizer import AnswerText

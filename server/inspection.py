@@ -12,9 +12,10 @@ from ..models.config import ModelConfig
 from ..models.registry import embedded_models
 from ..models.survey import POSITIONS, survey
 from ..scheduler.boundaries import Boundary
-from ..scheduler.decoders import METHODS, resolve
+from ..scheduler.decoders import resolve
 from ..scheduler.geometry import Geometry
 from ..scheduler.knobs import KnobError
+from ..scheduler.methods import METHODS
 from ..scheduler.vocabulary import Vocabulary
 from .checkpoint import Checkpoint, open_checkpoint
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from ..scheduler.biases import Preferences
 from ..scheduler.contract import MOST_RANKS
-from ..scheduler.knobs import KNOBS, Choice, Range
+from ..scheduler.decoders import ALL_KNOBS
+from ..scheduler.knobs import Choice, Range
 from .errors import shown
 from .strict import Strict, refused
 from .unsupported import STREAM_UNSUPPORTED
@@ -69,39 +78,26 @@ def _knob_schema(kind: Range | Choice) -> dict[str, Any]:
     return {"anyOf": [number, {"enum": [None, *kind.words]}]}
 
 
-class DecoderKnobs(Strict):
+class _Knobs(Strict):
     """Typed loosely: the engine knows which decoder has which knob, and its range. The JSON Schema has the ranges."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         found = handler(schema)
         properties = handler.resolve_ref_schema(found)["properties"]
-        properties |= {name: _knob_schema(kind) for name, kind in KNOBS.items()}
+        properties |= {name: _knob_schema(kind) for name, kind in ALL_KNOBS.items()}
         return found
 
-    steps: Knob = None
-    alg: Knob = None
-    alg_temp: Knob = None
-    eps: Knob = None
-    block_length: Knob = None
-    threshold: Knob = None
-    factor: Knob = None
-    cache: Knob = None
-    lookahead: Knob = None
-    draft_threshold: Knob = None
-    end_threshold: Knob = None
-    later_threshold: Knob = None
-    max_lanes: Knob = None
-    min_fill: Knob = None
-    min_steps: Knob = None
-    boundary: Knob = None
-    stable_steps: Knob = None
-    siblings: Knob = None
-    refresh_every: Knob = None
-    refresh_on: Knob = None
-    reuse: Knob = None
-    settle: Knob = None
-    early_stop: Knob = None
+
+if TYPE_CHECKING:
+
+    class DecoderKnobs(_Knobs):
+        """Every knob of every decoder, each null if it is not given."""
+
+else:
+    DecoderKnobs = create_model(
+        "DecoderKnobs", __base__=_Knobs, __module__=__name__, **dict.fromkeys(ALL_KNOBS, (Knob, None))
+    )
 
 
 class SamplingFields(Strict):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from ..scheduler.constraint import Constraint
-from ..scheduler.decoders import METHODS
+from ..scheduler.methods import METHODS
 from .errors import shown
 from .formats import FormatFields
 from .sampling import INT64, DecoderKnobs, Ranks, SamplingFields, StreamOptions

@@ -22,8 +22,9 @@ from asynclane.scheduler.contract import Executor, Sampling, StepPlan
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.geometry import PLAIN, Geometry
 from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.request import Request, Sequence
+from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 

@@ -51,6 +51,8 @@ class ScriptedExecutor:
         confidence: list[float] = []
         for row in plan.rows:
             assert row.visible >= row.end > row.start >= 0
+            if row.held is not None:
+                self.canvases[row.slot][row.start : row.end] = row.held
             for span in row.spans:
                 assert row.start <= span.start - self.shift < span.end <= row.end, (row, span)
                 proposed = [self.propose(row.slot, position) for position in range(span.start, span.end)]
@@ -59,7 +61,7 @@ class ScriptedExecutor:
                 proposals += [token for token, _ in proposed]
                 confidence += [chance for _, chance in proposed]
         packed = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
-        return StepResult(packed, np.array(proposals, np.int32), np.array(confidence, np.float32), device_s=0.0)
+        return StepResult(packed, np.array(proposals, np.int32), np.array(confidence, np.float64), device_s=0.0)
 
     def _commit(self, held: np.ndarray, proposed: list[tuple[int, float]], span: Span) -> None:
         """Where a span may not end, the word that stands in for an end token has no confidence."""

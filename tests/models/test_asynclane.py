@@ -14,8 +14,9 @@ from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.frames import Frame
 from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.request import Request, Sequence
+from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.tree import Role
 from asynclane.scheduler.vocabulary import END, Vocabulary
 from asynclane.server.text import Text

@@ -13,8 +13,8 @@ from asynclane.models.runner import Runner
 from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
 from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.request import Sequence
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 

@@ -10,9 +10,10 @@ from asynclane.models.config import read_config
 from asynclane.models.memory import Memory
 from asynclane.models.registry import Hardware, load_runner
 from asynclane.models.runner import Runner
-from asynclane.scheduler.decoders import METHODS, resolve
+from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.geometry import Geometry
 from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.vocabulary import Vocabulary
 

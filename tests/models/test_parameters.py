@@ -14,7 +14,8 @@ from asynclane.models.runner import Runner
 from asynclane.scheduler.biases import Preferences
 from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
-from asynclane.scheduler.request import Outcome, Sequence
+from asynclane.scheduler.request import Outcome
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 

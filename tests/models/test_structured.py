@@ -18,7 +18,8 @@ from asynclane.scheduler.constraint import Constraint
 from asynclane.scheduler.contract import Sampling
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.request import Outcome, Sequence
+from asynclane.scheduler.request import Outcome
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.grammar import Grammars, Wanted
 from asynclane.server.scores import Place, ScoreReader

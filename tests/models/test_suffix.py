@@ -11,7 +11,7 @@ from asynclane.models.runner import Runner
 from asynclane.scheduler.biases import Preferences
 from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.request import Sequence
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 

@@ -7,9 +7,10 @@ import math
 import pytest
 
 from asynclane.scheduler.contract import Measure, Transfer
-from asynclane.scheduler.decoders import METHODS, resolve
-from asynclane.scheduler.knobs import KNOBS, KnobError
-from asynclane.scheduler.rules import CommitRule, Factor, Quota, Threshold, Timesteps
+from asynclane.scheduler.decoders import ALL_KNOBS, resolve
+from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.methods import METHODS
+from asynclane.scheduler.rules import JUDGES, CommitRule, Factor, Quota, Threshold, Timesteps
 from asynclane.scheduler.tree import Lane, Role
 
 
@@ -88,7 +89,8 @@ def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str,
 
 def test_every_knob_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in METHODS.values()))
-    assert used == set(KNOBS)
+    used |= {knob for rule in JUDGES.values() for knob in rule.defaults}
+    assert used == set(ALL_KNOBS)
 
 
 def test_a_quota_spreads_masks_evenly_with_the_rest_first() -> None:

@@ -12,13 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from asynclane.scheduler.decoders import METHODS, defaults_of, resolve
+from asynclane.scheduler.decoders import defaults_of, resolve
 from asynclane.scheduler.geometry import Geometry
 from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.pages import Limits, Pool
 from asynclane.scheduler.prefixes import Prefixes
-from asynclane.scheduler.request import Outcome, Request, Sequence
+from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
 
 from ..fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
 from .test_properties import LIMITS, Schedules

@@ -21,8 +21,9 @@ from asynclane.scheduler.decoders import Decoder, resolve
 from asynclane.scheduler.geometry import PLAIN, Geometry
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.request import Outcome, Request, Sequence, State
+from asynclane.scheduler.request import Outcome, Request, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
+from asynclane.scheduler.sequence import Sequence
 
 from ..fakes import MASK, ScriptedExecutor, random_executor, vocabulary
 

@@ -10,8 +10,9 @@ import pytest
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.geometry import Geometry
 from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.request import Request, Sequence
+from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
 
 from ..fakes import IDS, PIECES, ScriptedExecutor, vocabulary
 

@@ -10,8 +10,9 @@ import pytest
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.request import Outcome, Request, Sequence
+from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
 
 from ..fakes import END, IDS, MASK, ScriptedExecutor, random_executor, vocabulary
 

@@ -16,8 +16,8 @@ from asynclane.models.registry import EMBEDDED
 from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.request import Sequence
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server import errors
 from asynclane.server.detokenizer import AnswerText

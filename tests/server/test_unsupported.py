@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asynclane.clients import calls
-from asynclane.scheduler import knobs
+from asynclane.scheduler.decoders import ALL_KNOBS
 from asynclane.server.schemas import ChatCompletionRequest, CompletionRequest, DecoderKnobs
 from asynclane.server.tokens import TextToTokens
 from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
@@ -64,8 +64,8 @@ async def test_what_only_the_other_endpoint_has_is_refused_with_its_path(
 @pytest.mark.parametrize(
     ("path", "body", "offered"),
     [
-        ("/v1/chat/completions", CHAT, set(knobs.KNOBS)),
-        ("/v1/completions", COMPLETION, set(knobs.KNOBS)),
+        ("/v1/chat/completions", CHAT, set(ALL_KNOBS)),
+        ("/v1/completions", COMPLETION, set(ALL_KNOBS)),
         ("/tokenize", {"prompt": "a"}, set(TextToTokens.model_fields)),
         ("/detokenize", {"tokens": [6]}, {"tokens", "model"}),
     ],
@@ -76,7 +76,7 @@ async def test_an_unknown_name_is_told_what_the_endpoint_takes(api: Any, path: s
     error = error_of(response)
     assert (error["param"], error["code"]) == ("no_such_thing", "unknown_parameter")
     assert set(re.findall(r"\w+", error["message"].partition("; ")[2])) >= offered
-    assert not set(re.findall(r"\w+", error["message"])) & (set(knobs.KNOBS) - offered)
+    assert not set(re.findall(r"\w+", error["message"])) & (set(ALL_KNOBS) - offered)
 
 
 async def test_what_only_a_chat_has_is_welcome_in_a_completion_if_it_asks_nothing(api: Any) -> None:
@@ -128,4 +128,4 @@ def test_the_client_has_a_type_for_every_parameter(options: Any, body: Any) -> N
 
 
 def test_the_knobs_of_the_api_are_those_of_the_scheduler() -> None:
-    assert set(DecoderKnobs.model_fields) == set(knobs.KNOBS)
+    assert set(DecoderKnobs.model_fields) == set(ALL_KNOBS)

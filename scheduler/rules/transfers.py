@@ -1,24 +1,16 @@
-"""Second axis of a decoder, the scheduler's half: what a commit rule asks of a lane in this step.
-
-The other half, choosing positions by these numbers, runs beside the logits (`kernels`). `first` marks the leftmost
-lane of a request: it must commit something in every step; lanes behind it commit only what passes, because later
-sentences depend on numbers that are still open before them.
-"""
+"""Commit rules that the device applies: the scheduler says some numbers of a lane, and positions are chosen by them
+beside the logits (`kernels`)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from .contract import Measure, Transfer
-from .tree import Lane, Role
-
-
-class CommitRule(Protocol):
-    def transfer(self, lane: Lane, first: bool) -> Transfer: ...
+from ..contract import Measure, Transfer
+from ..tree import Lane, Role
+from .base import CommitRule
 
 
 class Threshold:

@@ -1,0 +1,132 @@
+"""Second axis of a decoder: which positions commit in a step, and who decides it.
+
+`first` marks the leftmost lane of a request: it must commit something in every step; lanes behind it commit only what
+passes, because later sentences depend on numbers that are still open before them. A rule that needs no memory is a
+`Transfer`, which the device applies beside the logits. One that remembers, compares positions or takes tokens back is a
+`Judge`: the device reports what it sees, and the host decides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..contract import Doubles, Ints, Measure, Transfer
+from ..tree import Lane
+
+Bools = npt.NDArray[np.bool_]
+
+
+class CommitRule(Protocol):
+    def transfer(self, lane: Lane, first: bool) -> Transfer: ...
+
+
+class Part(NamedTuple):
+    """The stretch `here` of a step's positions that belongs to a live lane."""
+
+    lane: Lane
+    here: slice
+    first: bool
+
+
+class Verdict(NamedTuple):
+    """What stands at the positions of a step from now on, `tokens` [n], the mask id where nothing does; `end`: the
+    answer is cut behind this canvas position, which stays open if it is."""
+
+    tokens: Ints
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a step shows of the n positions of one request that it projected: its live lanes, and the look-ahead behind
+    them if the rule asks for it, which belongs to no part."""
+
+    canvas: Ints  # [length] as the step found it, the mask id where open
+    mask_id: int
+    positions: Ints  # [n] on the canvas, ascending
+    tokens: Ints  # [n] what may commit where the canvas is open; elsewhere what the network proposes instead
+    confidence: Doubles  # [n] probability of `tokens`
+    entropy: Doubles  # [n] nats; infinite where `tokens` stands in for an end token
+    ranked: Ints  # [n, ranks] the likeliest tokens in falling order
+    logprobs: Doubles  # [n, ranks] theirs
+    parts: tuple[Part, ...]
+    ends: Bools  # [vocabulary] which tokens end an answer
+    step: int  # calls of the request before this one
+
+    @property
+    def held(self) -> Ints:
+        """[n] what the canvas holds."""
+        return self.canvas[self.positions]
+
+    @property
+    def open(self) -> Bools:
+        """[n] where it holds the mask."""
+        masks: Bools = self.held == self.mask_id
+        return masks
+
+    def commit(self, chosen: Bools) -> Verdict:
+        """`tokens` commit where `chosen` [n] and open."""
+        return Verdict(np.where(chosen & self.open, self.tokens, self.held))
+
+    def at_least(self, score: Doubles, threshold: float) -> Bools:
+        """[n] the open positions of lanes with a `score` [n] of `threshold` or more, and in the first lane the best in
+        any case, the leftmost of equals."""
+        chosen = np.zeros(len(score), np.bool_)
+        open_ = self.open
+        for part in self.parts:
+            passes = open_[part.here] & (score[part.here] >= threshold)
+            if part.first and not passes.any() and open_[part.here].any():
+                passes[best(score[part.here], open_[part.here])] = True
+            chosen[part.here] = passes
+        return chosen
+
+
+def best(score: Doubles, among: Bools) -> int:
+    """Where the best `score` [n] is `among` [n] these, the leftmost of equals."""
+    return int(np.where(among, score, -np.inf).argmax())
+
+
+class Judge(Protocol):
+    """Decides for one request. Memory is kept by canvas position, so lanes that split or end need nothing done."""
+
+    @property
+    def ranks(self) -> int:
+        """How many likeliest tokens it must be told."""
+        ...
+
+    @property
+    def revises(self) -> bool:
+        """Whether it may take back or change what has committed, as long as its lane lives."""
+        ...
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether it must see the look-ahead behind the lanes, in which it may commit too."""
+        ...
+
+    def choose(self, evidence: Evidence) -> Verdict: ...
+
+
+class Remembering:
+    """What most judges answer."""
+
+    ranks = 0
+    revises = False
+    sees_ahead = False
+
+
+EVERYTHING = 1 << 30
+# All may commit, so that the device tells what would; what does, the host tells it in the next step.
+TELL = Transfer(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
+
+
+class Judged:
+    """The device's half of every judge."""
+
+    def transfer(self, lane: Lane, first: bool) -> Transfer:
+        return TELL

@@ -1,0 +1,281 @@
+"""A request as the scheduler carries it: which state it is in, and what its canvas holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .biases import NEUTRAL, Biasing
+from .boundaries import Nesting
+from .caches import CachePolicy, Progress, Reach, Window
+from .constraint import Guide
+from .contract import Bias, Ints, Row, Scores, Span, StepResult
+from .digest import View
+from .frames import Computed, Frame, Recorder
+from .geometry import Geometry
+from .judging import Judging
+from .knobs import KnobError
+from .lending import lend
+from .policies.base import ABSENT, LaneFacts
+from .prefixes import NAMELESS, Lease, Names
+from .request import TRANSITIONS, Outcome, Request, State
+from .rows import Holding, Isolated, Layout, Together
+from .scores import Scorebook
+from .stability import Stability
+from .tree import LaneTree
+from .vocabulary import Vocabulary
+
+NO_END = 1 << 30
+STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request as the scheduler carries it. Canvas coordinates start at 0 behind the prompt."""
+
+    request: Request
+    tree: LaneTree
+    cache: CachePolicy
+    nesting: Nesting
+    stability: Stability | None
+    recorder: Recorder | None
+    biasing: Biasing | None
+    scorebook: Scorebook | None
+    guide: Guide | None
+    judging: Judging | None
+    state: State = State.WAITING
+    outcome: Outcome | None = None
+    held: Holding = field(default_factory=lambda: Holding((), ()))
+    names: Names = NAMELESS  # of the pages of its prompt that others may have too
+    lease: Lease | None = None  # pages before those it holds, which others may have too
+    frontier: int = 0  # canvas positions before it are committed
+    end_at: int = NO_END  # first end token committed so far
+    foreseen_end: int = NO_END  # first end token that the network is about to commit
+    sent: int = 0  # canvas positions before it were handed out
+    steps: int = 0
+    computed_tokens: int = 0
+    cached_tokens: int = 0  # positions of the prompt that others had computed
+    refreshes: int = 0
+    reused_refreshes: int = 0  # those that advanced the lanes as well, so cost no call of their own
+    served_at: int = 0  # the scheduler's step that last carried it, or admitted it
+    layout: Layout = field(init=False)
+
+    @classmethod
+    def of(cls, request: Request, vocabulary: Vocabulary, geometry: Geometry) -> Sequence:
+        """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
+        if request.decoder.branches and len(request.suffix):
+            raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
+        if geometry.block and len(request.suffix):
+            raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
+        policy, judge, mask_id = request.decoder.policy, request.decoder.judge, vocabulary.mask_id
+        tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id, len(request.prompt), geometry)
+        stable_steps = policy.stable_steps
+        if not policy.boundary.known_to(vocabulary):
+            stable_steps = stable_steps or STABLE_STEPS
+        return cls(
+            request=request,
+            tree=tree,
+            cache=request.decoder.cache(),
+            nesting=Nesting.of(policy.boundary),
+            stability=Stability(request.max_tokens, stable_steps) if stable_steps else None,
+            recorder=Recorder(tree.canvas, mask_id) if request.watched else None,
+            biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
+            scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
+            guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
+            judging=None if judge is None else Judging(judge(), vocabulary),
+        )
+
+    @property
+    def id(self) -> int:
+        return self.request.id
+
+    @property
+    def canvas(self) -> Ints:
+        return self.tree.canvas
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.tree.geometry
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt)
+
+    def hold(self, lease: Lease, held: Holding, page_size: int) -> None:
+        """It is admitted, with what it needs on the device: its first lanes are born."""
+        self.lease, self.held = lease, held
+        if self.guide is not None:
+            self.guide.begin(self)
+        self.request.decoder.policy.open(self.tree)
+        placed = held._replace(pages=(*lease.numbers, *held.pages))
+        self.layout = Isolated(placed, self, page_size) if self.request.decoder.branches else Together(placed, self)
+
+    def move(self, state: State) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"request {self.id} cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def reach(self) -> Reach:
+        """What the next step concerns, in absolute positions. With blocks they end where one does: the network has
+        never seen a part of one."""
+        prompt, live, grid = self.prompt_length, self.tree.live, self.geometry
+        end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
+        return Reach(prompt + live[0].start, prompt + live[-1].end, grid.ceil(end), grid.floor(prompt + self.frontier))
+
+    def drafts_end(self) -> int:
+        """The end of the look-ahead behind all lanes, a canvas position."""
+        last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
+        end = len(self.canvas) if lookahead is None else min(last + lookahead, self.tree.limit)
+        return max(last, min(end, self.foreseen_end + 1))
+
+    def window(self, reach: Reach) -> Window:
+        """What the next step computes: in the first, what of the prompt nobody else has."""
+        window = self.cache.window(reach)
+        if self.lease is None or self.steps:
+            return window
+        return window._replace(start=max(window.start, self.lease.begin()))
+
+    @property
+    def ranks(self) -> int | None:
+        """How many likeliest tokens its steps must tell."""
+        judged = None if self.judging is None else self.judging.ranks
+        return max((ranks for ranks in (self.request.ranks, judged) if ranks is not None), default=None)
+
+    def view(self) -> View:
+        """What the digest reads of it."""
+        policy, live = self.request.decoder.policy, self.tree.live
+        start, end = live[0].start, live[-1].end
+        settled = None if self.stability is None else self.stability.settled(start, end)
+        return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill)
+
+    def biases(self) -> tuple[Bias, ...]:
+        """What the next step adds to its logits."""
+        return () if self.biasing is None else self.biasing.of(self.prompt_length, self.canvas, self.end_at)
+
+    @property
+    def told(self) -> bool:
+        """Whether the host decides what its canvas holds, so that the device must be told."""
+        return self.judging is not None or self.guide is not None
+
+    def holds(self, start: int, end: int) -> Ints:
+        """What stands at the absolute positions `[start, end)`."""
+        prompt, canvas, suffix = self.request.prompt, self.canvas, self.request.suffix
+        first, behind = self.prompt_length, self.prompt_length + len(canvas)
+        parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
+        return np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
+
+    @property
+    def revises(self) -> bool:
+        """Whether what lanes hold is not final before they end."""
+        return self.judging is not None and self.judging.revises
+
+    def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
+        """`part` of a step's result is of `spans`, which were this request's."""
+        if self.judging is not None:
+            result.tokens[part] = self.judging.decide(self, spans, result, part)
+        at = part.start
+        for span in spans:
+            here = slice(at, at := at + span.end - span.start)
+            start, tokens = span.start - self.prompt_length, result.tokens[here]
+            self._score(start, tokens, result.scores, here)
+            self._take(start, tokens, result.proposals[here])
+        if self.guide is not None:
+            self.guide.take(self, result, part)
+
+    def _score(self, start: int, tokens: Ints, scores: Scores | None, part: slice) -> None:
+        """Before `_take`: `part` of a step's `scores` belongs to these `tokens`."""
+        if self.scorebook is not None and scores is not None:
+            held = self.canvas[start : start + len(tokens)]
+            fresh = np.flatnonzero((tokens != self.tree.mask_id) & (tokens != held))
+            self.scorebook.take(start + fresh, scores, part.start + fresh, self.steps)
+
+    def _take(self, start: int, tokens: Ints, proposals: Ints) -> None:
+        """A step left `tokens` from canvas position `start` on, and proposed `proposals`."""
+        part = self.canvas[start : start + len(tokens)]
+        part[:] = tokens
+        if self.stability is not None:
+            self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
+
+    def foresee(self, end: int | None) -> None:
+        """The answer seems to end with the token at `end`, an absolute position."""
+        self.foreseen_end = NO_END if end is None else end - self.prompt_length
+
+    def advance(self, facts: list[LaneFacts], vocabulary: Vocabulary) -> Progress:
+        """The canvas holds what a step brought; `facts` belong to the live lanes."""
+        tree, lanes, started = self.tree, tuple(self.tree.live), self.tree.live[0].start
+        finished, forks = tree.finished, tree.forks
+        if self.recorder is not None:
+            self.recorder.before(tree.live)
+        for lane, fact in zip(tree.live, facts, strict=True):
+            lane.steps += 1
+            lane.masks = fact.open
+        self.request.decoder.policy.advance(tree, facts)
+        if self.judging is not None and self.judging.cut is not None:
+            tree.end_at(self.judging.cut)
+        self.layout.follow(self)
+        final = [fact for lane, fact in zip(lanes, facts, strict=True) if not self.revises or lane not in tree.live]
+        self.end_at = min([self.end_at, *(fact.end_at for fact in final if fact.end_at != ABSENT)])
+        self.frontier = self._next_mask()
+        if self.revises and tree.live:
+            self.frontier = min(self.frontier, tree.live[0].start)
+        if tree.live:
+            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], vocabulary)
+        return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
+
+    def count(self, work: Work, progress: Progress) -> Frame | None:
+        """A step is behind it, which brought `progress`; tells those who watch."""
+        window, step, self.steps = work.window, self.steps, self.steps + 1
+        frontier, known = work.reach.frontier, self.layout.known
+        reach = work.reach._replace(frontier=min(frontier, known))
+        self.cache.computed(window, reach, progress._replace(frontier=min(progress.frontier, known)))
+        lend(self, work)
+        self.refreshes += window.refresh
+        self.reused_refreshes += window.refresh and window.drives
+        self.computed_tokens += work.tokens
+        if self.recorder is None:
+            return None
+        start, end = min(row.start for row in work.rows), max(row.end for row in work.rows)
+        computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
+        return self.recorder.after(self.tree, step, computed)
+
+    def hand_out(self) -> Ints:
+        """The tokens that have become final since the last call, without end tokens."""
+        upto = min(self.frontier, self.end_at)
+        tokens = self.canvas[self.sent : upto]
+        self.sent = max(self.sent, upto)
+        return tokens
+
+    def ending(self) -> Outcome | None:
+        """How the request has ended, if it has."""
+        guide = self.guide
+        if guide is not None and guide.failed:
+            return Outcome.FAILED
+        stopped = self.end_at < self.frontier or (guide is not None and guide.finished)
+        if self.tree.live and not (stopped and self.request.decoder.early_stop):
+            return None
+        cut = guide is not None and guide.closing
+        return Outcome.STOP if stopped and not cut else Outcome.LENGTH
+
+    def _next_mask(self) -> int:
+        masked = self.canvas[self.frontier :] == self.tree.mask_id
+        return self.frontier + int(masked.argmax()) if masked.any() else len(self.canvas)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the step in flight computes of a request, and what the commit needs to know of it.
+
+    `open` counts the masks before the step, of a request that adapts to the load.
+    """
+
+    sequence: Sequence
+    window: Window
+    reach: Reach
+    rows: tuple[Row, ...]
+    open: int
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.rows)

@@ -1,0 +1,29 @@
+"""Decoders whose rule the host applies: each equal to itself alone, in a crowd, constrained or not."""
+
+from __future__ import annotations
+
+from asynclane.models.runner import Runner
+from asynclane.scheduler.vocabulary import Vocabulary
+
+from ..driver import Ask, run
+from .test_golden import GOLDEN
+
+LENGTH = 64
+PROMPTS = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"][:4]]
+
+
+def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **knobs: object) -> list[tuple[list[int], int]]:
+    asks = [Ask(prompt, LENGTH, decoder, knobs) for prompt in PROMPTS]
+    return [(sequence.canvas.tolist(), sequence.steps) for sequence in run(runner, vocabulary, asks)]
+
+
+def test_a_judge_decides_as_the_device_would(runner: Runner, vocabulary: Vocabulary) -> None:
+    """LocalLeap without a leap is Fast-dLLM."""
+    for cache in ("none", "prefix", "dual"):
+        judged = answers(runner, vocabulary, "localleap", near_threshold=0.9, cache=cache)
+        assert judged == answers(runner, vocabulary, "fast-dllm", threshold=0.9, cache=cache)
+
+
+def test_a_judge_serves_lanes(runner: Runner, vocabulary: Vocabulary) -> None:
+    judged = answers(runner, vocabulary, "asynclane", rule="localleap", near_threshold=0.95, threshold=0.95)
+    assert judged == answers(runner, vocabulary, "asynclane")
