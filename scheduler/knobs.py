@@ -91,6 +91,11 @@ def _plain(bound: float) -> str:
 class Knobs(dict[str, object]):
     """Checked knobs by name, read with the type that the table promises."""
 
+    def require(self, name: str, holds: bool, message: str) -> None:
+        """Raises `KnobError` of a knob whose value does not go with another's."""
+        if not holds:
+            raise KnobError(name, f"{name} {self[name]!r} {message}")
+
     def integer(self, name: str) -> int:
         value = self[name]
         if not isinstance(value, int):

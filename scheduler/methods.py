@@ -94,6 +94,18 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
+    "bacd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2602.09555; LuLuLuyi/TDAR unmasking.py",
+        rule="bacd",
+    ),
+    "ete": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2511.21103, its idea; the rule is ours",
+        rule="ete",
+    ),
     "localleap": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .bacd import Bacd
+from .ete import ExploreThenExploit
 from .localleap import LocalLeap
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 
@@ -40,6 +42,18 @@ class Rule:
 
 
 JUDGES: Mapping[str, Rule] = {
+    "bacd": Rule(
+        judge=Bacd.of,
+        defaults={"lower_threshold": 0.6, "upper_threshold": 0.9},
+        source="arXiv 2602.09555; LuLuLuyi/TDAR unmasking.py",
+        knobs=Bacd.KNOBS,
+    ),
+    "ete": Rule(
+        judge=ExploreThenExploit.of,
+        defaults={"threshold": 0.9, "ahead_threshold": 0.95, "explore_threshold": 0.6, "least": 2},
+        source="arXiv 2511.21103, its idea; the rule is ours",
+        knobs=ExploreThenExploit.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
