@@ -79,12 +79,13 @@ def check(name: str, value: object, kind: Values) -> object:
             if not number or not low <= value <= high:  # type: ignore[operator]
                 what = "a whole number" if whole else "a number"
                 extra = "".join(f" or {word!r}" for word in words)
-                bounds = f"from {_plain(low)} to {_plain(high)}"
+                bounds = f"from {plain(low)} to {plain(high)}"
                 raise KnobError(name, f"{name} must be {what} {bounds}{extra}, not {value!r}")
     return value
 
 
-def _plain(bound: float) -> str:
+def plain(bound: float) -> str:
+    """As a person writes it: 1000000, not 1e+06."""
     return str(int(bound)) if bound == int(bound) else str(bound)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
-from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .bacd import Bacd
+from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .ete import ExploreThenExploit
 from .localleap import LocalLeap
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
