@@ -6,8 +6,9 @@ with the reason. A frontier holds the decoders that no other beats in accuracy a
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -110,8 +111,15 @@ def field_main(argv: Sequence[str]) -> int:
     parser = arguments("python -m asynclane.bench.quality --all", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost, a row for each model")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="show what --json has written, and measure nothing")
     options = parser.parse_args(argv)
     check_outputs(parser, options.plot, options.json)
+    if options.again:
+        written = json.loads(options.again.read_text(encoding="utf-8"))["models"]
+        _show(
+            {model: [Entry(model, each) for each in part["decoders"]] for model, part in written.items()}, options.plot
+        )
+        return 0
     fields = {model: entrants(model) for model in options.models}
 
     def run(pair: tuple[str, str]) -> Entry:
@@ -123,13 +131,17 @@ def field_main(argv: Sequence[str]) -> int:
     with ThreadPoolExecutor(options.processes) as pool:
         found = list(pool.map(run, ((model, text) for model, (taken, _) in fields.items() for text in taken)))
     of_model = {model: [entry for entry in found if entry.model == model] for model in fields}
-    for model, entries in of_model.items():
-        print(f"{model}\n{table(HEAD, rows(entries))}\n")
-    if options.plot:
-        draw_field({model: (entries, partial(frontier, entries)) for model, entries in of_model.items()}, options.plot)
+    _show(of_model, options.plot)
     models = {
         model: {"decoders": [entry.figures for entry in of_model[model]], "refused": refused}
         for model, (_, refused) in fields.items()
     }
     finish({"benchmark": "field", "processes": options.processes, "models": models}, options)
     return 0
+
+
+def _show(of_model: Mapping[str, Sequence[Entry]], plot: Path | None) -> None:
+    for model, entries in of_model.items():
+        print(f"{model}\n{table(HEAD, rows(entries))}\n")
+    if plot:
+        draw_field({model: (entries, partial(frontier, entries)) for model, entries in of_model.items()}, plot)

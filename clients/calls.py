@@ -22,12 +22,13 @@ class Message(TypedDict):
 
 
 class Knobs(TypedDict, total=False):
-    """Of asynclane's decoders. `Model.decoders` tells which has which, and their defaults."""
+    """Of the decoders `asynclane`, `fast-dllm`, `llada` and `dream`; what others have goes into `extra`. `Model.decoders` tells which has which, and their defaults."""
 
     decoder: str
     steps: int
     threshold: float
     factor: float
+    rule: str
     alg: str
     alg_temp: float
     eps: float

@@ -104,8 +104,7 @@ class Row:
     A row without spans only renews keys and values. Where a network predicts a position at the one before it, a span
     does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
     likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
-    a position in one of the spans. `held` [end - start] is written to the canvas first, where the host decides what
-    stands there; None: the canvas holds what the steps before committed.
+    a position in one of the spans. `held` [end - start], if given, is what the canvas holds from now on.
     """
 
     slot: int
