@@ -22,7 +22,8 @@ class Message(TypedDict):
 
 
 class Knobs(TypedDict, total=False):
-    """Of the decoders `asynclane`, `fast-dllm`, `llada` and `dream`; what others have goes into `extra`. `Model.decoders` tells which has which, and their defaults."""
+    """Of the decoders `asynclane`, `fast-dllm`, `llada` and `dream`; what others
+    have goes into `extra`. `Model.decoders` tells which has which, and their defaults."""
 
     decoder: str
     steps: int
