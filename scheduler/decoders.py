@@ -13,7 +13,7 @@ from .blocks import EXACT_CACHES, check_blocks, fitted
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
 from .contract import Measure
 from .geometry import PLAIN, Geometry
-from .knobs import AUTO, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
+from .knobs import AUTO, BLOCK, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
 from .methods import METHODS, Method
 from .policies import LanePolicy
 from .rules import JUDGES, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
@@ -30,6 +30,7 @@ class Decoder:
     cache: Callable[[], CachePolicy]
     lookahead: int | None  # positions behind the last lane; None: the whole canvas
     early_stop: bool  # the request ends once everything before its first end token is committed
+    whole_blocks: bool = False  # or rather once all of the lane that has that token is
     draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
     later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
@@ -100,6 +101,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
         cache=lambda: cache(knobs),
         lookahead=lookahead,
         early_stop=knobs.get("early_stop") is not False,
+        whole_blocks=knobs.get("early_stop") == BLOCK,
         draft_threshold=knobs.threshold("draft_threshold"),
         later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
@@ -123,7 +125,7 @@ def _defaults(method: Method, rule: Rule | None, geometry: Geometry) -> dict[str
     own = dict(fitted(method.defaults, geometry))
     if rule is None:
         return {**dict.fromkeys(RULES), **own}
-    return {**{knob: value for knob, value in own.items() if knob not in RULES}, **rule.defaults}
+    return {**rule.defaults, **{knob: value for knob, value in own.items() if knob not in RULES}}
 
 
 def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geometry: Geometry) -> Knobs:

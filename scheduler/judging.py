@@ -56,8 +56,9 @@ class Judging:
                 waits = evidence.open[here] & (evidence.confidence[here] < decoder.later_threshold)
                 tokens[here][waits] = mask_id
         if not self.sees_ahead:
-            drafts = evidence.open & (evidence.confidence >= decoder.draft_threshold)
-            tokens = np.where(inside, tokens, np.where(drafts, evidence.tokens, evidence.held))
+            tokens = np.where(inside, tokens, evidence.held)
+        drafts = ~inside & (tokens == mask_id) & (evidence.confidence >= decoder.draft_threshold)
+        tokens = np.where(drafts & ~self._ends[evidence.tokens], evidence.tokens, tokens)
         self.cut = verdict.end
         self.chosen = tokens != mask_id
         return evidence.held if sequence.guide is not None else tokens

@@ -16,7 +16,8 @@ EVERYTHING = 1 << 30  # positions, more than any canvas has
 @dataclass(frozen=True, slots=True)
 class Method:
     """A row of the table. Its knobs are the keys of `defaults` and those of its rule: `steps`, `threshold` or `factor`,
-    which the device applies, or, with a `rule` by name, those of a row of `rules.JUDGES`."""
+    which the device applies, or, with a `rule` by name, those of a row of `rules.JUDGES`, whose defaults give way to
+    the method's."""
 
     policy: Callable[[Knobs], LanePolicy]
     defaults: Mapping[str, object]
@@ -93,6 +94,18 @@ METHODS: Mapping[str, Method] = {
             "early_stop": True,
         },
         source="arXiv 2606.08411, with settling and live siblings",
+    ),
+    "credit": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
+        rule="credit",
+    ),
+    "klass": Method(
+        policy=_blockwise,
+        defaults={"watch": "canvas", "block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
+        rule="klass",
     ),
     "localleap": Method(
         policy=_blockwise,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .credit import Credit
+from .klass import Klass
 from .localleap import LocalLeap
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 
@@ -40,6 +42,18 @@ class Rule:
 
 
 JUDGES: Mapping[str, Rule] = {
+    "credit": Rule(
+        judge=Credit.of,
+        defaults={"threshold": 0.9, "credit_alpha": 0.7, "credit_beta": 0.8, "credit_gamma": 0.2},
+        source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
+        knobs=Credit.KNOBS,
+    ),
+    "klass": Rule(
+        judge=Klass.of,
+        defaults={"threshold": 0.9, "kl_threshold": 0.01, "history": 2, "steps": None, "watch": "lanes"},
+        source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
+        knobs=Klass.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
