@@ -95,11 +95,35 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
+    "ahd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2604.08964",
+        rule="ahd",
+    ),
+    "ass": Method(
+        policy=_whole,
+        defaults={"cache": "none", "early_stop": True},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        rule="ass",
+    ),
+    "ccd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2512.02044; tonyckc/CCD-DLM-code model.py",
+        rule="ccd",
+    ),
     "credit": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "none", "early_stop": True},
         source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
         rule="credit",
+    ),
+    "eoser": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        rule="eoser",
     ),
     "klass": Method(
         policy=_blockwise,
@@ -112,5 +136,11 @@ METHODS: Mapping[str, Method] = {
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         rule="localleap",
+    ),
+    "prophet": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
+        rule="prophet",
     ),
 }

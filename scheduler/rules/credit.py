@@ -41,8 +41,8 @@ class Credit(Remembering):
 
     @classmethod
     def of(cls, knobs: Knobs, length: int) -> Self:
-        weights = (knobs.number(knob) for knob in ("credit_alpha", "credit_beta", "credit_gamma"))
-        return cls(knobs.number("threshold"), *weights, length)
+        alpha, beta, gamma = (knobs.number(knob) for knob in ("credit_alpha", "credit_beta", "credit_gamma"))
+        return cls(knobs.number("threshold"), alpha, beta, gamma, length)
 
     def choose(self, evidence: Evidence) -> Verdict:
         """Look-ahead behind the lanes earns nothing: there was no credit before a block began."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..contract import Doubles, Ints
+from ..contract import Doubles, Floats, Ints
 from .base import Evidence, Longs
 
 LEAST = 1e-12  # probabilities below count as this much, as in KLASS's code
@@ -47,7 +47,7 @@ class History:
         return np.where(seen > older, found, np.inf)
 
 
-def divergence(ids: Ints, logprobs: Doubles, ids_then: Ints, logprobs_then: Doubles) -> Doubles:
+def divergence(ids: Ints, logprobs: Floats, ids_then: Ints, logprobs_then: Floats) -> Doubles:
     """KL in nats [n] of sketches, all [n, ranks], from earlier ones."""
     same = ids[:, :, None] == ids_then[:, None, :]
     named = same.any(2)
@@ -55,7 +55,8 @@ def divergence(ids: Ints, logprobs: Doubles, ids_then: Ints, logprobs_then: Doub
     there = np.take_along_axis(logprobs_then, same.argmax(2), 1).astype(np.float64)
     q = np.where(named, np.exp(there), 0.0)
     rest_p, rest_q = 1.0 - p.sum(1), 1.0 - q.sum(1)
-    return _term(p, q).sum(1) + _term(rest_p, rest_q)
+    whole: Doubles = _term(p, q).sum(1) + _term(rest_p, rest_q)
+    return whole
 
 
 def _term(p: Doubles, q: Doubles) -> Doubles:

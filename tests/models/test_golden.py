@@ -56,7 +56,8 @@ def test_every_entry_is_tested() -> None:
 
 
 def filled(sequence: Sequence, vocabulary: Vocabulary) -> Ints:
-    """The canvas; what an answer that ends with its block leaves open behind it are end tokens, as the authors write."""
+    """The canvas; what an answer that ends with its block leaves open behind it reads as end tokens, which the authors
+    write there."""
     left_open = sequence.canvas == vocabulary.mask_id
     return np.where(left_open & sequence.request.decoder.whole_blocks, END_ID, sequence.canvas)
 
