@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
@@ -93,11 +94,14 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
     isolated = knobs.get("siblings") == "isolated"
     later = knobs.get("later_threshold", OFF)
+    judge = None if rule is None else partial(rule.judge, knobs, length)
+    if judge is not None:
+        judge()  # says now what it excludes
     return Decoder(
         name=name,
         policy=method.policy(knobs),
         rule=_rule(knobs, length) if rule is None else Judged(),
-        judge=None if rule is None else lambda: rule.judge(knobs, length),
+        judge=judge,
         cache=lambda: cache(knobs),
         lookahead=lookahead,
         early_stop=knobs.get("early_stop") is not False,

@@ -8,10 +8,8 @@ from typing import Self
 import numpy as np
 
 from ..knobs import Knobs, Range, Values
-from .base import Bools, Evidence, Remembering, Verdict
-from .history import History
-
-LIKELY = 8  # tokens of a sketch: it has as many of them as calls to look back to
+from .base import Evidence, Remembering, Verdict
+from .history import LIKELY, History
 
 
 class Ahd(Remembering):
@@ -46,18 +44,14 @@ class Ahd(Remembering):
         )
 
     def choose(self, evidence: Evidence) -> Verdict:
-        history = self._history = self._history or History(len(evidence.canvas), self._calls + 1, self.ranks)
+        history = self._history = self._history or History(len(evidence.canvas), self._calls + 1)
         history.add(evidence)
         confidence = evidence.confidence
         chosen = evidence.at_least(confidence, self._threshold)
         behind = evidence.parts[-1].here.stop
         ahead = behind + np.flatnonzero((evidence.open & (confidence >= self._threshold))[behind:])
-        chosen[ahead] = self._stable(evidence.positions[ahead], history)
+        if len(ahead):
+            ages = np.arange(1, self._calls + 1)
+            moved = history.divergence(evidence.positions[ahead], np.zeros_like(ages), ages)
+            chosen[ahead] = self._weights @ moved < self._drift
         return evidence.commit(chosen)
-
-    def _stable(self, positions: np.ndarray, history: History) -> Bools:
-        drift = np.zeros(len(positions))
-        for age, weight in enumerate(self._weights.tolist(), 1):
-            drift += weight * history.divergence(positions, 0, age)
-        stable: Bools = drift < self._drift
-        return stable

@@ -7,11 +7,13 @@ from typing import Self
 
 import numpy as np
 
-from ..contract import MOST_RANKS, Doubles, Floats, Ints
+from ..contract import Doubles, Floats, Ints
 from ..knobs import Knobs, Range, Values
-from .base import Bools, Evidence, Remembering, Verdict
+from ..tree import Role
+from .base import Evidence, Remembering, Verdict
 
-SLOTS = 8  # tokens of a position that have credit; the one with least gives way
+LIKELY = 8  # tokens of a position whose credit counts
+SLOTS = 4  # tokens of a position that have credit; the one with least gives way
 SLACK = 1e-5  # what is so close to the best commits with it, where nothing passes
 
 
@@ -32,7 +34,7 @@ class Credit(Remembering):
         "credit_beta": Range(0.0, 1.0),
         "credit_gamma": Range(0.0, 10.0),
     }
-    ranks = MOST_RANKS
+    ranks = LIKELY
 
     def __init__(self, threshold: float, alpha: float, beta: float, gamma: float, length: int) -> None:
         self._threshold, self._alpha, self._beta, self._gamma = threshold, alpha, beta, gamma
@@ -47,49 +49,44 @@ class Credit(Remembering):
     def choose(self, evidence: Evidence) -> Verdict:
         """Look-ahead behind the lanes earns nothing: there was no credit before a block began."""
         lanes = slice(0, evidence.parts[-1].here.stop)
-        self._earn(evidence.positions[lanes], evidence.ranked[lanes, 0], evidence.logprobs[lanes, 0])
-        tokens, confidence = self._fused(evidence, lanes)
+        ids, credit = self._earn(evidence.positions[lanes], evidence.ranked[lanes, 0], evidence.logprobs[lanes, 0])
+        tokens, confidence = evidence.tokens.copy(), np.zeros(len(evidence.tokens))
+        tokens[lanes], confidence[lanes] = _fused(evidence, lanes, ids, (1.0 + credit) ** self._alpha)
         first, open_ = evidence.parts[0].here, evidence.open
         bar = np.full(len(tokens), self._threshold)
         bar[first] = min(self._threshold, np.where(open_[first], confidence[first], -np.inf).max() - SLACK)
         return evidence.commit(evidence.at_least(confidence - bar, 0.0), tokens)
 
-    def _earn(self, positions: Ints, best: Ints, logprobs: Doubles) -> None:
+    def _earn(self, positions: Ints, best: Ints, logprobs: Doubles) -> tuple[Ints, Floats]:
+        """The tokens that have credit now, and theirs: both [n, slots]."""
         ids, credit = self._ids[positions], self._credit[positions] * np.float32(self._beta)
         same = ids == best[:, None]
-        slot = np.where(same.any(1), same.argmax(1), credit.argmin(1))
-        row = np.arange(len(positions))
-        kept = np.where(same.any(1), credit[row, slot], 0.0)
-        ids[row, slot], credit[row, slot] = best, kept + np.exp(logprobs * self._gamma)
+        again, row = same.any(1), np.arange(len(positions))
+        slot = np.where(again, same.argmax(1), credit.argmin(1))
+        credit[row, slot] = np.where(again, credit[row, slot], 0.0) + np.exp(logprobs * self._gamma)
+        ids[row, slot] = best
         self._ids[positions], self._credit[positions] = ids, credit
-
-    def _fused(self, evidence: Evidence, lanes: slice) -> tuple[Ints, Doubles]:
-        """What may commit, and its probability with credit; the look-ahead has none of either."""
-        ranked, likely = evidence.ranked[lanes], np.exp(evidence.logprobs[lanes])
-        ids, credit = self._ids[evidence.positions[lanes]], self._credit[evidence.positions[lanes]]
-        gain = (1.0 + credit.astype(np.float64)) ** self._alpha
-        factor = _looked_up(ranked, ids, gain)
-        total = 1.0 + (likely * (factor - 1.0)).sum(1)
-        weight = np.where(self._barred(evidence, lanes), 0.0, likely * factor)
-        place = weight.argmax(1)
-        row = np.arange(len(place))
-        own = evidence.tokens[lanes]
-        moves = own == ranked[:, 0]
-        kept = evidence.confidence[lanes] * _looked_up(own[:, None], ids, gain)[:, 0]
-        tokens, confidence = evidence.tokens.copy(), np.zeros(len(evidence.tokens))
-        tokens[lanes] = np.where(moves, ranked[row, place], own)
-        confidence[lanes] = np.where(moves, weight[row, place], kept) / total
-        return tokens, confidence
-
-    def _barred(self, evidence: Evidence, lanes: slice) -> Bools:
-        """[n, ranks] end tokens where none may come."""
-        barred: Bools = evidence.ends[evidence.ranked[lanes]] & ~evidence.may_end[lanes, None]
-        return barred
+        return ids, credit
 
 
-def _looked_up(tokens: Ints, ids: Ints, gain: Doubles) -> Doubles:
+def _fused(evidence: Evidence, lanes: slice, ids: Ints, gain: Floats) -> tuple[Ints, Doubles]:
+    """What may commit in the lanes, and its probability once that of `ids` [n, slots] counts times `gain`."""
+    ranked, weight = evidence.ranked[lanes], np.exp(evidence.logprobs[lanes])
+    tokens, confidence = evidence.tokens[lanes].copy(), evidence.confidence[lanes].copy()
+    total = 1.0 - weight.sum(1)
+    weight *= _looked_up(ranked, ids, gain)
+    total += weight.sum(1)
+    if any(part.lane.role is Role.REFINE for part in evidence.parts):
+        weight[evidence.ends[ranked] & ~evidence.may_end[lanes, None]] = 0.0
+    moves = tokens == ranked[:, 0]
+    if not moves.all():
+        confidence *= _looked_up(tokens[:, None], ids, gain)[:, 0]
+    place = (np.arange(len(ranked)), weight.argmax(1))
+    return np.where(moves, ranked[place], tokens), np.where(moves, weight[place], confidence) / total
+
+
+def _looked_up(tokens: Ints, ids: Ints, gain: Floats) -> Floats:
     """The gain of each of `tokens` [n, any], where `ids` [n, slots] have it, else 1."""
-    found = np.ones(tokens.shape)
-    for slot in range(ids.shape[1]):
-        np.copyto(found, gain[:, slot, None], where=tokens == ids[:, slot, None])
+    same = tokens[:, :, None] == ids[:, None, :]
+    found: Floats = 1 + np.matmul(same.astype(np.float32), gain[:, :, None] - 1)[:, :, 0]
     return found

@@ -9,57 +9,44 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..contract import Doubles, Floats, Ints
+from ..contract import Floats, Ints
 from .base import Evidence, Longs
 
+LIKELY = 8  # tokens of a sketch
 LEAST = 1e-12  # probabilities below count as this much, as in KLASS's code
 
 
 class History:
-    """The last `depth` sketches, of `ranks` tokens, of each of `length` canvas positions."""
+    """The last `depth` sketches of each of `length` canvas positions."""
 
-    def __init__(self, length: int, depth: int, ranks: int) -> None:
+    def __init__(self, length: int, depth: int) -> None:
         self._depth = depth
         self._seen = np.zeros(length, np.intp)
-        self._ids = np.zeros((depth, length, ranks), np.int32)
-        self._logprobs = np.zeros((depth, length, ranks), np.float32)
+        self._ids = np.full((depth, length, LIKELY), -1, np.int32)
+        self._probabilities = np.zeros((depth, length, LIKELY), np.float32)
 
     def add(self, evidence: Evidence) -> None:
         """Another call has told of its positions."""
-        positions, ranks = evidence.positions, evidence.ranked.shape[1]  # a small vocabulary has fewer
-        slot = self._seen[positions] % self._depth
-        self._ids[slot, positions, :ranks] = evidence.ranked
-        self._logprobs[slot, positions, ranks:] = -np.inf
-        self._logprobs[slot, positions, :ranks] = evidence.logprobs
-        self._seen[positions] += 1
-
-    def divergence(self, positions: Ints | Longs, newer: int, older: int) -> Doubles:
-        """KL in nats of the sketch `newer` calls ago (0: the last one) from that `older` calls ago, at each of
-        `positions`; infinite where there have not been so many calls."""
+        positions, told = evidence.positions, evidence.ranked.shape[1]  # of a small vocabulary it is fewer
         seen = self._seen[positions]
-        now, then = (seen - 1 - newer) % self._depth, (seen - 1 - older) % self._depth
-        found = divergence(
-            self._ids[now, positions],
-            self._logprobs[now, positions],
-            self._ids[then, positions],
-            self._logprobs[then, positions],
-        )
-        return np.where(seen > older, found, np.inf)
+        slot = seen % self._depth
+        self._ids[slot, positions, :told] = evidence.ranked
+        self._probabilities[slot, positions, :told] = np.exp(evidence.logprobs)
+        self._seen[positions] = seen + 1
+
+    def divergence(self, positions: Ints | Longs, newer: Longs, older: Longs) -> Floats:
+        """KL in nats of the sketches `newer` [m] calls ago (0: the last one) from those `older` [m] calls ago, [m, n]
+        at each of `positions` [n]; infinite where there have not been so many calls."""
+        seen = self._seen[positions]
+        now, then = ((seen - 1 - ago[:, None]) % self._depth for ago in (newer, older))
+        p = self._probabilities[now, positions]
+        same = self._ids[now, positions][..., None] == self._ids[then, positions][..., None, :]
+        q = np.matmul(same.astype(np.float32), self._probabilities[then, positions][..., None])[..., 0]
+        p[q == 0] = 0  # in the bucket
+        rest_p, rest_q = 1 - p.sum(-1), 1 - q.sum(-1)
+        return np.where(seen > older[:, None], _terms(p, q).sum(-1) + _terms(rest_p, rest_q), np.float32(np.inf))
 
 
-def divergence(ids: Ints, logprobs: Floats, ids_then: Ints, logprobs_then: Floats) -> Doubles:
-    """KL in nats [n] of sketches, all [n, ranks], from earlier ones."""
-    same = ids[:, :, None] == ids_then[:, None, :]
-    named = same.any(2)
-    p = np.exp(logprobs.astype(np.float64)) * named
-    there = np.take_along_axis(logprobs_then, same.argmax(2), 1).astype(np.float64)
-    q = np.where(named, np.exp(there), 0.0)
-    rest_p, rest_q = 1.0 - p.sum(1), 1.0 - q.sum(1)
-    whole: Doubles = _term(p, q).sum(1) + _term(rest_p, rest_q)
-    return whole
-
-
-def _term(p: Doubles, q: Doubles) -> Doubles:
-    least = np.maximum(p, LEAST)
-    terms: Doubles = np.maximum(p, 0.0) * np.log(least / np.maximum(q, LEAST))
+def _terms(p: Floats, q: Floats) -> Floats:
+    terms: Floats = np.maximum(p, 0) * np.log(np.maximum(p, LEAST) / np.maximum(q, LEAST))
     return terms

@@ -7,10 +7,9 @@ from typing import Self
 
 import numpy as np
 
-from ..contract import MOST_RANKS
 from ..knobs import Choice, Knobs, Range, Values
 from .base import Bools, Evidence, Part, Remembering, Verdict, top
-from .history import History
+from .history import LIKELY, History
 from .schedule import Schedule
 
 
@@ -31,7 +30,7 @@ class Klass(Remembering):
         "history": Range(1, 16, whole=True),
         "watch": Choice(("lanes", "canvas")),
     }
-    ranks = MOST_RANKS
+    ranks = LIKELY
 
     def __init__(self, threshold: float, kl_threshold: float, stable_calls: int, schedule: Schedule) -> None:
         self._threshold, self._kl_threshold, self._stable_calls = threshold, kl_threshold, stable_calls
@@ -50,7 +49,7 @@ class Klass(Remembering):
         return judge
 
     def choose(self, evidence: Evidence) -> Verdict:
-        history = self._history = self._history or History(len(evidence.canvas), self._stable_calls + 1, self.ranks)
+        history = self._history = self._history or History(len(evidence.canvas), self._stable_calls + 1)
         history.add(evidence)
         chosen = np.zeros(len(evidence.positions), np.bool_)
         for part in evidence.parts:
@@ -63,11 +62,11 @@ class Klass(Remembering):
         ready = open_ & (evidence.confidence[here] > self._threshold)
         if self.sees_ahead and part.lane.steps < self._stable_calls - 1:
             ready[:] = False
-        for age in range(self._stable_calls):
-            at = np.flatnonzero(ready)
-            if not len(at):
-                break
-            ready[at] = history.divergence(evidence.positions[here][at], age, age + 1) < self._kl_threshold
+        at = np.flatnonzero(ready)
+        if len(at):
+            ages = np.arange(self._stable_calls)
+            moved = history.divergence(evidence.positions[here][at], ages, ages + 1)
+            ready[at] = (moved < self._kl_threshold).all(0)
         if part.first and not ready.any():
             ready[top(evidence.confidence[here], open_, self._schedule.due(part.lane.steps))] = True
         return ready

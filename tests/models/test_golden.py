@@ -31,8 +31,6 @@ PUBLISHED = {"early_stop": False}  # the authors' code goes on behind the end to
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llada_one_per_step": ("llada", {}),
     "llada_two_per_step": ("llada", {"steps": 64}),
-    "credit": ("credit", {"early_stop": "block"}),
-    "klass": ("klass", {}),
     "fast_dllm_none_threshold": ("fast-dllm", {"cache": "none", "threshold": 0.9}),
     "fast_dllm_none_factor": ("fast-dllm", {"cache": "none", "factor": 1.0}),
     "fast_dllm_prefix_threshold": ("fast-dllm", {"cache": "prefix", "threshold": 0.9}),
@@ -41,6 +39,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fast_dllm_dual_threshold": ("fast-dllm", {"cache": "dual", "threshold": 0.9}),
     "fast_dllm_dual_factor": ("fast-dllm", {"cache": "dual", "factor": 1.0}),
     "fast_dllm_dual_quota": ("fast-dllm", {"cache": "dual", "steps": 128}),
+    "credit": ("credit", {"early_stop": "block"}),
+    "klass": ("klass", {}),
 }
 
 
