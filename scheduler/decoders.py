@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
 from .contract import Measure
 from .geometry import PLAIN, Geometry
-from .knobs import AUTO, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
+from .knobs import AUTO, BLOCK, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
 from .methods import METHODS, Method
 from .policies import LanePolicy
 from .rules import JUDGES, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
@@ -30,6 +31,7 @@ class Decoder:
     cache: Callable[[], CachePolicy]
     lookahead: int | None  # positions behind the last lane; None: the whole canvas
     early_stop: bool  # the request ends once everything before its first end token is committed
+    whole_blocks: bool = False  # or rather once all of the lane that has that token is
     draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
     later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
@@ -92,14 +94,18 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
     isolated = knobs.get("siblings") == "isolated"
     later = knobs.get("later_threshold", OFF)
+    judge = None if rule is None else partial(rule.judge, knobs, length)
+    if judge is not None:
+        judge()  # says now what it excludes
     return Decoder(
         name=name,
         policy=method.policy(knobs),
         rule=_rule(knobs, length) if rule is None else Judged(),
-        judge=None if rule is None else lambda: rule.judge(knobs, length),
+        judge=judge,
         cache=lambda: cache(knobs),
         lookahead=lookahead,
         early_stop=knobs.get("early_stop") is not False,
+        whole_blocks=knobs.get("early_stop") == BLOCK,
         draft_threshold=knobs.threshold("draft_threshold"),
         later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
@@ -123,7 +129,7 @@ def _defaults(method: Method, rule: Rule | None, geometry: Geometry) -> dict[str
     own = dict(fitted(method.defaults, geometry))
     if rule is None:
         return {**dict.fromkeys(RULES), **own}
-    return {**{knob: value for knob, value in own.items() if knob not in RULES}, **rule.defaults}
+    return {**rule.defaults, **{knob: value for knob, value in own.items() if knob not in RULES}}
 
 
 def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geometry: Geometry) -> Knobs:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .contract import Ints, Span, StepResult
+from .contract import MOST_RANKS, Ints, Span, StepResult
 from .rules.base import Bools, Evidence, Judge, Part
 from .vocabulary import END, Vocabulary
 
@@ -32,7 +32,8 @@ class Judging:
 
     @property
     def ranks(self) -> int | None:
-        return self._judge.ranks or None
+        """All that there are, so that who else is in the step changes nothing of which of equals are told."""
+        return MOST_RANKS if self._judge.ranks else None
 
     @property
     def revises(self) -> bool:
@@ -56,8 +57,9 @@ class Judging:
                 waits = evidence.open[here] & (evidence.confidence[here] < decoder.later_threshold)
                 tokens[here][waits] = mask_id
         if not self.sees_ahead:
-            drafts = evidence.open & (evidence.confidence >= decoder.draft_threshold)
-            tokens = np.where(inside, tokens, np.where(drafts, evidence.tokens, evidence.held))
+            tokens = np.where(inside, tokens, evidence.held)
+        drafts = ~inside & (tokens == mask_id) & (evidence.confidence >= decoder.draft_threshold)
+        tokens = np.where(drafts & ~self._ends[evidence.tokens], evidence.tokens, tokens)
         self.cut = verdict.end
         self.chosen = tokens != mask_id
         return evidence.held if sequence.guide is not None else tokens
@@ -82,8 +84,8 @@ class Judging:
             tokens=tokens,
             confidence=np.where(stands_in, measured + BEHIND, result.confidence[part]),
             entropy=np.where(stands_in, np.inf, -measured),
-            ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part],
-            logprobs=nothing if scores is None else scores.logprobs[part].astype(np.float64),
+            ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part, : self._judge.ranks],
+            logprobs=nothing if scores is None else scores.logprobs[part, : self._judge.ranks].astype(np.float64),
             parts=tuple(parts),
             ends=self._ends,
             step=sequence.steps,

@@ -36,6 +36,7 @@ class Choice(NamedTuple):
 CANVAS = "canvas"  # look-ahead to the end of the canvas
 OFF = "off"
 AUTO = "auto"  # as the load allows
+BLOCK = "block"  # an answer ends with the block of its first end token
 
 Values = Range | Choice
 
@@ -62,7 +63,7 @@ KNOBS: Mapping[str, Values] = {
     "refresh_on": Choice(("lanes", "forks", "steps")),
     "reuse": Choice((True, False)),
     "settle": Choice((True, False)),
-    "early_stop": Choice((True, False)),
+    "early_stop": Choice((True, False, BLOCK)),
 }
 
 

@@ -16,7 +16,8 @@ EVERYTHING = 1 << 30  # positions, more than any canvas has
 @dataclass(frozen=True, slots=True)
 class Method:
     """A row of the table. Its knobs are the keys of `defaults` and those of its rule: `steps`, `threshold` or `factor`,
-    which the device applies, or, with a `rule` by name, those of a row of `rules.JUDGES`."""
+    which the device applies, or, with a `rule` by name, those of a row of `rules.JUDGES`, whose defaults give way to
+    the method's."""
 
     policy: Callable[[Knobs], LanePolicy]
     defaults: Mapping[str, object]
@@ -106,10 +107,52 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2511.21103, its idea; the rule is ours",
         rule="ete",
     ),
+    "ahd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2604.08964",
+        rule="ahd",
+    ),
+    "ass": Method(
+        policy=_whole,
+        defaults={"cache": "none", "early_stop": True},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        rule="ass",
+    ),
+    "ccd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2512.02044; tonyckc/CCD-DLM-code model.py",
+        rule="ccd",
+    ),
+    "credit": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
+        rule="credit",
+    ),
+    "eoser": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        rule="eoser",
+    ),
+    "klass": Method(
+        policy=_blockwise,
+        defaults={"watch": "canvas", "block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
+        rule="klass",
+    ),
     "localleap": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         rule="localleap",
+    ),
+    "prophet": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
+        rule="prophet",
     ),
 }

@@ -25,7 +25,7 @@ from .rows import Holding, Isolated, Layout, Together
 from .scores import Scorebook
 from .stability import Stability
 from .tree import LaneTree
-from .vocabulary import Vocabulary
+from .vocabulary import END, Vocabulary
 
 NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
@@ -218,7 +218,9 @@ class Sequence:
         self.layout.follow(self)
         final = [fact for lane, fact in zip(lanes, facts, strict=True) if not self.revises or lane not in tree.live]
         self.end_at = min([self.end_at, *(fact.end_at for fact in final if fact.end_at != ABSENT)])
-        self.frontier = self._next_mask()
+        passed, self.frontier = self.frontier, self._next_mask()
+        if self.judging is not None and self.judging.sees_ahead:
+            self.end_at = min(self.end_at, self._first_end(passed, vocabulary))
         if self.revises and tree.live:
             self.frontier = min(self.frontier, tree.live[0].start)
         if tree.live:
@@ -253,11 +255,19 @@ class Sequence:
         guide = self.guide
         if guide is not None and guide.failed:
             return Outcome.FAILED
-        stopped = self.end_at < self.frontier or (guide is not None and guide.finished)
+        settled = self.frontier
+        if self.request.decoder.whole_blocks and self.tree.live:
+            settled = min(settled, self.tree.live[0].start)
+        stopped = self.end_at < settled or (guide is not None and guide.finished)
         if self.tree.live and not (stopped and self.request.decoder.early_stop):
             return None
         cut = guide is not None and guide.closing
         return Outcome.STOP if stopped and not cut else Outcome.LENGTH
+
+    def _first_end(self, start: int, vocabulary: Vocabulary) -> int:
+        """The first end token between `start` and the frontier: one that was committed ahead is in no lane."""
+        ends = np.flatnonzero(vocabulary.classes[self.canvas[start : self.frontier]] & END)
+        return start + int(ends[0]) if len(ends) else NO_END
 
     def _next_mask(self) -> int:
         masked = self.canvas[self.frontier :] == self.tree.mask_id

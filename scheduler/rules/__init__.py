@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
+from .ahd import Ahd
 from .bacd import Bacd
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .ccd import Ccd
+from .credit import Credit
+from .eoser import Ass, Eoser
 from .ete import ExploreThenExploit
+from .klass import Klass
 from .localleap import LocalLeap
+from .prophet import Prophet
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 
 __all__ = [
@@ -54,10 +60,60 @@ JUDGES: Mapping[str, Rule] = {
         source="arXiv 2511.21103, its idea; the rule is ours",
         knobs=ExploreThenExploit.KNOBS,
     ),
+    "ahd": Rule(
+        judge=Ahd.of,
+        defaults={"threshold": 0.9, "drift": 0.01, "drift_decay": 0.5, "history": 6},
+        source="arXiv 2604.08964",
+        knobs=Ahd.KNOBS,
+    ),
+    "ass": Rule(
+        judge=Ass.of,
+        defaults={"end_weight": 0.01},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        knobs=Ass.KNOBS,
+    ),
+    "ccd": Rule(
+        judge=Ccd.of,
+        defaults={"steps": None, "warmup": 5, "buffer": 4.0},
+        source="arXiv 2512.02044; tonyckc/CCD-DLM-code model.py",
+        knobs=Ccd.KNOBS,
+    ),
+    "credit": Rule(
+        judge=Credit.of,
+        defaults={"threshold": 0.9, "credit_alpha": 0.7, "credit_beta": 0.8, "credit_gamma": 0.2},
+        source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
+        knobs=Credit.KNOBS,
+    ),
+    "eoser": Rule(
+        judge=Eoser.of,
+        defaults={"steps": None, "end_weight": 0.4, "end_ramp": "canvas"},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        knobs=Eoser.KNOBS,
+    ),
+    "klass": Rule(
+        judge=Klass.of,
+        defaults={"threshold": 0.9, "kl_threshold": 0.01, "history": 2, "steps": None, "watch": "lanes"},
+        source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
+        knobs=Klass.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         knobs=LocalLeap.KNOBS,
+    ),
+    "prophet": Rule(
+        judge=Prophet.of,
+        defaults={
+            "steps": None,
+            "threshold": None,
+            "answer_at": "open",
+            "answer_length": 5,
+            "early_gap": 7.5,
+            "mid_gap": 5.0,
+            "late_gap": 2.5,
+        },
+        source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
+        knobs=Prophet.KNOBS,
     ),
 }

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract import Doubles, Ints, Measure, Transfer
-from ..tree import Lane
+from ..tree import Lane, Role
 
 Bools = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.intp]
 
 
 class CommitRule(Protocol):
@@ -69,9 +70,17 @@ class Evidence:
         masks: Bools = self.held == self.mask_id
         return masks
 
-    def commit(self, chosen: Bools) -> Verdict:
-        """`tokens` commit where `chosen` [n] and open."""
-        return Verdict(np.where(chosen & self.open, self.tokens, self.held))
+    @property
+    def may_end(self) -> Bools:
+        """[n] where an end token may commit: not in refine lanes."""
+        free = np.ones(len(self.positions), np.bool_)
+        for part in self.parts:
+            free[part.here] = part.lane.role is Role.GENERATE
+        return free
+
+    def commit(self, chosen: Bools, tokens: Ints | None = None) -> Verdict:
+        """`tokens` [n], or those that the device would commit, do where `chosen` [n] and open."""
+        return Verdict(np.where(chosen & self.open, self.tokens if tokens is None else tokens, self.held))
 
     def at_least(self, score: Doubles, threshold: float) -> Bools:
         """[n] the open positions of lanes with a `score` [n] of `threshold` or more, and in the first lane the best in
@@ -89,6 +98,12 @@ class Evidence:
 def best(score: Doubles, among: Bools) -> int:
     """Where the best `score` [n] is `among` [n] these, the leftmost of equals."""
     return int(np.where(among, score, -np.inf).argmax())
+
+
+def top(score: Doubles, among: Bools, count: int) -> Longs:
+    """Where the `count` best `score` [n] are `among` [n] these, or all of them; the leftmost of equals first."""
+    places = np.flatnonzero(among)
+    return places[np.argsort(-score[places], kind="stable")[:count]]
 
 
 class Judge(Protocol):

@@ -79,6 +79,17 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("dream", {"factor": 1.0, "eps": 0.01}, "eps"),
         ("dream", {"block_length": 32}, "block_length"),
         ("dream", {"cache": "compact"}, "cache"),
+        ("ccd", {"steps": 3}, "steps"),
+        ("credit", {"kl_threshold": 0.1}, "kl_threshold"),
+        ("credit", {"credit_beta": 1.1}, "credit_beta"),
+        ("eoser", {"end_ramp": "answer"}, "end_ramp"),
+        ("klass", {"history": 0}, "history"),
+        ("klass", {"steps": 3}, "steps"),
+        ("prophet", {"answer_at": 64}, "answer_at"),
+        ("prophet", {"steps": 64, "threshold": 0.9}, "threshold"),
+        ("asynclane", {"rule": "klass", "siblings": "isolated"}, "siblings"),
+        ("asynclane", {"credit_alpha": 0.5}, "credit_alpha"),
+        ("llada", {"early_stop": "answer"}, "early_stop"),
     ],
 )
 def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
