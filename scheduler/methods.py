@@ -94,10 +94,28 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
+    "ce": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2605.30753, CE on Fast-dLLM",
+        rule="ce",
+    ),
+    "learn2pd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding llada/generate.py, with weights of our own",
+        rule="learn2pd",
+    ),
     "localleap": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         rule="localleap",
+    ),
+    "tspd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2605.30753, TSPD with Fast-dLLM's cache, with weights of our own",
+        rule="tspd",
     ),
 }

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .ce import Extrapolated
+from .forecast import DEFAULTS as FORECAST
+from .learn2pd import Learn2PD
 from .localleap import LocalLeap
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .tspd import TSPD
 
 __all__ = [
     "JUDGES",
@@ -40,10 +44,28 @@ class Rule:
 
 
 JUDGES: Mapping[str, Rule] = {
+    "ce": Rule(
+        judge=Extrapolated.of,
+        defaults={"threshold": 0.9, **FORECAST},
+        source="arXiv 2605.30753, of which the code is not public",
+        knobs=Extrapolated.KNOBS,
+    ),
+    "learn2pd": Rule(
+        judge=Learn2PD.of,
+        defaults={"threshold": 0.96, "eotp": True, "extrapolate": False, **FORECAST},
+        source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding, with weights of our own",
+        knobs=Learn2PD.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         knobs=LocalLeap.KNOBS,
+    ),
+    "tspd": Rule(
+        judge=TSPD.of,
+        defaults={"threshold": 0.9, "extrapolate": False, **FORECAST},
+        source="arXiv 2605.30753, of which the code is not public, with weights of our own",
+        knobs=TSPD.KNOBS,
     ),
 }

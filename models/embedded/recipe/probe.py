@@ -51,9 +51,17 @@ class Look(NamedTuple):
 
 
 def decode(
-    network: Network, prompts: list[list[int]], device: torch.device, watch: Callable[[Look], None] | None = None
+    network: Network,
+    prompts: list[list[int]],
+    device: torch.device,
+    watch: Callable[[Look], None] | None = None,
+    known: Tensor | None = None,
 ) -> Tensor:
-    """Canvases [N, T] with prompts and answers, each at the start of its row; `watch` is told of every call."""
+    """Canvases [N, T] with prompts and answers, each at the start of its row; `watch` is told of every call.
+
+    With canvases that are `known` [N, T], all that is proposed as it stands there commits, or else the known token
+    where the network is surest; nothing does where a mask stands there.
+    """
     sizes = torch.tensor([len(prompt) for prompt in prompts], device=device)[:, None]
     length = int(sizes.max()) + CANVAS
     position = torch.arange(length, device=device)[None]
@@ -75,10 +83,17 @@ def decode(
         block, origin = (network.shape.block, 0) if network.shape.block else (BLOCK, sizes[rows])
         end = ((open_.int().argmax(1, keepdim=True) - origin) // block + 1) * block + origin
         eligible = open_ & (position < end)
+        if known is not None:
+            eligible &= known[rows] != MARKS.mask
         if watch is not None:
             watch(Look(rows, tokens, confidence, entropy, eligible))
         best = confidence.masked_fill(~eligible, -1.0).argmax(1, keepdim=True)
-        ids[rows[:, None], best] = tokens.gather(1, best)
+        commits = torch.zeros_like(eligible).scatter_(1, best, True)
+        if known is not None:
+            right = eligible & (tokens == known[rows])
+            commits = torch.where(right.any(1, keepdim=True), right, commits)
+            tokens = known[rows]
+        ids[rows] = torch.where(commits, tokens, ids[rows])
     return ids
 
 

@@ -1,9 +1,13 @@
 """Records how answers come about, for commit rules that are learnt: of every call, what each open position proposed.
 
-Usage: python -m asynclane.recipe.traces MODEL OUT.npz [--problems 256] [--seed 2]
-One token commits in each call. The file holds arrays with one entry for each open position of the block in turn and
-each call: `problem`, `call`, `position` (behind the prompt), `token` (the best one), `confidence` and `entropy` (nats)
-of its distribution, and `final`, the token that came to stand there.
+Usage: python -m asynclane.recipe.traces MODEL OUT.npz [--problems 256] [--seed 2] [--policy single]
+One token commits in each call. With the policy `parallel` the answers of these calls are known, and all that is
+proposed right commits at once (the extremely greedy one of arXiv 2509.25188); where nothing is, the known token stands
+in at the surest position, while the authors fill the whole block then.
+
+The file holds arrays with one entry for each open position of the block in turn and each call: `problem`, `call`,
+`position` (behind the prompt), `token` (the best one), `confidence` and `entropy` (nats) of its distribution, and
+`final`, the token that came to stand there.
 """
 
 from __future__ import annotations
@@ -26,10 +30,12 @@ from .network import Network
 from .probe import Look, decode
 from .shapes import SHAPES
 
+POLICIES = ("single", "parallel")
+
 Columns = dict[str, npt.NDArray[np.generic]]
 
 
-def record(network: Network, prompts: list[list[int]], device: torch.device) -> Columns:
+def record(network: Network, prompts: list[list[int]], device: torch.device, policy: str = "single") -> Columns:
     """The arrays of the file, for these prompts."""
     kept: list[dict[str, torch.Tensor]] = []
 
@@ -47,7 +53,8 @@ def record(network: Network, prompts: list[list[int]], device: torch.device) -> 
         )
 
     with torch.inference_mode():
-        ids = decode(network, prompts, device, watch)
+        known = decode(network, prompts, device) if policy == "parallel" else None
+        ids = decode(network, prompts, device, watch, known)
     columns = {name: torch.cat([part[name] for part in kept]) for name in kept[0]} if kept else {}
     place, problem = columns.pop("place"), columns["problem"]
     sizes = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -62,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--problems", type=int, default=256)
     parser.add_argument("--seed", type=int, default=2, help="of the problems")
+    parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="which positions commit")
     options = parser.parse_args(argv)
     options.out.touch()  # now, not when all is recorded
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -70,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     restore(network, directory)
     writer = Writer(Tokenizer.from_file(str(directory / "tokenizer.json")))
     prompts = [writer.prompt(problem.prompt) for problem in problems(options.seed, options.problems)]
-    columns = record(network, prompts, device)
+    columns = record(network, prompts, device, options.policy)
     np.savez_compressed(options.out, **columns)  # type: ignore[arg-type]
     sys.stdout.write(f"{len(columns['token'])} observations of {len(prompts)} answers: {options.out}\n")
     return 0
