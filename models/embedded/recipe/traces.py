@@ -1,9 +1,10 @@
 """Records how answers come about, for commit rules that are learnt: of every call, what each open position proposed.
 
 Usage: python -m asynclane.recipe.traces MODEL OUT.npz [--problems 256] [--seed 2] [--policy single]
-One token commits in each call. With the policy `parallel` the answers of these calls are known, and all that is
-proposed right commits at once (the extremely greedy one of arXiv 2509.25188); where nothing is, the known token stands
-in at the surest position, while the authors fill the whole block then.
+One token commits in each call. With the policy `parallel` an answer is known first, decoded at a threshold of 0.99, and
+all that is proposed as it says commits at once: the extremely greedy policy of arXiv 2509.25188. Where nothing is, the
+known token stands in at the surest position, while the authors fill the whole block then; and they know the answer from
+one token a call, which takes six times as long.
 
 The file holds arrays with one entry for each open position of the block in turn and each call: `problem`, `call`,
 `position` (behind the prompt), `token` (the best one), `confidence` and `entropy` (nats) of its distribution, and
@@ -24,15 +25,36 @@ from tokenizers import Tokenizer
 
 from ..bench.problems import problems
 from ..models.registry import find_model
-from .corpus import Writer
+from .corpus import MARKS, Writer
 from .export import restore
 from .network import Network
-from .probe import Look, decode
+from .probe import Look, decode, surest
 from .shapes import SHAPES
 
 POLICIES = ("single", "parallel")
+CERTAIN = 0.99
 
 Columns = dict[str, npt.NDArray[np.generic]]
+
+
+def certain(look: Look) -> torch.Tensor:
+    """What is as good as sure commits, or else the surest."""
+    sure = look.eligible & (look.confidence >= CERTAIN)
+    return torch.where(sure, look.tokens, surest(look))
+
+
+class Known:
+    """All commits that is proposed as the answers `ids` [N, T] have it, or else one token of theirs."""
+
+    def __init__(self, ids: torch.Tensor) -> None:
+        self._ids = ids
+
+    def __call__(self, look: Look) -> torch.Tensor:
+        known = self._ids[look.rows]
+        open_ = look.eligible & (known != MARKS.mask)
+        right = open_ & (look.tokens == known)
+        one = surest(look._replace(tokens=known, eligible=open_))
+        return torch.where(right, known, torch.where(right.any(1, keepdim=True), MARKS.mask, one))
 
 
 def record(network: Network, prompts: list[list[int]], device: torch.device, policy: str = "single") -> Columns:
@@ -53,9 +75,14 @@ def record(network: Network, prompts: list[list[int]], device: torch.device, pol
         )
 
     with torch.inference_mode():
-        known = decode(network, prompts, device) if policy == "parallel" else None
-        ids = decode(network, prompts, device, watch, known)
+        if policy == "parallel":
+            known = decode(network, prompts, device, commits=certain)
+            ids = decode(network, prompts, device, watch, Known(known))
+        else:
+            ids = decode(network, prompts, device, watch)
     columns = {name: torch.cat([part[name] for part in kept]) for name in kept[0]} if kept else {}
+    reached = ids[columns["problem"], columns["place"]] != MARKS.mask  # the answer ended before the others
+    columns = {name: column[reached] for name, column in columns.items()}
     place, problem = columns.pop("place"), columns["problem"]
     sizes = torch.tensor([len(prompt) for prompt in prompts], device=device)
     columns |= {"position": place - sizes[problem], "final": ids[problem, place]}
