@@ -12,22 +12,23 @@ from ..knobs import Choice, Knobs, Values
 from .base import Bools, Evidence, Part, Remembering, Verdict, best
 from .forecast import KNOBS as FORECAST_KNOBS
 from .forecast import Forecast
-from .weights import weights
+from .weights import certainty, weights
 
 WINDOW = 32  # confidences that the filter sees at once
 
 
 class Filter:
-    """Two layers, of `WINDOW` confidences each. Its window begins with the first open position, and what is filled
-    counts as 1: so it serves blocks of any length, lanes, and caches that compute nothing of what is filled. The
-    authors' is the block, filled positions with what the model would propose there now.
+    """Two layers of `WINDOW` units each, 2,112 weights. Its window begins with the first open position, and what is
+    filled counts as certain: so it serves blocks of any length, lanes, and caches that compute nothing of what is
+    filled. The authors' window is the block, with the confidence in what the model would say at filled positions now,
+    and they feed the confidence itself: here it is `certainty`, which tells 0.99 from 0.999.
     """
 
     def __init__(self, learnt: Mapping[str, Floats]) -> None:
         self._learnt = learnt
 
     def scores(self, windows: Floats) -> Floats:
-        """The probabilities [any, WINDOW] that proposals of these confidences [any, WINDOW] are final."""
+        """The probabilities [any, WINDOW] that proposals of this certainty [any, WINDOW] are final."""
         learnt = self._learnt
         inner = np.maximum(windows @ learnt["inner"] + learnt["inner_bias"], 0.0)
         scores: Floats = 1.0 / (1.0 + np.exp(-np.clip(inner @ learnt["outer"] + learnt["outer_bias"], -40.0, 40.0)))
@@ -90,7 +91,7 @@ class Learn2PD(Remembering):
         if here.any():
             first = int(here.argmax())
             windows = np.ones(-(-(len(here) - first) // WINDOW) * WINDOW, np.float32)
-            windows[: len(here) - first] = np.where(here, confidence, 1.0)[first:]
+            windows[: len(here) - first] = np.where(here, certainty(confidence), 1.0)[first:]
             scores[first:] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[: len(here) - first]
         return np.where(here, scores, 0.0)
 

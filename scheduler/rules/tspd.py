@@ -12,7 +12,7 @@ from ..knobs import Choice, Knobs, Values
 from .base import Bools, Evidence, Remembering, Verdict, best
 from .forecast import KNOBS as FORECAST_KNOBS
 from .forecast import Forecast
-from .weights import weights
+from .weights import LEAST_DOUBT, certainty, weights
 
 WIDTH = 24  # of the hidden state
 REACH = 32  # positions behind the first open one from which on all are equally far
@@ -21,11 +21,11 @@ MOST_ENTROPY = 10.0  # nats; what stands in for an end token has no other bound
 
 def features(confidence: Doubles, entropy: Doubles, momentum: Doubles, distance: Doubles) -> Floats:
     """[n, 4] of positions with this confidence and entropy, the change of the former since the step before, and the
-    distance from the first open position of the lane. Certainty counts by its magnitude, since 0.9 and 0.999 are as far
-    from each other as 0.9 is from doubt."""
-    doubt = -np.log10(np.clip(1.0 - confidence, 1e-4, 1.0)) / 4.0
-    spread = -np.log10(np.clip(entropy, 1e-4, MOST_ENTROPY)) / 4.0
-    return np.stack((doubt, spread, momentum, np.clip(distance / REACH, 0.0, 1.0)), 1).astype(np.float32)
+    distance from the first open position of the lane. Confidence and entropy count by their magnitudes."""
+    spread = -np.log10(np.clip(entropy, LEAST_DOUBT, MOST_ENTROPY)) / 4.0
+    return np.stack((certainty(confidence), spread, momentum, np.clip(distance / REACH, 0.0, 1.0)), 1).astype(
+        np.float32
+    )
 
 
 class Controller:

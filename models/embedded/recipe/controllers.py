@@ -22,9 +22,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..scheduler.rules.learn2pd import WINDOW
 from ..scheduler.rules.tspd import WIDTH, features
+from ..scheduler.rules.weights import certainty
 
 HELD_OUT = 10  # every so manyth problem
-FILTER_EPOCHS, CONTROLLER_EPOCHS = 3000, 400
+FILTER_EPOCHS, CONTROLLER_EPOCHS = 80, 120
 LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # thresholds that the report tells of
 
 Numbers = npt.NDArray[np.float64]
@@ -69,7 +70,7 @@ def read(paths: Sequence[Path]) -> Observations:
 
 
 class Windows(NamedTuple):
-    """What the filter sees, what is right of it, and what of it counts: all [calls, WINDOW]."""
+    """What the filter sees, what is right of it, and what of it counts: all [any, WINDOW]."""
 
     seen: Tensor
     right: Tensor
@@ -82,8 +83,21 @@ def windows(told: Observations) -> Windows:
     place = (row[inside], told.distance[inside])
     shape = (int(row[-1]) + 1, WINDOW)
     seen, right, counts = np.ones(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    seen[place], right[place], counts[place] = told.confidence[inside], told.right[inside], 1.0
+    seen[place], right[place], counts[place] = certainty(told.confidence[inside]), told.right[inside], 1.0
     return Windows(torch.from_numpy(seen), torch.from_numpy(right), torch.from_numpy(counts))
+
+
+def moved(data: Windows) -> Windows:
+    """Each window once more from each of its open positions on, as if a lane began there: a unit for each position
+    would learn too slowly otherwise what is the same for all."""
+    parts: list[list[Tensor]] = []
+    for start in range(WINDOW):
+        begins = data.counts[:, start] > 0
+        filled = torch.ones(int(begins.sum()), start)
+        seen, right, counts = (column[begins, start:] for column in data)
+        behind = (filled, torch.zeros_like(filled), torch.zeros_like(filled))
+        parts.append([torch.cat(pair, 1) for pair in zip((seen, right, counts), behind, strict=True)])
+    return Windows(*map(torch.cat, zip(*parts, strict=True)))
 
 
 class Filter(nn.Module):
@@ -104,15 +118,20 @@ class Filter(nn.Module):
         }
 
 
-def train_filter(told: Observations, epochs: int) -> Filter:
-    """All windows in each epoch, as the authors do; their rate of 0.003 too."""
-    data, net = windows(told), Filter()
+def train_filter(told: Observations, epochs: int, seed: int) -> Filter:
+    """The authors' rate of 0.003, falling to nothing."""
+    data, net = moved(windows(told)), Filter()
+    generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
+    rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
-        loss = functional.binary_cross_entropy_with_logits(net(data.seen), data.right, weight=data.counts)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        for rows in torch.randperm(len(data.seen), generator=generator).split(512):
+            seen, right, counts = (column[rows] for column in data)
+            loss = functional.binary_cross_entropy_with_logits(net(seen), right, weight=counts)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        rate.step()
     return net
 
 
@@ -226,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     learnt, held = told.where(~out), told.where(out)
     kinds = len(np.unique(learnt.problem << 20 | learnt.position))
     sys.stdout.write(f"{kinds} positions, {len(learnt.right)} observations, {learnt.right.mean():.3f} right\n")
-    filter_ = train_filter(learnt, FILTER_EPOCHS // options.shorten)
+    filter_ = train_filter(learnt, FILTER_EPOCHS // options.shorten, options.seed)
     seen = windows(held)
     sys.stdout.write(report("learn2pd", filter_(seen.seen), seen.right, seen.counts))
     controller = train_controller(learnt, CONTROLLER_EPOCHS // options.shorten, options.seed)
