@@ -28,7 +28,7 @@ class Judging:
         self._judge = judge
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
-        self.cut: int | None = None  # the answer is to end with this canvas position
+        self.cut: int | None = None  # the answer is to end with this canvas position, or before it
 
     @property
     def ranks(self) -> int | None:
@@ -60,9 +60,12 @@ class Judging:
             tokens = np.where(inside, tokens, evidence.held)
         drafts = ~inside & (tokens == mask_id) & (evidence.confidence >= decoder.draft_threshold)
         tokens = np.where(drafts & ~self._ends[evidence.tokens], evidence.tokens, tokens)
-        self.cut = verdict.end
         self.chosen = tokens != mask_id
-        return evidence.held if sequence.guide is not None else tokens
+        if sequence.guide is not None:  # which alone says where the answer may end
+            return evidence.held
+        if verdict.end is not None:
+            self.cut = verdict.end if self.cut is None else min(self.cut, verdict.end)
+        return tokens
 
     def _evidence(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Evidence:
         prompt, mask_id = sequence.prompt_length, sequence.tree.mask_id

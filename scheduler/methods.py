@@ -143,6 +143,18 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
         rule="klass",
     ),
+    "ce": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2605.30753, CE on Fast-dLLM",
+        rule="ce",
+    ),
+    "learn2pd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding llada/generate.py, with weights of our own",
+        rule="learn2pd",
+    ),
     "localleap": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
@@ -154,5 +166,11 @@ METHODS: Mapping[str, Method] = {
         defaults={"block_length": 32, "cache": "none", "early_stop": True},
         source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
         rule="prophet",
+    ),
+    "tspd": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2605.30753, TSPD with Fast-dLLM's cache, with weights of our own",
+        rule="tspd",
     ),
 }

@@ -127,8 +127,13 @@ class Sequence:
     def drafts_end(self) -> int:
         """The end of the look-ahead behind all lanes, a canvas position."""
         last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
-        end = len(self.canvas) if lookahead is None else min(last + lookahead, self.tree.limit)
+        end = self._canvas_end() if lookahead is None else min(last + lookahead, self.tree.limit)
         return max(last, min(end, self.foreseen_end + 1))
+
+    def _canvas_end(self) -> int:
+        """Where the canvas ends, which a judge may have cut."""
+        cut = None if self.judging is None else self.judging.cut
+        return len(self.canvas) if cut is None else cut + 1
 
     def window(self, reach: Reach) -> Window:
         """What the next step computes: in the first, what of the prompt nobody else has."""
@@ -212,9 +217,10 @@ class Sequence:
         for lane, fact in zip(tree.live, facts, strict=True):
             lane.steps += 1
             lane.masks = fact.open
-        self.request.decoder.policy.advance(tree, facts)
         if self.judging is not None and self.judging.cut is not None:
             tree.end_at(self.judging.cut)
+        left = [fact for lane, fact in zip(lanes, facts, strict=True) if lane in tree.live]
+        self.request.decoder.policy.advance(tree, left)
         self.layout.follow(self)
         final = [fact for lane, fact in zip(lanes, facts, strict=True) if not self.revises or lane not in tree.live]
         self.end_at = min([self.end_at, *(fact.end_at for fact in final if fact.end_at != ABSENT)])
@@ -270,8 +276,9 @@ class Sequence:
         return start + int(ends[0]) if len(ends) else NO_END
 
     def _next_mask(self) -> int:
-        masked = self.canvas[self.frontier :] == self.tree.mask_id
-        return self.frontier + int(masked.argmax()) if masked.any() else len(self.canvas)
+        end = self._canvas_end()  # drafts may have been written behind where it was cut
+        masked = self.canvas[self.frontier : end] == self.tree.mask_id
+        return self.frontier + int(masked.argmax()) if masked.any() else end
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class LaneTree:
 
     def end_at(self, position: int) -> None:
         """The answer ends with the token at `position`: lanes behind it are cancelled, the one across it is cut."""
-        self.limit = position + 1
+        self.limit = min(self.limit, position + 1)
         kept = [lane for lane in self.live if lane.start < self.limit]
         self.cancelled += len(self.live) - len(kept)
         self.live = kept

@@ -10,13 +10,17 @@ from .ahd import Ahd
 from .bacd import Bacd
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .ccd import Ccd
+from .ce import Extrapolated
 from .credit import Credit
 from .eoser import Ass, Eoser
 from .ete import ExploreThenExploit
+from .forecast import DEFAULTS as FORECAST
 from .klass import Klass
+from .learn2pd import Learn2PD
 from .localleap import LocalLeap
 from .prophet import Prophet
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .tspd import TSPD
 
 __all__ = [
     "JUDGES",
@@ -96,6 +100,18 @@ JUDGES: Mapping[str, Rule] = {
         source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
         knobs=Klass.KNOBS,
     ),
+    "ce": Rule(
+        judge=Extrapolated.of,
+        defaults={"threshold": 0.9, **FORECAST},
+        source="arXiv 2605.30753, of which the code is not public",
+        knobs=Extrapolated.KNOBS,
+    ),
+    "learn2pd": Rule(
+        judge=Learn2PD.of,
+        defaults={"threshold": 0.96, "eotp": True, "extrapolate": False, **FORECAST},
+        source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding, with weights of our own",
+        knobs=Learn2PD.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
@@ -115,5 +131,11 @@ JUDGES: Mapping[str, Rule] = {
         },
         source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
         knobs=Prophet.KNOBS,
+    ),
+    "tspd": Rule(
+        judge=TSPD.of,
+        defaults={"threshold": 0.9, "extrapolate": False, **FORECAST},
+        source="arXiv 2605.30753, of which the code is not public, with weights of our own",
+        knobs=TSPD.KNOBS,
     ),
 }
