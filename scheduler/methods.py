@@ -100,4 +100,9 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         rule="localleap",
     ),
+    "window-diffusion": Method(
+        policy=_whole,
+        defaults={"steps": None, "cache": "window", "early_stop": True},
+        source="vhicrgit/Window-Diffusion, with the difference that its cache names",
+    ),
 }
