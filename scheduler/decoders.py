@@ -44,7 +44,8 @@ RULES: tuple[str, ...] = ("steps", "threshold", "factor")
 ALL_KNOBS: Mapping[str, Values] = {
     **KNOBS,
     "rule": Choice(tuple(JUDGES)),
-    **{knob: values for row in (*JUDGES.values(), *CACHES.values()) for knob, values in row.knobs.items()},
+    **{knob: values for rule in JUDGES.values() for knob, values in rule.knobs.items()},
+    **{knob: values for cached in CACHES.values() for knob, values in cached.knobs.items()},
 }
 
 # What Dream's timesteps ask; other rules do not.

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from ..boundaries import Bools, Longs
 from ..contract import Doubles, Ints
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class Progress(NamedTuple):
 class Shown(NamedTuple):
     """What a step showed: the `confidence` [n] of the network's proposals at absolute `positions` [n], ascending."""
 
-    positions: Ints
+    positions: Longs
     confidence: Doubles
 
 

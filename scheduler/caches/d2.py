@@ -18,9 +18,10 @@ from typing import Self
 
 import numpy as np
 
+from ..boundaries import Bools
 from ..contract import Doubles
 from ..knobs import Knobs, Range, Values
-from .base import Bools, Progress, Reach, Shown, Window
+from .base import Progress, Reach, Shown, Window
 from .partial import Partial
 
 RADIUS = 4  # widths of the Gaussian behind which nothing counts

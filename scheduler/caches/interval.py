@@ -19,8 +19,9 @@ from typing import Self
 
 import numpy as np
 
+from ..boundaries import Bools, Longs
 from ..knobs import Knobs, Range, Values
-from .base import Bools, Progress, Reach, Window
+from .base import Progress, Reach, Window
 from .partial import Partial
 
 
@@ -66,8 +67,10 @@ class Interval(Partial):
         return wanted
 
 
-def _distance(marked: Bools) -> np.ndarray:
+def _distance(marked: Bools) -> Longs:
     """[length] how far each position is from the nearest one that is `marked`."""
     at, places = np.arange(len(marked)), np.flatnonzero(marked)
     behind = np.searchsorted(places, at).clip(max=len(places) - 1)
-    return np.minimum(abs(places[behind] - at), abs(places[np.maximum(behind - 1, 0)] - at))
+    before = np.maximum(behind - 1, 0)
+    nearest: Longs = np.minimum(abs(places[behind] - at), abs(places[before] - at))
+    return nearest

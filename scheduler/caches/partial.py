@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..boundaries import Bools
 from ..contract import Ints
-from .base import Blind, Bools, Canvas, Progress, Reach, Window
+from .base import Blind, Canvas, Progress, Reach, Window
 
 BRIDGE = 4  # positions computed with fewer than so many between them share a row: what lies between costs less than one
 NEVER = -1  # the token of a position that has not been computed

@@ -16,8 +16,9 @@ from typing import Self
 
 import numpy as np
 
+from ..boundaries import Bools
 from ..knobs import Knobs, Range, Values
-from .base import Bools, Progress, Reach, Window
+from .base import Progress, Reach, Window
 from .partial import Partial, is_full
 
 

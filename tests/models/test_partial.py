@@ -78,8 +78,8 @@ def delayed(runner: Runner, prompt: list[int], reload_every: int) -> list[int]:
 
 def window_diffusion(runner: Runner, prompt: list[int], cycle: int, window: int, active: int) -> list[int]:
     """Window-Diffusion, but that nothing decoded behind its window is seen apart from what lies between."""
-    plain, step = Plain(runner, prompt), 0
-    everything = torch.ones_like(plain.masks)
+    plain, step, last = Plain(runner, prompt), 0, 0
+    everything = fresh = torch.ones_like(plain.masks)
     while plain.masks.any():
         before = plain.masks
         if step % cycle == 0:
@@ -189,12 +189,16 @@ def fitting(cache: str) -> list[tuple[str, dict[str, object]]]:
 def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: Vocabulary) -> None:
     """Of 32 mixed requests, hot ones and such with log-probabilities among them."""
     kinds = [kind for kinds in zip(*map(fitting, CACHES), strict=True) for kind in kinds]
+    kinds += [
+        ("window-diffusion", {"cycle": cycle, "window_tokens": 12, "active_tokens": 4}) for cycle in (3, 6, 7, 32)
+    ]
     asks = [
         Ask(
-            CROWD[n % 3] if n % 8 else [7],
-            1 if n == 3 else 8 + n % 3 * 8,
-            *(kinds[n] if n < len(kinds) else ("window-diffusion", {"cycle": n % 3 + 6})),
-            Sampling(1.0, seed=n) if n % 3 == 1 else GREEDY,
+            prompt=CROWD[n % 3] if n % 8 else [7],
+            max_tokens=1 if n == 3 else 8 + n % 3 * 8,
+            decoder=kinds[n][0],
+            knobs=kinds[n][1],
+            sampling=Sampling(1.0, seed=n) if n % 3 == 1 else GREEDY,
             ranks=2 if n % 4 == 2 else None,
         )
         for n in range(32)

@@ -97,7 +97,8 @@ def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str,
 
 def test_every_knob_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in METHODS.values()))
-    used |= {knob for row in (*JUDGES.values(), *CACHES.values()) for knob in row.defaults}
+    used |= {knob for rule in JUDGES.values() for knob in rule.defaults}
+    used |= {knob for cached in CACHES.values() for knob in cached.defaults}
     assert used == set(ALL_KNOBS)
 
 
