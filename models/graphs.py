@@ -83,7 +83,7 @@ class StepGraphs:
         restricted, mask_words = masks(plan)
         return Shape(
             tokens=tokens,
-            rows=min(self._slots, tokens),
+            rows=self._rows(plan, tokens),
             projected=count,
             spans=count,  # a span has a position at least
             sampled=sampled,
@@ -97,6 +97,13 @@ class StepGraphs:
             measured=measured(plan),
             told=told(plan),
         )
+
+    def _rows(self, plan: StepPlan, tokens: int) -> int:
+        """As many as there are slots, doubled while requests with several rows need more."""
+        rows = min(self._slots, tokens)
+        while rows < len(plan.rows):
+            rows *= 2
+        return rows
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:
         """Starts a plan. What is returned waits for it: int32 [4 or more, as its shape has projected positions] that

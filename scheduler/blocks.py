@@ -57,6 +57,12 @@ def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
             "cache",
             "cache 'dual' shows a block what lies behind it, which this model never sees: use 'prefix', which is exact",
         )
+    if knobs.get("cache", "none") not in EXACT_CACHES:
+        raise KnobError(
+            "cache",
+            f"cache {knobs['cache']!r} is for models that see the whole canvas, where keys grow stale: use 'prefix',"
+            " which is exact",
+        )
     if knobs.get("refresh_every"):
         raise KnobError(
             "refresh_every", "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale"

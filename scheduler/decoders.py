@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
-from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
+from .caches import CACHES, CachePolicy
 from .contract import Measure
 from .geometry import PLAIN, Geometry
 from .knobs import AUTO, BLOCK, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
@@ -47,6 +47,7 @@ ALL_KNOBS: Mapping[str, Values] = {
     **KNOBS,
     "rule": Choice(tuple(JUDGES)),
     **{knob: values for rule in JUDGES.values() for knob, values in rule.knobs.items()},
+    **{knob: values for cached in CACHES.values() for knob, values in cached.knobs.items()},
 }
 
 # What Dream's timesteps ask; other rules do not.
@@ -60,15 +61,6 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 COMPACT_KNOBS = ("refresh_every", "refresh_on", "reuse", "settle")
-
-CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
-    "none": lambda knobs: NoCache(),
-    "prefix": lambda knobs: Prefix(),
-    "dual": lambda knobs: Dual(),
-    "compact": lambda knobs: Compact(
-        knobs.integer("refresh_every"), knobs.text("refresh_on"), knobs["reuse"] is True, knobs["settle"] is True
-    ),
-}
 
 
 def defaults_of(name: str, geometry: Geometry = PLAIN) -> Mapping[str, object]:
@@ -91,7 +83,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
-    cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
+    cache = EXACT_CACHES[knobs.text("cache")] if geometry.block else CACHES[knobs.text("cache")].policy
     isolated = knobs.get("siblings") == "isolated"
     later = knobs.get("later_threshold", OFF)
     judge = None if rule is None else partial(rule.judge, knobs, length)
@@ -135,17 +127,26 @@ def _defaults(method: Method, rule: Rule | None, geometry: Geometry) -> dict[str
 def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geometry: Geometry) -> Knobs:
     """All knobs with their values. Raises `KnobError` for one that is not known here, or out of range."""
     defaults = _defaults(METHODS[name], rule, geometry)
+    if "cache" in defaults:
+        cache = check("cache", overrides.get("cache", defaults["cache"]), ALL_KNOBS["cache"])
+        defaults |= CACHES[str(cache)].defaults
     for knob in overrides:
         if knob not in defaults:
-            owners = [owner for owner, row in JUDGES.items() if knob in row.knobs]
-            whose = f"; it goes with rule {' or '.join(map(repr, owners))}" if owners else ""
-            of = f"decoder {name!r}" if "rule" not in overrides else f"decoder {name!r} with rule {overrides['rule']!r}"
-            raise KnobError(knob, f"{of} has no knob {knob!r}{whose}; it has: {', '.join(defaults)}")
+            raise KnobError(knob, f"{_no_knob(name, knob, overrides)}; it has: {', '.join(defaults)}")
     chosen = [knob for knob in RULES if knob in overrides]
     if rule is None and len(chosen) > 1:
         raise KnobError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
     kept = {k: v for k, v in defaults.items() if not (rule is None and chosen and k in RULES)}
     return Knobs({**kept, **{knob: check(knob, value, ALL_KNOBS[knob]) for knob, value in overrides.items()}})
+
+
+def _no_knob(name: str, knob: str, overrides: Mapping[str, object]) -> str:
+    """That a decoder with these overrides does not have `knob`, and which rule or cache has."""
+    given = [f"{axis} {overrides[axis]!r}" for axis in ("rule", "cache") if axis in overrides]
+    owners = [f"rule {owner!r}" for owner, row in JUDGES.items() if knob in row.knobs]
+    owners += [f"cache {owner!r}" for owner, row in CACHES.items() if knob in row.knobs]
+    of = f"decoder {name!r}" + (f" with {' and '.join(given)}" if given else "")
+    return f"{of} has no knob {knob!r}" + (f"; it goes with {' or '.join(owners)}" if owners else "")
 
 
 def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
@@ -205,7 +206,7 @@ def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
             raise KnobError("steps", f"steps {calls} exceed the canvas of {length} (max_tokens): calls would be empty")
         measure = MEASURES[knobs.text("alg")]
         return Timesteps(calls, knobs.number("eps"), measure, knobs.number("alg_temp"))
-    block = knobs.integer("block_length")
+    block = knobs.integer("block_length") if "block_length" in knobs else length
     blocks = -(-length // block)
     if steps is None:  # one token a call
         return Quota(block)

@@ -6,6 +6,7 @@ canvas really holds (`Row.held`), before anything is computed from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from .contract import MOST_RANKS, Ints, Span, StepResult
 from .rules.base import Bools, Evidence, Judge, Part
+from .tree import Lane
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -75,10 +77,6 @@ class Judging:
         stands_in = tokens != proposals
         measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
         scores = result.scores
-        parts: list[Part] = []
-        at = 0
-        for lane, span in zip(sequence.tree.live, spans, strict=False):  # behind the lanes' comes the look-ahead
-            parts.append(Part(lane, slice(at, at := at + span.end - span.start), first=not parts))
         nothing = np.zeros((len(positions), 0))
         return Evidence(
             canvas=sequence.canvas,
@@ -89,7 +87,15 @@ class Judging:
             entropy=np.where(stands_in, np.inf, -measured),
             ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part, : self._judge.ranks],
             logprobs=nothing if scores is None else scores.logprobs[part, : self._judge.ranks].astype(np.float64),
-            parts=tuple(parts),
+            parts=tuple(_parts(sequence.tree.live, positions)),
             ends=self._ends,
             step=sequence.steps,
         )
+
+
+def _parts(live: Many[Lane], positions: Ints) -> Iterator[Part]:
+    """Of the lanes that a step shows something of; `positions` [n], ascending."""
+    for lane in live:
+        start, end = np.searchsorted(positions, (lane.start, lane.end)).tolist()
+        if start < end:
+            yield Part(lane, slice(start, end), first=lane is live[0])

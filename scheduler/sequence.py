@@ -9,7 +9,7 @@ import numpy as np
 
 from .biases import NEUTRAL, Biasing
 from .boundaries import Nesting
-from .caches import CachePolicy, Progress, Reach, Window
+from .caches import NOTHING, CachePolicy, Canvas, Progress, Reach, Shown, Window
 from .constraint import Guide
 from .contract import Bias, Ints, Row, Scores, Span, StepResult
 from .digest import View
@@ -122,7 +122,9 @@ class Sequence:
         never seen a part of one."""
         prompt, live, grid = self.prompt_length, self.tree.live, self.geometry
         end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
-        return Reach(prompt + live[0].start, prompt + live[-1].end, grid.ceil(end), grid.floor(prompt + self.frontier))
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.looks else NOTHING
+        start, last, frontier = prompt + live[0].start, prompt + live[-1].end, grid.floor(prompt + self.frontier)
+        return Reach(start, last, grid.ceil(end), frontier, canvas)
 
     def drafts_end(self) -> int:
         """The end of the look-ahead behind all lanes, a canvas position."""
@@ -138,6 +140,10 @@ class Sequence:
     def window(self, reach: Reach) -> Window:
         """What the next step computes: in the first, what of the prompt nobody else has."""
         window = self.cache.window(reach)
+        if self.guide is not None:
+            window = window._replace(gaps=())  # a grammar goes from one position to the next
+        if self.revises:
+            window = window.covering(reach.first, reach.last)  # what has committed is looked at again
         if self.lease is None or self.steps:
             return window
         return window._replace(start=max(window.start, self.lease.begin()))
@@ -179,6 +185,9 @@ class Sequence:
 
     def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
         """`part` of a step's result is of `spans`, which were this request's."""
+        if self.cache.looks:
+            positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+            self.cache.shown(Shown(positions, result.confidence[part]))
         if self.judging is not None:
             result.tokens[part] = self.judging.decide(self, spans, result, part)
         at = part.start
@@ -204,9 +213,14 @@ class Sequence:
         if self.stability is not None:
             self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
 
-    def foresee(self, end: int | None) -> None:
-        """The answer seems to end with the token at `end`, an absolute position."""
-        self.foreseen_end = NO_END if end is None else end - self.prompt_length
+    def foresee(self, end: int | None, window: Window) -> None:
+        """The answer seems to end with the token at `end`, an absolute position, as far as `window` shows. What it
+        left out is as it was."""
+        found = NO_END if end is None else end - self.prompt_length
+        before, masked = self.foreseen_end, self.tree.mask_id
+        if window.leaves_out(self.prompt_length + before) and self.canvas[before] == masked:
+            found = min(found, before)
+        self.foreseen_end = found
 
     def advance(self, facts: list[LaneFacts], vocabulary: Vocabulary) -> Progress:
         """The canvas holds what a step brought; `facts` belong to the live lanes."""
