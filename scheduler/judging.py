@@ -6,13 +6,16 @@ canvas really holds (`Row.held`), before anything is computed from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .contract import Ints, Span, StepResult
 from .rules.base import Bools, Evidence, Judge, Part
+from .tree import LaneTree
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ class Judging:
 
     def __init__(self, judge: Judge, vocabulary: Vocabulary) -> None:
         self._judge = judge
+        self._vocabulary = vocabulary
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
         self.cut: int | None = None  # the answer is to end with this canvas position
@@ -46,6 +50,8 @@ class Judging:
         """What stands at the positions of `spans`, which are `part` of a step's result."""
         evidence = self._evidence(sequence, spans, result, part)
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
+        decoder.policy.look(sequence.tree, evidence, self._vocabulary)
+        evidence = replace(evidence, parts=tuple(_parts(sequence.tree, evidence.positions)))
         verdict = self._judge.choose(evidence)
         tokens = verdict.tokens
         inside = np.zeros(len(tokens), np.bool_)
@@ -70,10 +76,6 @@ class Judging:
         stands_in = tokens != proposals
         measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
         scores = result.scores
-        parts: list[Part] = []
-        at = 0
-        for lane, span in zip(sequence.tree.live, spans, strict=False):  # behind the lanes' comes the look-ahead
-            parts.append(Part(lane, slice(at, at := at + span.end - span.start), first=not parts))
         nothing = np.zeros((len(positions), 0))
         return Evidence(
             canvas=sequence.canvas,
@@ -84,7 +86,15 @@ class Judging:
             entropy=np.where(stands_in, np.inf, -measured),
             ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part],
             logprobs=nothing if scores is None else scores.logprobs[part].astype(np.float64),
-            parts=tuple(parts),
+            parts=(),
             ends=self._ends,
             step=sequence.steps,
         )
+
+
+def _parts(tree: LaneTree, positions: Ints) -> Iterator[Part]:
+    """Of the lanes that a step shows something of; `positions` [n], ascending."""
+    for lane in tree.live:
+        start, end = np.searchsorted(positions, (lane.start, lane.end)).tolist()
+        if start < end:
+            yield Part(lane, slice(start, end), first=tree.forced(lane))

@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
+from .applied import Applied
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .entropy import Entropy
 from .localleap import LocalLeap
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 
 __all__ = [
     "JUDGES",
     "TELL",
+    "Applied",
     "CommitAtFork",
     "CommitRule",
     "Evidence",
@@ -40,6 +43,12 @@ class Rule:
 
 
 JUDGES: Mapping[str, Rule] = {
+    "entropy": Rule(
+        judge=Entropy.of,
+        defaults={"entropy_threshold": 0.5},
+        source="arXiv 2601.07568; hao-ai-lab/d3LLM",
+        knobs=Entropy.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
