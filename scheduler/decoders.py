@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
 from .caches import CACHES, CachePolicy
@@ -17,7 +16,7 @@ from .geometry import PLAIN, Geometry
 from .knobs import AUTO, BLOCK, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
 from .methods import METHODS, Method
 from .policies import LanePolicy
-from .rules import JUDGES, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
+from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +85,14 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     cache = EXACT_CACHES[knobs.text("cache")] if geometry.block else CACHES[knobs.text("cache")].policy
     isolated = knobs.get("siblings") == "isolated"
     later = knobs.get("later_threshold", OFF)
-    judge = None if rule is None else partial(rule.judge, knobs, length)
+    policy, commits = method.policy(knobs), Judged() if rule is not None else _rule(knobs, length)
+    judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.looks else None
     if judge is not None:
         judge()  # says now what it excludes
     return Decoder(
         name=name,
-        policy=method.policy(knobs),
-        rule=_rule(knobs, length) if rule is None else Judged(),
+        policy=policy,
+        rule=commits if judge is None else Judged(),
         judge=judge,
         cache=lambda: cache(knobs),
         lookahead=lookahead,
@@ -186,6 +186,14 @@ def _check_adaptive(name: str, knobs: Knobs) -> None:
         raise KnobError("block_length", f"block_length {AUTO!r} is for decoder 'asynclane', not for {name!r}")
     if knobs.get("steps") is not None or knobs["siblings"] == "isolated":
         raise KnobError("block_length", f"block_length {AUTO!r} excludes steps and isolated siblings")
+
+
+def _judge(rule: Rule, knobs: Knobs, length: int) -> Callable[[], Judge]:
+    return lambda: rule.judge(knobs, length)
+
+
+def _applied(rule: CommitRule) -> Callable[[], Judge]:
+    return lambda: Applied(rule)
 
 
 def _rule(knobs: Knobs, length: int) -> CommitRule:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .contract import MOST_RANKS, Ints, Span, StepResult
 from .rules.base import Bools, Evidence, Judge, Part
-from .tree import Lane
+from .tree import LaneTree
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Judging:
 
     def __init__(self, judge: Judge, vocabulary: Vocabulary) -> None:
         self._judge = judge
+        self._vocabulary = vocabulary
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
         self.cut: int | None = None  # the answer is to end with this canvas position, or before it
@@ -49,6 +51,8 @@ class Judging:
         """What stands at the positions of `spans`, which are `part` of a step's result."""
         evidence = self._evidence(sequence, spans, result, part)
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
+        decoder.policy.look(sequence.tree, evidence, self._vocabulary)
+        evidence = replace(evidence, parts=tuple(_parts(sequence.tree, evidence.positions)))
         verdict = self._judge.choose(evidence)
         tokens = verdict.tokens
         inside = np.zeros(len(tokens), np.bool_)
@@ -87,15 +91,15 @@ class Judging:
             entropy=np.where(stands_in, np.inf, -measured),
             ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part, : self._judge.ranks],
             logprobs=nothing if scores is None else scores.logprobs[part, : self._judge.ranks].astype(np.float64),
-            parts=tuple(_parts(sequence.tree.live, positions)),
+            parts=(),
             ends=self._ends,
             step=sequence.steps,
         )
 
 
-def _parts(live: Many[Lane], positions: Ints) -> Iterator[Part]:
+def _parts(tree: LaneTree, positions: Ints) -> Iterator[Part]:
     """Of the lanes that a step shows something of; `positions` [n], ascending."""
-    for lane in live:
+    for lane in tree.live:
         start, end = np.searchsorted(positions, (lane.start, lane.end)).tolist()
         if start < end:
-            yield Part(lane, slice(start, end), first=lane is live[0])
+            yield Part(lane, slice(start, end), first=tree.forced(lane))

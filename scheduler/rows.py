@@ -154,9 +154,9 @@ class Isolated:
 
 
 def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:
-    prompt, first = sequence.prompt_length, lane is sequence.tree.live[0]
+    prompt, forced = sequence.prompt_length, sequence.tree.forced(lane)
     start = max(prompt + lane.start, row_start)
-    transfer = sequence.request.decoder.rule.transfer(lane, first)
+    transfer = sequence.request.decoder.rule.transfer(lane, forced)
     return Span(start, prompt + lane.end, transfer, may_end=lane.role is Role.GENERATE)
 
 

@@ -70,7 +70,8 @@ class Sequence:
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, judge, mask_id = request.decoder.policy, request.decoder.judge, vocabulary.mask_id
-        tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id, len(request.prompt), geometry)
+        canvas = np.full(request.max_tokens, mask_id, np.int32)
+        tree = LaneTree(canvas, mask_id, len(request.prompt), geometry, vocabulary.filler)
         stable_steps = policy.stable_steps
         if not policy.boundary.known_to(vocabulary):
             stable_steps = stable_steps or STABLE_STEPS

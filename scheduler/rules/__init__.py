@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
 from .ahd import Ahd
+from .applied import Applied
 from .bacd import Bacd
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .ccd import Ccd
 from .ce import Extrapolated
 from .credit import Credit
+from .entropy import Entropy
 from .eoser import Ass, Eoser
 from .ete import ExploreThenExploit
 from .forecast import DEFAULTS as FORECAST
@@ -25,6 +27,7 @@ from .tspd import TSPD
 __all__ = [
     "JUDGES",
     "TELL",
+    "Applied",
     "CommitAtFork",
     "CommitRule",
     "Evidence",
@@ -111,6 +114,12 @@ JUDGES: Mapping[str, Rule] = {
         defaults={"threshold": 0.96, "eotp": True, "extrapolate": False, **FORECAST},
         source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding, with weights of our own",
         knobs=Learn2PD.KNOBS,
+    ),
+    "entropy": Rule(
+        judge=Entropy.of,
+        defaults={"entropy_threshold": 0.5},
+        source="arXiv 2601.07568; hao-ai-lab/d3LLM",
+        knobs=Entropy.KNOBS,
     ),
     "localleap": Rule(
         judge=LocalLeap.of,

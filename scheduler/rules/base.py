@@ -1,7 +1,8 @@
 """Second axis of a decoder: which positions commit in a step, and who decides it.
 
 `first` marks the leftmost lane of a request: it must commit something in every step; lanes behind it commit only what
-passes, because later sentences depend on numbers that are still open before them. A rule that needs no memory is a
+passes, because later sentences depend on numbers that are still open before them. A policy may mark more of them
+(`Lane.active`). A rule that needs no memory is a
 `Transfer`, which the device applies beside the logits. One that remembers, compares positions or takes tokens back is a
 `Judge`: the device reports what it sees, and the host decides.
 """
@@ -97,7 +98,8 @@ class Evidence:
 
 def best(score: Doubles, among: Bools) -> int:
     """Where the best `score` [n] is `among` [n] these, the leftmost of equals."""
-    return int(np.where(among, score, -np.inf).argmax())
+    places = np.flatnonzero(among)
+    return int(places[score[places].argmax()])
 
 
 def top(score: Doubles, among: Bools, count: int) -> Longs:

@@ -41,8 +41,9 @@ class ExploreThenExploit(Remembering):
     def choose(self, evidence: Evidence) -> Verdict:
         confidence, open_ = evidence.confidence, evidence.open
         chosen = evidence.at_least(confidence, self._threshold)
-        here = evidence.parts[0].here
-        if chosen[here].sum() < self._least:
+        for here in (part.here for part in evidence.parts if part.first):
+            if chosen[here].sum() >= self._least:
+                continue
             telling = open_[here] & ~chosen[here] & (confidence[here] >= self._explore)
             telling &= np.isfinite(evidence.entropy[here])
             if telling.any():

@@ -31,6 +31,10 @@ PUBLISHED = {"early_stop": False}  # the authors' code goes on behind the end to
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llada_one_per_step": ("llada", {}),
     "llada_two_per_step": ("llada", {"steps": 64}),
+    "adablock_newline": ("adablock", {"cache": "none"}),
+    "adablock_newline_period_comma": ("adablock", {"cache": "none", "delimiters": "newline_period_comma"}),
+    "d3llm_multi_block": ("d3llm", {"cache": "none"}),
+    "d3llm_multi_block_early_stop": ("d3llm", {"cache": "none", "early_stop": True}),
     "fast_dllm_none_threshold": ("fast-dllm", {"cache": "none", "threshold": 0.9}),
     "fast_dllm_none_factor": ("fast-dllm", {"cache": "none", "factor": 1.0}),
     "fast_dllm_prefix_threshold": ("fast-dllm", {"cache": "prefix", "threshold": 0.9}),
@@ -56,10 +60,14 @@ def test_every_entry_is_tested() -> None:
 
 
 def filled(sequence: Sequence, vocabulary: Vocabulary) -> Ints:
-    """The canvas; what an answer that ends with its block leaves open behind it reads as end tokens, which the authors
-    write there."""
-    left_open = sequence.canvas == vocabulary.mask_id
-    return np.where(left_open & sequence.request.decoder.whole_blocks, END_ID, sequence.canvas)
+    """The canvas, filled up with end tokens behind the end of an answer that stops there, or with the end of its block,
+    as the authors write them."""
+    decoder, canvas = sequence.request.decoder, sequence.canvas.copy()
+    if decoder.whole_blocks:
+        canvas[canvas == vocabulary.mask_id] = END_ID
+    elif decoder.early_stop:
+        canvas[sequence.end_at + 1 :] = END_ID
+    return canvas
 
 
 def assert_published(case: str, runner: Runner, vocabulary: Vocabulary) -> None:
