@@ -246,7 +246,7 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2605.30753, TSPD with Fast-dLLM's cache, with weights of our own",
         rule="tspd",
     ),
-    "window-diffusion": Method(
+    "window": Method(
         policy=_whole,
         defaults={"steps": None, "cache": "window", "early_stop": True},
         source="vhicrgit/Window-Diffusion, with the difference that its cache names",

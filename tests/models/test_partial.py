@@ -129,14 +129,14 @@ def test_reloading_in_every_step_is_no_cache(small: Runner) -> None:
 @pytest.mark.usefixtures("unbridged")
 @pytest.mark.parametrize(("cycle", "window", "active"), [(6, 8, 3), (32, 64, 16), (5, 4, 4)])
 def test_a_window_slides_over_the_first_open_positions(small: Runner, cycle: int, window: int, active: int) -> None:
-    got = answers(small, "window-diffusion", cycle=cycle, window_tokens=window, active_tokens=active)
+    got = answers(small, "window", cycle=cycle, window_tokens=window, active_tokens=active)
     assert got == [window_diffusion(small, prompt, cycle, window, active) for prompt in PROMPTS]
 
 
 def test_a_window_diffusion_of_full_passes_is_llada_with_one_block(small: Runner) -> None:
     for knobs in ({}, {"steps": 7}):
         one_block = answers(small, "llada", block_length=LENGTH, **knobs)
-        assert answers(small, "window-diffusion", cycle=1, **knobs) == one_block
+        assert answers(small, "window", cycle=1, **knobs) == one_block
 
 
 def test_several_rows_of_a_request_compute_what_one_would(small: Runner) -> None:
@@ -190,7 +190,7 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
     """Of 32 mixed requests, hot ones and such with log-probabilities among them."""
     kinds = [kind for kinds in zip(*map(fitting, CACHES), strict=True) for kind in kinds]
     kinds += [
-        ("window-diffusion", {"cycle": cycle, "window_tokens": 12, "active_tokens": 4}) for cycle in (3, 6, 7, 32)
+        ("window", {"cycle": cycle, "window_tokens": 12, "active_tokens": 4}) for cycle in (3, 6, 7, 32)
     ]
     asks = [
         Ask(

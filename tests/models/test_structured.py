@@ -50,7 +50,7 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("dream", {"steps": 16, "alg_temp": 0.5}),
     ("dream", {"steps": 16, "alg": "origin"}),
     ("fast-dllm", {"cache": "d2", "candidates": 4}),
-    ("window-diffusion", {"steps": 16, "active_tokens": 4}),
+    ("window", {"steps": 16, "active_tokens": 4}),
 ]
 
 

@@ -96,8 +96,8 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("fast-dllm", {"cache": "delayed", "candidates": 4}, "candidates"),
         ("llada", {"cache": "interval", "response_share": 1.1}, "response_share"),
         ("asynclane", {"cache": "delayed", "refresh_every": 4}, "refresh_every"),
-        ("window-diffusion", {"block_length": 32}, "block_length"),
-        ("window-diffusion", {"threshold": 0.9, "active_tokens": 0}, "active_tokens"),
+        ("window", {"block_length": 32}, "block_length"),
+        ("window", {"threshold": 0.9, "active_tokens": 0}, "active_tokens"),
     ],
 )
 def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:

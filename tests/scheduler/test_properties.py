@@ -58,7 +58,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {"cache": "delayed", "block_length": 8, "threshold": 0.5, "end_threshold": 0.5}),
     ("fast-dllm", {"cache": "interval", "threshold": 0.5, "response_share": 0.1}),
     ("dream", {"cache": "d2", "candidates": 3}),
-    ("window-diffusion", {"cycle": 4, "window_tokens": 8, "active_tokens": 3}),
+    ("window", {"cycle": 4, "window_tokens": 8, "active_tokens": 3}),
 ]
 
 

@@ -49,7 +49,7 @@ def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]
         ("dream", {"steps": 8, "cache": "dual"}),
         ("fast-dllm", {"cache": "delayed"}),
         ("asynclane", {"cache": "d2", "candidates": 4}),
-        ("window-diffusion", {"cycle": 4, "window_tokens": 4, "active_tokens": 2}),
+        ("window", {"cycle": 4, "window_tokens": 4, "active_tokens": 2}),
     ],
     ids=str,
 )
