@@ -166,11 +166,12 @@ class Sequence:
         return self.judging is not None or self.guide is not None
 
     def holds(self, start: int, end: int) -> Ints:
-        """What stands at the absolute positions `[start, end)`."""
+        """What stands at the absolute positions `[start, end)`: masks, where a block ends behind the canvas."""
         prompt, canvas, suffix = self.request.prompt, self.canvas, self.request.suffix
         first, behind = self.prompt_length, self.prompt_length + len(canvas)
         parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
-        return np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
+        held = np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
+        return np.pad(held, (0, end - start - len(held)), constant_values=self.tree.mask_id)
 
     @property
     def revises(self) -> bool:
