@@ -49,6 +49,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("llada", {"steps": 16, "block_length": 24}),
     ("dream", {"steps": 16, "alg_temp": 0.5}),
     ("dream", {"steps": 16, "alg": "origin"}),
+    ("learn2pd", {}),
+    ("tspd", {"extrapolate": True}),
 ]
 
 
