@@ -143,7 +143,7 @@ JUDGES: Mapping[str, Rule] = {
     ),
     "tspd": Rule(
         judge=TSPD.of,
-        defaults={"threshold": 0.9, "extrapolate": False, **FORECAST},
+        defaults={"threshold": 0.5, "extrapolate": False, **FORECAST},
         source="arXiv 2605.30753, of which the code is not public, with weights of our own",
         knobs=TSPD.KNOBS,
     ),

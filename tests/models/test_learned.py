@@ -44,7 +44,7 @@ def asks() -> list[Ask]:
 
 def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: Vocabulary) -> None:
     together = run(runner, vocabulary, asks())
-    for number, ask in list(enumerate(asks()))[::3]:
+    for number, ask in list(enumerate(asks()))[::5]:
         (alone,) = run(runner, vocabulary, [ask])
         assert alone.canvas.tolist() == together[number].canvas.tolist(), ask
         assert (alone.steps, alone.outcome) == (together[number].steps, together[number].outcome), ask
@@ -72,6 +72,6 @@ def fitted(knobs: dict[str, object]) -> dict[str, object]:
 
 
 def test_a_forecast_of_nothing_is_the_threshold_alone(runner: Runner, vocabulary: Vocabulary) -> None:
-    forecast = run(runner, vocabulary, [Ask(prompt, 64, "ce", {"horizon": 0}) for prompt in PROMPTS])
-    plain = run(runner, vocabulary, [Ask(prompt, 64, "fast-dllm") for prompt in PROMPTS])
+    forecast = run(runner, vocabulary, [Ask(prompt, 64, "ce", {"horizon": 0}) for prompt in PROMPTS[:3]])
+    plain = run(runner, vocabulary, [Ask(prompt, 64, "fast-dllm") for prompt in PROMPTS[:3]])
     assert [(s.canvas.tolist(), s.steps) for s in forecast] == [(s.canvas.tolist(), s.steps) for s in plain]

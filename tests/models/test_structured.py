@@ -51,6 +51,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("dream", {"steps": 16, "alg": "origin"}),
     ("fast-dllm", {"cache": "d2", "candidates": 4}),
     ("window", {"steps": 16, "active_tokens": 4}),
+    ("learn2pd", {}),
+    ("tspd", {"extrapolate": True}),
 ]
 
 
