@@ -47,7 +47,7 @@ class Knobs(TypedDict, total=False):
     refresh_on: str
     reuse: bool
     settle: bool
-    early_stop: bool
+    early_stop: bool | str
 
 
 class Options(Knobs, total=False):
