@@ -49,16 +49,7 @@ class Knobs(TypedDict, total=False):
     refresh_on: str
     reuse: bool
     settle: bool
-    reload_every: int
-    candidates: int
-    density_width: float
-    prompt_every: int
-    response_every: int
-    response_share: float
-    cycle: int
-    window_tokens: int
-    active_tokens: int
-    early_stop: bool
+    early_stop: bool | str
 
 
 class Options(Knobs, total=False):

@@ -64,11 +64,9 @@ class Ccd(Remembering):
         return chosen
 
     def _width(self, step: int, due: int, few: bool) -> int:
-        """How many positions are remembered: the authors' count is one further in the call that ends the warm-up."""
-        growing = step - self._warmup + 2
-        if growing < 2:
-            return 1
-        return max(1, min(2 if few else 1 + growing - 1, due + int(due * self._buffer)))
+        """How many positions are remembered: one until the last call of the warm-up, which begins to widen it."""
+        width = min(step - self._warmup + 3, due + int(due * self._buffer))
+        return max(1, min(width, 2) if few else width)
 
     def _remember(self, positions: Ints, tokens: Ints, best: Longs) -> None:
         self._remembered[positions] = NOTHING

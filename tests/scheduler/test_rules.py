@@ -128,11 +128,11 @@ def test_ahd_commits_behind_the_lane_what_has_long_been_still() -> None:
 def test_ccd_commits_all_that_was_among_the_best_a_call_ago_with_the_same_token() -> None:
     canvas, rule = Canvas(8, 8), judge("ccd", 8, warmup=1)
     confidence = [0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93, 0.92]
-    assert canvas.step(rule, confidence) == [0]  # remembers 1
-    assert canvas.step(rule, confidence) == [1]  # and now 2 and 3
+    assert canvas.step(rule, confidence) == [0]  # remembers 1 and 2
+    assert canvas.step(rule, confidence) == [1, 2]  # and now 3, 4 and 5
     proposed = [TOKEN, TOKEN, TOKEN, 7, TOKEN, TOKEN, TOKEN, TOKEN]
-    assert canvas.step(rule, confidence, proposed) == [2]  # 3 says something else
-    assert canvas.step(rule, confidence, proposed) == [3, 4, 5]
+    assert canvas.step(rule, confidence, proposed) == [4, 5]  # 3 says something else
+    assert canvas.step(rule, confidence, proposed) == [3, 6, 7]
 
 
 @pytest.mark.parametrize(("ramp", "weight"), [("block", 1.0), ("canvas", 0.4 + 0.6 * 3 / 7)])
