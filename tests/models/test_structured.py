@@ -47,6 +47,9 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("fast-dllm", {}),
     ("fast-dllm", {"factor": 1.0, "cache": "prefix"}),
     ("llada", {"steps": 16, "block_length": 24}),
+    ("adablock", {}),
+    ("d3llm", {}),
+    ("slowfast", {}),
     ("dream", {"steps": 16, "alg_temp": 0.5}),
     ("dream", {"steps": 16, "alg": "origin"}),
 ]

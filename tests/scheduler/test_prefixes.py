@@ -204,6 +204,9 @@ def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() ->
         ("asynclane", {"siblings": "isolated"}, "siblings"),
         ("asynclane", {"block_length": 24}, "block_length"),
         ("llada", {"block_length": 8}, "block_length"),
+        ("adablock", {}, "decoder"),
+        ("d3llm", {"cache": "dual"}, "cache"),
+        ("slowfast", {"block_length": 24}, "block_length"),
     ],
 )
 def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
@@ -212,12 +215,18 @@ def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: di
     assert refused.value.param == param
 
 
+UNSUITED = {
+    "adablock": "'adablock' chooses how long a block is, and this model's have",
+    "dream": "no position of this model sees behind its block",
+}
+
+
 @pytest.mark.parametrize("block", [4, 16, 20, 64])
 def test_defaults_follow_the_networks_block(block: int) -> None:
     geometry = Geometry(block=block)
     for name in METHODS:
-        if name == "dream":
-            with pytest.raises(KnobError, match="no position of this model sees behind its block") as refused:
+        if name in UNSUITED:
+            with pytest.raises(KnobError, match=UNSUITED[name]) as refused:
                 resolve(name, {}, 64, geometry)
             assert refused.value.param == "decoder"
             continue
