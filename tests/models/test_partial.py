@@ -189,9 +189,7 @@ def fitting(cache: str) -> list[tuple[str, dict[str, object]]]:
 def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: Vocabulary) -> None:
     """Of 32 mixed requests, hot ones and such with log-probabilities among them."""
     kinds = [kind for kinds in zip(*map(fitting, CACHES), strict=True) for kind in kinds]
-    kinds += [
-        ("window", {"cycle": cycle, "window_tokens": 12, "active_tokens": 4}) for cycle in (3, 6, 7, 32)
-    ]
+    kinds += [("window", {"cycle": cycle, "window_tokens": 12, "active_tokens": 4}) for cycle in (3, 6, 7, 32)]
     asks = [
         Ask(
             prompt=CROWD[n % 3] if n % 8 else [7],

@@ -22,6 +22,7 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
+from ..driver import UNSUITED
 from ..fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
 from .test_properties import LIMITS, Schedules
 
@@ -204,6 +205,9 @@ def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() ->
         ("asynclane", {"siblings": "isolated"}, "siblings"),
         ("asynclane", {"block_length": 24}, "block_length"),
         ("llada", {"block_length": 8}, "block_length"),
+        ("adablock", {}, "decoder"),
+        ("d3llm", {"cache": "dual"}, "cache"),
+        ("slowfast", {"block_length": 24}, "block_length"),
     ],
 )
 def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
@@ -216,8 +220,8 @@ def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: di
 def test_defaults_follow_the_networks_block(block: int) -> None:
     geometry = Geometry(block=block)
     for name in METHODS:
-        if "block_length" not in METHODS[name].defaults:  # they fill the whole canvas in any order
-            with pytest.raises(KnobError, match="no position of this model sees behind its block") as refused:
+        if name in UNSUITED:
+            with pytest.raises(KnobError, match=UNSUITED[name]) as refused:
                 resolve(name, {}, 64, geometry)
             assert refused.value.param == "decoder"
             continue
