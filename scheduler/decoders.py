@@ -86,6 +86,11 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     knobs = _knobs(name, rule, overrides, geometry)
     _check_together(name, knobs, overrides, length)
     check_blocks(knobs, geometry)
+    if rule is not None and "siblings" in knobs and rule.judge(knobs, length).revises:
+        named = overrides["rule"]
+        raise KnobError(
+            "rule", f"rule {named!r} changes what has committed, which lanes of decoder {name!r} build upon"
+        )
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it

@@ -29,6 +29,7 @@ class Judging:
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
         self.cut: int | None = None  # the answer is to end with this canvas position
+        self.stays = False  # lanes that are full do not end yet
 
     @property
     def ranks(self) -> int | None:
@@ -58,7 +59,7 @@ class Judging:
         if not self.sees_ahead:
             drafts = evidence.open & (evidence.confidence >= decoder.draft_threshold)
             tokens = np.where(inside, tokens, np.where(drafts, evidence.tokens, evidence.held))
-        self.cut = verdict.end
+        self.cut, self.stays = verdict.end, verdict.stays
         self.chosen = tokens != mask_id
         return evidence.held if sequence.guide is not None else tokens
 

@@ -94,10 +94,22 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
+    "llada2": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="LLaDA2.1, arXiv 2602.08676",
+        rule="editing",
+    ),
     "localleap": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         rule="localleap",
+    ),
+    "saber": Method(
+        policy=_blockwise,
+        defaults={"block_length": 4096, "cache": "none", "early_stop": True},
+        source="arXiv 2510.18165; zhaoyMa/Saber decoding.py, with the differences that `Saber` names",
+        rule="saber",
     ),
 }

@@ -67,9 +67,15 @@ class Sequence:
         """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
         if request.decoder.branches and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
+        judging = None if request.decoder.judge is None else Judging(request.decoder.judge(), vocabulary)
+        if judging is not None and judging.revises and request.constraint is not None:
+            name, decoder = request.constraint.name, request.decoder.name
+            raise KnobError(
+                name, f"{name} is not for decoder {decoder!r} and its rule, which change what has committed"
+            )
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
-        policy, judge, mask_id = request.decoder.policy, request.decoder.judge, vocabulary.mask_id
+        policy, mask_id = request.decoder.policy, vocabulary.mask_id
         tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id, len(request.prompt), geometry)
         stable_steps = policy.stable_steps
         if not policy.boundary.known_to(vocabulary):
@@ -84,7 +90,7 @@ class Sequence:
             biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
             scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
             guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
-            judging=None if judge is None else Judging(judge(), vocabulary),
+            judging=judging,
         )
 
     @property
@@ -206,11 +212,12 @@ class Sequence:
         """The canvas holds what a step brought; `facts` belong to the live lanes."""
         tree, lanes, started = self.tree, tuple(self.tree.live), self.tree.live[0].start
         finished, forks = tree.finished, tree.forks
+        stays = self.judging is not None and self.judging.stays
         if self.recorder is not None:
             self.recorder.before(tree.live)
         for lane, fact in zip(tree.live, facts, strict=True):
             lane.steps += 1
-            lane.masks = fact.open
+            lane.masks = max(fact.open, stays)
         self.request.decoder.policy.advance(tree, facts)
         if self.judging is not None and self.judging.cut is not None:
             tree.end_at(self.judging.cut)

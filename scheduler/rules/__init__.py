@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from ..knobs import Knobs, Values
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .editing import Editing
 from .localleap import LocalLeap
+from .saber import Saber
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 
 __all__ = [
@@ -40,10 +42,22 @@ class Rule:
 
 
 JUDGES: Mapping[str, Rule] = {
+    "editing": Rule(
+        judge=Editing.of,
+        defaults={"threshold": 0.7, "edit_threshold": 0.5, "edit_steps": 16},
+        source="arXiv 2602.08676; SGLang joint_threshold.py, with the differences that `Editing` names",
+        knobs=Editing.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         knobs=LocalLeap.KNOBS,
+    ),
+    "saber": Rule(
+        judge=Saber.of,
+        defaults={"at_least": 2, "precision": "single"},
+        source="arXiv 2510.18165; zhaoyMa/Saber decoding.py",
+        knobs=Saber.KNOBS,
     ),
 }

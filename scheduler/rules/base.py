@@ -35,10 +35,12 @@ class Part(NamedTuple):
 
 class Verdict(NamedTuple):
     """What stands at the positions of a step from now on, `tokens` [n], the mask id where nothing does; `end`: the
-    answer is cut behind this canvas position, which stays open if it is."""
+    answer is cut behind this canvas position, which stays open if it is. With `stays` lanes that are full do not end
+    yet."""
 
     tokens: Ints
     end: int | None = None
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
