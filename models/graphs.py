@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from ..kernels.tiles import attention_config, fixed_config, tile_queries
-from ..scheduler.contract import StepPlan
+from ..scheduler.contract import MOST_COPIES, StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, pack_into, projected
-from .wishes import bias_entries, masks, measured, most_ranks, told
+from .wishes import bias_entries, copied, masks, measured, most_ranks, told
 
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
@@ -81,7 +81,7 @@ class StepGraphs:
         restricted, mask_words = masks(plan)
         return Shape(
             tokens=tokens,
-            rows=min(self._slots, tokens),
+            rows=min(self._slots * (1 + MOST_COPIES * copied(plan)), tokens),
             projected=count,
             spans=count,  # a span has a position at least
             sampled=sampled,
@@ -94,6 +94,7 @@ class StepGraphs:
             mask_words=mask_words,
             measured=measured(plan),
             told=told(plan),
+            copied=copied(plan),
         )
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:

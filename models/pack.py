@@ -25,6 +25,7 @@ from .wishes import (
     bias_sections,
     bias_words,
     biases_of,
+    copy_words,
     measure_words,
     measured,
     measures_of,
@@ -55,7 +56,7 @@ class Shape:
     """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
     top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None; up to so many
     `restricted` rows, with as many words in each one's mask of the vocabulary; `measured` positions, by
-    more than probability; tokens that are `told`."""
+    more than probability; tokens that are `told`; rows that are `copied`."""
 
     tokens: int
     rows: int
@@ -71,6 +72,7 @@ class Shape:
     mask_words: int = 0
     measured: bool = False
     told: bool = False
+    copied: bool = False
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
@@ -78,6 +80,7 @@ class Shape:
             "slots": self.tokens,
             "positions": self.tokens,
             **({"told": self.tokens} if self.told else {}),
+            **({"turned": self.tokens, "hides": self.rows} if self.copied else {}),
             "row_slots": self.rows,
             "row_starts": self.rows + 1,
             "visible": self.rows,
@@ -131,6 +134,8 @@ class Batch:
     ranks: int | None  # of the row that asks for most; None: no row asks
     restrictions: Restrictions | None  # None: no row has any
     told: Tensor | None  # [T] int32: written to the canvases first, below 0 for nothing; None: nothing anywhere
+    turned: Tensor | None  # [T] int64: as which positions they are rotated; None: as their own
+    hides: Tensor | None  # [R] int32: how far before a query the key lies that it does not see; None: none anywhere
     shape: Shape | None  # None: nothing is padded
     tiles: Tensor | None  # [tiles, 2] int32 of attention over all tokens; None without a shape
     projected_tiles: Tensor | None  # the same over projected positions
@@ -212,6 +217,8 @@ def batch_of(
         ranks=shape.ranks if shape else ranks,
         restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
         told=views["told"] if len(views.get("told", ())) else None,
+        turned=views["turned"].long() if len(views.get("turned", ())) else None,
+        hides=views["hides"] if len(views.get("hides", ())) else None,
         shape=shape,
         tiles=views["tiles"].view(-1, 2) if shape else None,
         projected_tiles=views["projected_tiles"].view(-1, 2) if shape else None,
@@ -249,6 +256,7 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
         "slots": np.repeat([row.slot for row in rows], row_sizes),
         "positions": np.repeat([row.start for row in rows] - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
         "told": told_words(plan),
+        **copy_words(plan),
         "row_slots": np.array([row.slot for row in rows]),
         "row_starts": row_starts,
         "visible": np.array([row.visible for row in rows]),

@@ -53,6 +53,25 @@ def measured(plan: StepPlan) -> bool:
     return not all(span.transfer.plain for row in plan.rows for span in row.spans)
 
 
+COPY_SECTIONS = ("turned", "hides")
+
+
+def copied(plan: StepPlan) -> bool:
+    """Whether some row is a copy."""
+    return any(row.copy is not None for row in plan.rows)
+
+
+def copy_words(plan: StepPlan) -> dict[str, np.ndarray]:
+    """As which positions a step's are rotated, and how far before each lies the key that it does not see, by row;
+    nothing if no row is a copy."""
+    if not copied(plan):
+        return dict.fromkeys(COPY_SECTIONS, np.zeros(0, np.int32))
+    rows = plan.rows
+    turned = [np.arange(row.start, row.end) - (0 if row.copy is None else row.copy.of) for row in rows]
+    hides = np.array([0 if row.copy is None else row.copy.hides for row in rows], np.int32)
+    return {"turned": np.concatenate(turned).astype(np.int32), "hides": hides}
+
+
 def told(plan: StepPlan) -> bool:
     """Whether the host says what some canvas holds."""
     return any(row.held is not None for row in plan.rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,17 @@ class Restriction:
     words: Ints
 
 
+class Copy(NamedTuple):
+    """A row that stands in for others: each of its positions for the one `of` before it, as which it is rotated. A
+    query at p does not see the key at p - `hides`."""
+
+    of: int
+    hides: int
+
+
+MOST_COPIES = 2  # of a request in one step
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step.
@@ -105,7 +116,8 @@ class Row:
     does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
     likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
     a position in one of the spans. `held` [end - start] is written to the canvas first, where the host decides what
-    stands there; None: the canvas holds what the steps before committed.
+    stands there; None: the canvas holds what the steps before committed. Behind its canvas a request may have rows that
+    `copy` a part of it; its own row does not see them.
     """
 
     slot: int
@@ -119,6 +131,7 @@ class Row:
     ranks: int | None = None
     restriction: Restriction | None = None
     held: Ints | None = None
+    copy: Copy | None = None
 
     @property
     def tokens(self) -> int:

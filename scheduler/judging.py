@@ -7,12 +7,13 @@ canvas really holds (`Row.held`), before anything is computed from it.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .contract import Ints, Span, StepResult
-from .rules.base import Bools, Evidence, Judge, Part
+from .contract import Doubles, Ints, Span, StepResult
+from .rules.base import Bools, Evidence, Judge, Part, Shadow, Shadowed
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -43,9 +44,18 @@ class Judging:
     def sees_ahead(self) -> bool:
         return self._judge.sees_ahead
 
+    def shadows(self, sequence: Sequence) -> tuple[Shadow, ...]:
+        """What the next step computes behind the canvas."""
+        tree = sequence.tree
+        return self._judge.shadows(tree.live[0], tree.mask_id)
+
     def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ints:
-        """What stands at the positions of `spans`, which are `part` of a step's result."""
-        evidence = self._evidence(sequence, spans, result, part)
+        """What stands at the positions of `spans`, which begin `part` of a step's result; the rest of it is of a
+        shadow."""
+        own = slice(part.start, part.start + sum(span.end - span.start for span in spans))
+        evidence = self._evidence(sequence, spans, result, own)
+        if own.stop < part.stop:
+            evidence = replace(evidence, shadow=_shadowed(result, slice(own.stop, part.stop)))
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
         verdict = self._judge.choose(evidence)
         tokens = verdict.tokens
@@ -70,12 +80,11 @@ class Judging:
         tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
         stands_in = tokens != proposals
         measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
-        scores = result.scores
+        ranked, logprobs = _likeliest(result, part)
         parts: list[Part] = []
         at = 0
         for lane, span in zip(sequence.tree.live, spans, strict=False):  # behind the lanes' comes the look-ahead
             parts.append(Part(lane, slice(at, at := at + span.end - span.start), first=not parts))
-        nothing = np.zeros((len(positions), 0))
         return Evidence(
             canvas=sequence.canvas,
             mask_id=mask_id,
@@ -83,9 +92,21 @@ class Judging:
             tokens=tokens,
             confidence=np.where(stands_in, measured + BEHIND, result.confidence[part]),
             entropy=np.where(stands_in, np.inf, -measured),
-            ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part],
-            logprobs=nothing if scores is None else scores.logprobs[part].astype(np.float64),
+            ranked=ranked,
+            logprobs=logprobs,
             parts=tuple(parts),
             ends=self._ends,
             step=sequence.steps,
         )
+
+
+def _shadowed(result: StepResult, part: slice) -> Shadowed:
+    return Shadowed(result.proposals[part], result.confidence[part], *_likeliest(result, part))
+
+
+def _likeliest(result: StepResult, part: slice) -> tuple[Ints, Doubles]:
+    """Tokens and their log-probabilities: [n, ranks], none if nobody has asked."""
+    if result.scores is None:
+        nothing = np.zeros((part.stop - part.start, 0))
+        return nothing.astype(np.int32), nothing
+    return result.scores.ranked[part], result.scores.logprobs[part].astype(np.float64)

@@ -94,6 +94,12 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
+    "leap": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2605.10980, of which only a summary was to be had: see `Leap`",
+        rule="leap",
+    ),
     "llada2": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
@@ -111,5 +117,11 @@ METHODS: Mapping[str, Method] = {
         defaults={"block_length": 4096, "cache": "none", "early_stop": True},
         source="arXiv 2510.18165; zhaoyMa/Saber decoding.py, with the differences that `Saber` names",
         rule="saber",
+    ),
+    "wino": Method(
+        policy=_blockwise,
+        defaults={"block_length": 128, "cache": "none", "early_stop": True},
+        source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
+        rule="wino",
     ),
 }

@@ -66,3 +66,8 @@ class Request:
     def length(self) -> int:
         """Positions in all."""
         return len(self.prompt) + self.max_tokens + len(self.suffix)
+
+    @property
+    def room(self) -> int:
+        """Positions that it needs on the device, shadows of its lanes included."""
+        return self.length + self.decoder.shadows

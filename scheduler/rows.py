@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from .caches import Window
-from .contract import Placement, Row, Span, Transfer
+from .contract import Copy, Placement, Row, Span, Transfer
 from .rules.base import TELL
 from .tree import Lane, Role
 
@@ -44,6 +44,7 @@ class Layout(Protocol):
 
 
 EVERYTHING = 1 << 30
+NOTHING = Transfer(sure=0, threshold=math.inf)
 
 
 class Together:
@@ -60,7 +61,8 @@ class Together:
         if window.drives:
             spans = [_span(sequence, lane, window.start) for lane in sequence.tree.live]
             spans += _lookahead(sequence, min(window.end, sequence.prompt_length + sequence.drafts_end()))
-        return (_row(sequence, self._slot, window, spans),)
+        row = _row(sequence, self._slot, window, spans)
+        return (row, *_shadows(sequence, row)) if spans and sequence.judging is not None else (row,)
 
     def follow(self, sequence: Sequence) -> None:
         pass
@@ -148,6 +150,23 @@ def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:
     start = max(prompt + lane.start, row_start)
     transfer = sequence.request.decoder.rule.transfer(lane, first)
     return Span(start, prompt + lane.end, transfer, may_end=lane.role is Role.GENERATE)
+
+
+def _shadows(sequence: Sequence, row: Row) -> list[Row]:
+    """The rows behind the canvas for which a judge asks."""
+    if sequence.judging is None:
+        return []
+    lane, first = sequence.tree.live[0], sequence.request.length
+    size, origin = lane.end - lane.start, sequence.prompt_length + lane.start
+    rows: list[Row] = []
+    for shadow in sequence.judging.shadows(sequence):
+        start = first + len(rows) * size
+        hidden = first + (shadow.hides - 1) * size if shadow.hides else origin
+        spans = (Span(start, start + size, NOTHING),) if shadow.asked else ()
+        copy = Copy(start - origin, start - hidden)
+        place = {"start": start, "end": start + size, "visible": start + size}
+        rows.append(replace(row, **place, spans=spans, biases=(), restriction=None, held=shadow.tokens, copy=copy))
+    return rows
 
 
 def _lookahead(sequence: Sequence, end: int) -> list[Span]:

@@ -179,8 +179,11 @@ class Sequence:
 
     def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
         """`part` of a step's result is of `spans`, which were this request's."""
+        spans = [span for span in spans if span.start < self.request.length]  # those behind it are of shadows
         if self.judging is not None:
-            result.tokens[part] = self.judging.decide(self, spans, result, part)
+            tokens = self.judging.decide(self, spans, result, part)
+            part = slice(part.start, part.start + len(tokens))
+            result.tokens[part] = tokens
         at = part.start
         for span in spans:
             here = slice(at, at := at + span.end - span.start)
@@ -243,7 +246,8 @@ class Sequence:
         self.computed_tokens += work.tokens
         if self.recorder is None:
             return None
-        start, end = min(row.start for row in work.rows), max(row.end for row in work.rows)
+        rows = [row for row in work.rows if row.copy is None]
+        start, end = min(row.start for row in rows), max(row.end for row in rows)
         computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
         return self.recorder.after(self.tree, step, computed)
 

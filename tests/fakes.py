@@ -24,7 +24,8 @@ class ScriptedExecutor:
     """Keeps canvases as the device does, and commits what `propose` says, under each span's own rule.
 
     `propose(slot, position)` gives a token and its confidence. Like a device, it complains when a plan contradicts
-    what it knows: an unknown slot, a span outside its row, or without what predicts it, two rows of one slot.
+    what it knows: an unknown slot, a span outside its row, or without what predicts it, two rows of one slot, unless
+    they are copies.
     """
 
     def __init__(self, propose: Callable[[int, int], tuple[int, float]], length: int = 512, shift: int = 0) -> None:
@@ -44,7 +45,7 @@ class ScriptedExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
         self.place(plan)
-        slots = [row.slot for row in plan.rows]
+        slots = [row.slot for row in plan.rows if row.copy is None]
         assert len(slots) == len(set(slots)), "two rows of one slot"
         tokens: list[np.ndarray] = []
         proposals: list[int] = []

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from ..knobs import Knobs, Values
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .editing import Editing
+from .leap import Leap
 from .localleap import LocalLeap
 from .saber import Saber
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .wino import Wino
 
 __all__ = [
     "JUDGES",
@@ -48,6 +50,12 @@ JUDGES: Mapping[str, Rule] = {
         source="arXiv 2602.08676; SGLang joint_threshold.py, with the differences that `Editing` names",
         knobs=Editing.KNOBS,
     ),
+    "leap": Rule(
+        judge=Leap.of,
+        defaults={"threshold": 0.7, "pool": 0.2},
+        source="arXiv 2605.10980, of which only a summary was to be had: see `Leap`",
+        knobs=Leap.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
@@ -59,5 +67,11 @@ JUDGES: Mapping[str, Rule] = {
         defaults={"at_least": 2, "precision": "single"},
         source="arXiv 2510.18165; zhaoyMa/Saber decoding.py",
         knobs=Saber.KNOBS,
+    ),
+    "wino": Rule(
+        judge=Wino.of,
+        defaults={"threshold": 0.6, "back_threshold": 0.9},
+        source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
+        knobs=Wino.KNOBS,
     ),
 }

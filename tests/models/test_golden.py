@@ -37,6 +37,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fast_dllm_dual_threshold": ("fast-dllm", {"cache": "dual", "threshold": 0.9}),
     "fast_dllm_dual_factor": ("fast-dllm", {"cache": "dual", "factor": 1.0}),
     "fast_dllm_dual_quota": ("fast-dllm", {"cache": "dual", "steps": 128}),
+    "wino_block32": ("wino", {"block_length": 32}),
+    "wino_block128": ("wino", {}),
 }
 
 
