@@ -18,6 +18,7 @@ from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
 from .wishes import (
     BIASES_OF_ROW,
+    DRAW_WORDS,
     MEASURE_SECTIONS,
     Biases,
     Measures,
@@ -26,8 +27,9 @@ from .wishes import (
     bias_words,
     biases_of,
     copy_words,
+    draw_words,
+    float_words,
     measure_words,
-    measured,
     measures_of,
     most_ranks,
     restriction_sections,
@@ -37,7 +39,6 @@ from .wishes import (
 )
 
 NOWHERE = -1  # position of a padding token
-DRAW_WORDS = 7  # numbers that say how a position is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,43 +265,16 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
         "projected_starts": span_starts[_starts(np.array(spans_of_row))],
         "span_starts": span_starts,
         "sure": np.array([span.transfer.sure for _, span in spans], np.int32),
-        "threshold": _bits([span.transfer.threshold for _, span in spans]),
-        "factor": _bits([span.transfer.factor for _, span in spans]),
+        "threshold": float_words([span.transfer.threshold for _, span in spans]),
+        "factor": float_words([span.transfer.factor for _, span in spans]),
         "last_free": np.array([span.transfer.last_free for _, span in spans], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
-        "draws": _draw_words(plan, span_sizes),
+        "draws": draw_words(plan, span_sizes),
         **measure_words(plan, span_sizes),
         **bias_words(plan),
         **restriction_words(plan),
     }
 
 
-def _draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
-    """Temperature, top-p, top-k, min-p, both halves of the seed and the step, of each projected position; nothing if
-    none is hot or measured."""
-    rows = [row for row in plan.rows for _ in row.spans]
-    samplings = [row.sampling for row in rows]
-    if not any(sampling.temperature > 0 for sampling in samplings) and not measured(plan):
-        return np.zeros(0, np.int32)
-    seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
-    words = np.stack(
-        [
-            _bits([sampling.temperature for sampling in samplings]),
-            _bits([sampling.top_p for sampling in samplings]),
-            np.array([sampling.top_k for sampling in samplings], np.int32),
-            _bits([sampling.min_p for sampling in samplings]),
-            seeds[:, 0],
-            seeds[:, 1],
-            np.array([row.step for row in rows], np.int32),
-        ]
-    )
-    return np.repeat(words, span_sizes, axis=1).reshape(-1)
-
-
 def _starts(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(sizes)))
-
-
-def _bits(values: list[float]) -> np.ndarray:
-    """float32 values as the int32 words that hold them."""
-    return np.array(values, np.float32).view(np.int32)

@@ -161,11 +161,12 @@ def _shadows(sequence: Sequence, row: Row) -> list[Row]:
     rows: list[Row] = []
     for shadow in sequence.judging.shadows(sequence):
         start = first + len(rows) * size
+        end = start + size
         hidden = first + (shadow.hides - 1) * size if shadow.hides else origin
-        spans = (Span(start, start + size, NOTHING),) if shadow.asked else ()
+        spans = (Span(start, end, NOTHING),) if shadow.asked else ()
         copy = Copy(start - origin, start - hidden)
-        place = {"start": start, "end": start + size, "visible": start + size}
-        rows.append(replace(row, **place, spans=spans, biases=(), restriction=None, held=shadow.tokens, copy=copy))
+        own = Row(row.slot, start, end, end, spans, row.sampling, row.step, held=shadow.tokens, copy=copy)
+        rows.append(replace(own, ranks=row.ranks) if shadow.asked else own)
     return rows
 
 
