@@ -79,9 +79,7 @@ class Scheduler:
 
     def add(self, request: Request) -> Sequence:
         """Queue a request. Raises `QueueFull`, `KnobError` and `ValueError` if it can never fit."""
-        if request.room > self.limits.max_model_len:
-            shadows = f", shadows of decoder {request.decoder.name!r} included," if request.decoder.shadows else ""
-            raise ValueError(f"{request.room} tokens{shadows} exceed max_model_len {self.limits.max_model_len}")
+        request.require_room(self.limits.max_model_len)
         if len(request.prompt) < self.geometry.shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         sequence = Sequence.of(request, self._vocabulary, self.geometry)

@@ -166,11 +166,12 @@ class Sequence:
         return self.judging is not None or self.guide is not None
 
     def holds(self, start: int, end: int) -> Ints:
-        """What stands at the absolute positions `[start, end)`."""
+        """What stands at the absolute positions `[start, end)`: masks behind the last, up to a block's end."""
         prompt, canvas, suffix = self.request.prompt, self.canvas, self.request.suffix
         first, behind = self.prompt_length, self.prompt_length + len(canvas)
         parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
-        return np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
+        rest = np.full(max(end - self.request.length, 0), self.tree.mask_id, np.int32)
+        return np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)], rest))
 
     @property
     def revises(self) -> bool:

@@ -20,7 +20,7 @@ from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.grammar import Wanted
 
 from ..driver import LIMITS, Ask, run
-from ..fakes import END, MASK, ScriptedExecutor
+from ..fakes import END, MASK, BlockCausalExecutor, ScriptedExecutor, random_executor, random_proposals
 from ..fakes import vocabulary as words
 from .test_golden import GOLDEN
 from .test_structured import constraints
@@ -165,6 +165,18 @@ def test_the_shortest_requests_and_all_that_may_be_asked(
             assert (sequence.scorebook.part(0, len(shown)).logprobs < 0).all()
 
 
+@pytest.mark.parametrize(("decoder", "knobs"), [("llada2", {"edit_threshold": 0.5}), ("saber", {})])
+def test_networks_of_other_geometries_are_served_by_rules_that_need_no_shadows(
+    decoder: str, knobs: dict[str, Any]
+) -> None:
+    """Within blocks a row's keys are always those of the tokens before it as they are now."""
+    asks = [Ask([6] * (number + 1), 30, decoder, knobs | {"early_stop": False}) for number in range(4)]
+    blocks = BlockCausalExecutor(random_proposals(3), 8, LIMITS.page_size)
+    for executor, geometry in ((blocks, Geometry(block=8)), (random_executor(3, shift=1), Geometry(shift=1))):
+        for sequence in run(executor, words(), asks, geometry=geometry):
+            assert MASK not in sequence.canvas
+
+
 @pytest.mark.parametrize("rule", ["editing", "saber", "wino", "leap"])
 def test_lanes_that_build_upon_each_other_are_refused(rule: str) -> None:
     with pytest.raises(KnobError, match=f"{rule!r}.*'asynclane'") as refused:
@@ -197,5 +209,5 @@ def test_shadows_are_refused_where_the_network_cannot_have_them(decoder: str, ge
 def test_shadows_need_room_behind_the_canvas() -> None:
     scheduler = Scheduler(LIMITS, words())
     request = Request(0, np.full(900, 6, np.int32), 64, resolve("wino", {}, 64))
-    with pytest.raises(ValueError, match="1028 tokens, shadows of decoder 'wino' included, exceed max_model_len 1024"):
+    with pytest.raises(KnobError, match="'wino' needs room for 64 shadows behind 964 tokens, of 1024 in all"):
         scheduler.add(request)
