@@ -120,8 +120,8 @@ def test_an_edited_block_is_given_so_many_calls_at_most() -> None:
 
 def test_without_edits_it_is_fast_dllm(runner: Runner, vocabulary: Vocabulary) -> None:
     edited, plain = (
-        run(runner, vocabulary, [Ask(prompt, LENGTH, decoder, {"threshold": 0.7} | knobs) for prompt in PROMPTS[:3]])
-        for decoder, knobs in (("llada2", {"edit_steps": 0}), ("fast-dllm", {}))
+        run(runner, vocabulary, [Ask(prompt, LENGTH, decoder, knobs) for prompt in PROMPTS[:3]])
+        for decoder, knobs in (("llada2", {"threshold": 0.7, "edit_steps": 0}), ("fast-dllm", {"threshold": 0.7}))
     )
     assert [(s.canvas.tolist(), s.steps) for s in edited] == [(s.canvas.tolist(), s.steps) for s in plain]
 
