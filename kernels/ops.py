@@ -132,14 +132,17 @@ def paged_attention(
     visible: Tensor,
     block: int = 0,
     positions: Tensor | None = None,
+    hides: Tensor | None = None,
     plan: AttentionPlan | None = None,
 ) -> Tensor:
     """Attention of each row to the first `visible` keys of its request: [T, H * D]. `plan` lays out a CUDA launch."""
     if queries.is_cuda:
         from .triton import attention
 
-        return attention.paged_attention(queries, keys, values, page_table, row_starts, visible, block, positions, plan)
-    return reference.paged_attention(queries, keys, values, page_table, row_starts, visible, block, positions)
+        return attention.paged_attention(
+            queries, keys, values, page_table, row_starts, visible, block, positions, hides, plan
+        )
+    return reference.paged_attention(queries, keys, values, page_table, row_starts, visible, block, positions, hides)
 
 
 def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor) -> None:

@@ -79,16 +79,19 @@ def paged_attention(
     visible: Tensor,
     block: int = 0,
     positions: Tensor | None = None,
+    hides: Tensor | None = None,
 ) -> Tensor:
     """Attention without a causal mask, each row to the first `visible` keys of its request: [T, H * D].
 
     queries [T, H, D]; keys, values [pages, page_size, G, D]; page_table [R, pages per request] int32;
     row_starts [R + 1] int32, row r owns tokens `row_starts[r] .. row_starts[r + 1]`; visible [R] int32.
     block > 0 with positions [T] int64, ascending within a row: a query at p sees keys below `(p // block + 1) * block`.
+    hides [R] int32 with positions: in a row r where it is above 0 a query at p does not see the key at p - hides[r].
     """
     page_size = keys.shape[1]
     out = torch.empty_like(queries)
     bounds, lengths = row_starts.tolist(), visible.tolist()
+    hidden = [0] * len(lengths) if hides is None else hides.tolist()
     for row, length in enumerate(lengths):
         start, end = bounds[row], bounds[row + 1]
         if start == end:  # a row without spans asks nothing of the last block
@@ -96,7 +99,8 @@ def paged_attention(
         pages = page_table[row, : -(-length // page_size)]
         k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
         for part, limit in _parts(positions, start, end, block, length):
-            out[part] = attend(queries[part].transpose(0, 1), k[:, :limit], v[:, :limit])
+            unseen = None if positions is None or not hidden[row] else positions[part] - hidden[row]
+            out[part] = attend(queries[part].transpose(0, 1), k[:, :limit], v[:, :limit], unseen)
     return out.flatten(1)
 
 

@@ -18,6 +18,7 @@ from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
 from .wishes import (
     BIASES_OF_ROW,
+    DRAW_WORDS,
     MEASURE_SECTIONS,
     Biases,
     Measures,
@@ -25,8 +26,10 @@ from .wishes import (
     bias_sections,
     bias_words,
     biases_of,
+    copy_words,
+    draw_words,
+    float_words,
     measure_words,
-    measured,
     measures_of,
     most_ranks,
     restriction_sections,
@@ -36,7 +39,6 @@ from .wishes import (
 )
 
 NOWHERE = -1  # position of a padding token
-DRAW_WORDS = 7  # numbers that say how a position is drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Shape:
     """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
     top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None; up to so many
     `restricted` rows, with as many words in each one's mask of the vocabulary; `measured` positions, by
-    more than probability; tokens that are `told`."""
+    more than probability; tokens that are `told`; rows that are `copied`."""
 
     tokens: int
     rows: int
@@ -71,6 +73,7 @@ class Shape:
     mask_words: int = 0
     measured: bool = False
     told: bool = False
+    copied: bool = False
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
@@ -78,6 +81,7 @@ class Shape:
             "slots": self.tokens,
             "positions": self.tokens,
             **({"told": self.tokens} if self.told else {}),
+            **({"turned": self.tokens, "hides": self.rows} if self.copied else {}),
             "row_slots": self.rows,
             "row_starts": self.rows + 1,
             "visible": self.rows,
@@ -131,6 +135,8 @@ class Batch:
     ranks: int | None  # of the row that asks for most; None: no row asks
     restrictions: Restrictions | None  # None: no row has any
     told: Tensor | None  # [T] int32: written to the canvases first, below 0 for nothing; None: nothing anywhere
+    turned: Tensor | None  # [T] int64: as which positions they are rotated; None: as their own
+    hides: Tensor | None  # [R] int32: how far before a query the key lies that it does not see; None: none anywhere
     shape: Shape | None  # None: nothing is padded
     tiles: Tensor | None  # [tiles, 2] int32 of attention over all tokens; None without a shape
     projected_tiles: Tensor | None  # the same over projected positions
@@ -212,6 +218,8 @@ def batch_of(
         ranks=shape.ranks if shape else ranks,
         restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
         told=views["told"] if len(views.get("told", ())) else None,
+        turned=views["turned"].long() if len(views.get("turned", ())) else None,
+        hides=views["hides"] if len(views.get("hides", ())) else None,
         shape=shape,
         tiles=views["tiles"].view(-1, 2) if shape else None,
         projected_tiles=views["projected_tiles"].view(-1, 2) if shape else None,
@@ -250,6 +258,7 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
         "slots": np.repeat([row.slot for row in rows], row_sizes),
         "positions": np.repeat([row.start for row in rows] - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
         "told": told_words(plan),
+        **copy_words(plan),
         "row_slots": np.array([row.slot for row in rows]),
         "row_starts": row_starts,
         "visible": np.array([row.visible for row in rows]),
@@ -257,43 +266,16 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
         "projected_starts": span_starts[_starts(np.array(spans_of_row))],
         "span_starts": span_starts[[*(at for at, _ in parts), len(spans)]],
         "sure": np.array([rule.sure for _, rule in parts], np.int32),
-        "threshold": _bits([rule.threshold for _, rule in parts]),
-        "factor": _bits([rule.factor for _, rule in parts]),
+        "threshold": float_words([rule.threshold for _, rule in parts]),
+        "factor": float_words([rule.factor for _, rule in parts]),
         "last_free": np.array([rule.last_free for _, rule in parts], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
-        "draws": _draw_words(plan, span_sizes),
+        "draws": draw_words(plan, span_sizes),
         **measure_words(plan, span_sizes),
         **bias_words(plan),
         **restriction_words(plan),
     }
 
 
-def _draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
-    """Temperature, top-p, top-k, min-p, both halves of the seed and the step, of each projected position; nothing if
-    none is hot or measured."""
-    rows = [row for row in plan.rows for _ in row.spans]
-    samplings = [row.sampling for row in rows]
-    if not any(sampling.temperature > 0 for sampling in samplings) and not measured(plan):
-        return np.zeros(0, np.int32)
-    seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
-    words = np.stack(
-        [
-            _bits([sampling.temperature for sampling in samplings]),
-            _bits([sampling.top_p for sampling in samplings]),
-            np.array([sampling.top_k for sampling in samplings], np.int32),
-            _bits([sampling.min_p for sampling in samplings]),
-            seeds[:, 0],
-            seeds[:, 1],
-            np.array([row.step for row in rows], np.int32),
-        ]
-    )
-    return np.repeat(words, span_sizes, axis=1).reshape(-1)
-
-
 def _starts(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(sizes)))
-
-
-def _bits(values: list[float]) -> np.ndarray:
-    """float32 values as the int32 words that hold them."""
-    return np.array(values, np.float32).view(np.int32)

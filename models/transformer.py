@@ -140,7 +140,8 @@ class Transformer:
         """
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too
-        cos, sin = self._cos[positions], self._sin[positions]
+        turned = positions if batch.turned is None else batch.turned
+        cos, sin = self._cos[turned], self._sin[turned]
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
         blocks, fixed = self.weights.blocks, self.numerics.fixed
@@ -157,7 +158,9 @@ class Transformer:
                 row_starts, at, plan = batch.projected_starts, positions[batch.projected], last
                 if not len(queries):  # keys and values were all that was asked for
                     return residual
-            x = ops.paged_attention(queries, keys, values, table, row_starts, batch.visible, config.block, at, plan)
+            x = ops.paged_attention(
+                queries, keys, values, table, row_starts, batch.visible, config.block, at, batch.hides, plan
+            )
             x, residual = ops.add_rms_norm(
                 ops.linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps
             )

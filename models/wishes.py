@@ -1,5 +1,5 @@
 """Packs what only some requests ask of a step: biases of their logits, masks of the vocabulary, log-probabilities,
-other measures of confidence, what the host has decided itself."""
+other measures of confidence, noise, what the host has decided itself, copies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..kernels.prediction import Draws
 from ..scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
 
 UNTOLD = -1  # the canvas keeps what it holds
+DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 
 
@@ -51,6 +52,25 @@ MEASURE_SECTIONS = ("measure_kinds", "measure_noise")
 def measured(plan: StepPlan) -> bool:
     """Whether some span does not go by plain probability."""
     return not all(span.transfer.plain for row in plan.rows for span in row.spans)
+
+
+COPY_SECTIONS = ("turned", "hides")
+
+
+def copied(plan: StepPlan) -> bool:
+    """Whether some row is a copy."""
+    return any(row.copy is not None for row in plan.rows)
+
+
+def copy_words(plan: StepPlan) -> dict[str, np.ndarray]:
+    """As which positions a step's are rotated, and how far before each lies the key that it does not see, by row;
+    nothing if no row is a copy."""
+    if not copied(plan):
+        return dict.fromkeys(COPY_SECTIONS, np.zeros(0, np.int32))
+    rows = plan.rows
+    turned = [np.arange(row.start, row.end) - (0 if row.copy is None else row.copy.of) for row in rows]
+    hides = np.array([0 if row.copy is None else row.copy.hides for row in rows], np.int32)
+    return {"turned": np.concatenate(turned).astype(np.int32), "hides": hides}
 
 
 def told(plan: StepPlan) -> bool:
@@ -166,3 +186,30 @@ def most_ranks(plan: StepPlan) -> int | None:
     broken alike whoever else asks."""
     asked = [row.ranks for row in plan.rows if row.ranks is not None]
     return (MOST_RANKS if any(asked) else 0) if asked else None
+
+
+def draw_words(plan: StepPlan, span_sizes: np.ndarray) -> np.ndarray:
+    """Temperature, top-p, top-k, min-p, both halves of the seed and the step, of each projected position; nothing if
+    none is hot or measured."""
+    rows = [row for row in plan.rows for _ in row.spans]
+    samplings = [row.sampling for row in rows]
+    if not any(sampling.temperature > 0 for sampling in samplings) and not measured(plan):
+        return np.zeros(0, np.int32)
+    seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
+    words = np.stack(
+        [
+            float_words([sampling.temperature for sampling in samplings]),
+            float_words([sampling.top_p for sampling in samplings]),
+            np.array([sampling.top_k for sampling in samplings], np.int32),
+            float_words([sampling.min_p for sampling in samplings]),
+            seeds[:, 0],
+            seeds[:, 1],
+            np.array([row.step for row in rows], np.int32),
+        ]
+    )
+    return np.repeat(words, span_sizes, axis=1).reshape(-1)
+
+
+def float_words(values: list[float]) -> np.ndarray:
+    """float32 values as the int32 words that hold them."""
+    return np.array(values, np.float32).view(np.int32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,17 @@ class Restriction:
     words: Ints
 
 
+class Copy(NamedTuple):
+    """A row that stands in for others: each of its positions for the one `of` before it, as which it is rotated. A
+    query at p does not see the key at p - `hides`."""
+
+    of: int
+    hides: int
+
+
+MOST_COPIES = 2  # of a request in one step
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.
@@ -106,7 +117,8 @@ class Row:
     A row without spans only renews keys and values. Where a network predicts a position at the one before it, a span
     does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
     likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
-    a position in one of the spans. `held` [end - start], if given, is what the canvas holds from now on.
+    a position in one of the spans. `held` [end - start], if given, is what the canvas holds from now on. Behind its
+    canvas a request may have rows that `copy` a part of it; its own rows do not see them.
     """
 
     slot: int
@@ -120,6 +132,7 @@ class Row:
     ranks: int | None = None
     restriction: Restriction | None = None
     held: Ints | None = None
+    copy: Copy | None = None
 
     @property
     def tokens(self) -> int:

@@ -36,6 +36,7 @@ class Decoder:
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     adaptive: bool = False  # blocks are as long as the load allows
     branches: int = 0  # refine lanes that may run in slots of their own
+    shadows: int = 0  # positions behind the canvas that a judge's shadows take, at most
     branch_row: int = 0  # longest row of one, less what it starts before its lane to begin with a page
 
 
@@ -79,6 +80,9 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     knobs = _knobs(name, rule, overrides, geometry)
     _check_together(name, knobs, overrides, length)
     check_blocks(knobs, geometry)
+    judge = None if rule is None else rule.judge(knobs, length)
+    if judge is not None:
+        _check_judge(name, judge, knobs, geometry)
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
@@ -103,6 +107,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
         end_threshold=knobs.threshold("end_threshold"),
         adaptive=knobs.get("block_length") == AUTO,
         branches=knobs.integer("max_lanes") - 1 if isolated else 0,
+        shadows=0 if judge is None else judge.copies * min(length, knobs.integer("block_length")),
         branch_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
     )
 
@@ -179,6 +184,20 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
         raise KnobError("siblings", "isolated siblings need cache 'compact' and a lookahead that is a number")
     if knobs.get("boundary") == "stable" and not knobs["stable_steps"]:
         raise KnobError("stable_steps", "boundary 'stable' needs stable_steps of at least 1")
+
+
+def _check_judge(name: str, judge: Judge, knobs: Knobs, geometry: Geometry) -> None:
+    """Raises `KnobError` for a judge that cannot decide for this decoder's lanes, or this network."""
+    rule = METHODS[name].rule or knobs["rule"]
+    if "siblings" in knobs and judge.revises:
+        raise KnobError("rule", f"rule {rule!r} changes what has committed, which lanes of decoder {name!r} build upon")
+    if "siblings" in knobs and judge.copies:
+        raise KnobError("rule", f"rule {rule!r} needs shadows of one lane, where decoder {name!r} has many")
+    if judge.copies and (geometry.block or geometry.shift):
+        what = "no position sees behind its block" if geometry.block else "a token is predicted at the one before it"
+        raise KnobError(
+            "decoder", f"decoder {name!r} with rule {rule!r} needs shadows that this model cannot have: {what}"
+        )
 
 
 def _check_adaptive(name: str, knobs: Knobs) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .contract import MOST_RANKS, Ints, Span, StepResult
-from .rules.base import Bools, Evidence, Judge, Part
+from .contract import MOST_RANKS, Doubles, Ints, Span, StepResult
+from .rules.base import Bools, Evidence, Judge, Part, Shadow, Shadowed
 from .tree import LaneTree
 from .vocabulary import END, Vocabulary
 
@@ -33,6 +33,7 @@ class Judging:
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
         self.cut: int | None = None  # the answer is to end with this canvas position, or before it
+        self.stays = False  # lanes that are full do not end yet
 
     @property
     def ranks(self) -> int | None:
@@ -47,9 +48,18 @@ class Judging:
     def sees_ahead(self) -> bool:
         return self._judge.sees_ahead
 
+    def shadows(self, sequence: Sequence) -> tuple[Shadow, ...]:
+        """What the next step computes behind the canvas."""
+        tree = sequence.tree
+        return self._judge.shadows(tree.live[0], tree.mask_id)
+
     def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ints:
-        """What stands at the positions of `spans`, which are `part` of a step's result."""
-        evidence = self._evidence(sequence, spans, result, part)
+        """What stands at the positions of `spans`, which begin `part` of a step's result; the rest of it is of a
+        shadow."""
+        own = slice(part.start, part.start + sum(span.end - span.start for span in spans))
+        evidence = self._evidence(sequence, spans, result, own)
+        if own.stop < part.stop:
+            evidence = replace(evidence, shadow=self._shadowed(result, slice(own.stop, part.stop)))
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
         decoder.policy.look(sequence.tree, evidence, self._vocabulary)
         evidence = replace(evidence, parts=tuple(_parts(sequence.tree, evidence.positions)))
@@ -66,6 +76,7 @@ class Judging:
             tokens = np.where(inside, tokens, evidence.held)
         drafts = ~inside & (tokens == mask_id) & (evidence.confidence >= decoder.draft_threshold)
         tokens = np.where(drafts & ~self._ends[evidence.tokens], evidence.tokens, tokens)
+        self.stays = verdict.stays
         self.chosen = tokens != mask_id
         if sequence.guide is not None:  # which alone says where the answer may end
             return evidence.held
@@ -80,8 +91,7 @@ class Judging:
         tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
         stands_in = tokens != proposals
         measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
-        scores = result.scores
-        nothing = np.zeros((len(positions), 0))
+        ranked, logprobs = self._likeliest(result, part)
         return Evidence(
             canvas=sequence.canvas,
             mask_id=mask_id,
@@ -89,12 +99,23 @@ class Judging:
             tokens=tokens,
             confidence=np.where(stands_in, measured + BEHIND, result.confidence[part]),
             entropy=np.where(stands_in, np.inf, -measured),
-            ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part, : self._judge.ranks],
-            logprobs=nothing if scores is None else scores.logprobs[part, : self._judge.ranks].astype(np.float64),
+            ranked=ranked,
+            logprobs=logprobs,
             parts=(),
             ends=self._ends,
             step=sequence.steps,
         )
+
+    def _shadowed(self, result: StepResult, part: slice) -> Shadowed:
+        return Shadowed(result.proposals[part], result.confidence[part], *self._likeliest(result, part))
+
+    def _likeliest(self, result: StepResult, part: slice) -> tuple[Ints, Doubles]:
+        """Tokens and their log-probabilities [n, ranks], as many as the judge asks for."""
+        if result.scores is None:
+            nothing = np.zeros((part.stop - part.start, 0))
+            return nothing.astype(np.int32), nothing
+        told = part, slice(self._judge.ranks)
+        return result.scores.ranked[told], result.scores.logprobs[told].astype(np.float64)
 
 
 def _parts(tree: LaneTree, positions: Ints) -> Iterator[Part]:

@@ -228,6 +228,18 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2601.07568; hao-ai-lab/d3LLM",
         rule="entropy",
     ),
+    "leap": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2605.10980, of which only a summary was to be had: see `Leap`",
+        rule="leap",
+    ),
+    "llada2": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="LLaDA2.1, arXiv 2602.08676",
+        rule="editing",
+    ),
     "localleap": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
@@ -267,5 +279,17 @@ METHODS: Mapping[str, Method] = {
             "early_stop": True,
         },
         source="arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
+    ),
+    "saber": Method(
+        policy=_blockwise,
+        defaults={"block_length": 4096, "cache": "none", "early_stop": True},
+        source="arXiv 2510.18165; zhaoyMa/Saber decoding.py, with the differences that `Saber` names",
+        rule="saber",
+    ),
+    "wino": Method(
+        policy=_blockwise,
+        defaults={"block_length": 128, "cache": "none", "early_stop": True},
+        source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
+        rule="wino",
     ),
 }

@@ -11,6 +11,7 @@ from .biases import NEUTRAL, Preferences
 from .constraint import Constraint
 from .contract import Ints, Sampling
 from .decoders import Decoder
+from .knobs import KnobError
 
 
 class State(Enum):
@@ -66,3 +67,19 @@ class Request:
     def length(self) -> int:
         """Positions in all."""
         return len(self.prompt) + self.max_tokens + len(self.suffix)
+
+    @property
+    def room(self) -> int:
+        """Positions that it needs on the device, shadows of its lanes included."""
+        return self.length + self.decoder.shadows
+
+    def require_room(self, limit: int) -> None:
+        """Raises `ValueError` if it has more than `limit` positions, `KnobError` if it does with its shadows."""
+        if self.length > limit:
+            raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
+        if self.room > limit:
+            name, shadows = self.decoder.name, self.decoder.shadows
+            message = (
+                f"decoder {name!r} needs room for {shadows} shadows behind {self.length} tokens, of {limit} in all"
+            )
+            raise KnobError("decoder", message + ": lower block_length or max_tokens")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from .caches import Window
-from .contract import Placement, Row, Span, Transfer
+from .contract import Copy, Placement, Row, Span, Transfer
 from .rules.base import TELL
 from .tree import Lane, Role
 
@@ -45,6 +45,7 @@ class Layout(Protocol):
 
 
 EVERYTHING = 1 << 30
+NOTHING = Transfer(sure=0, threshold=math.inf)
 
 
 class Together:
@@ -70,7 +71,8 @@ class Together:
                     spans.append(_within(part, start, end, joined=number == begun))
                     begun = number
             rows.append(_row(sequence, self._slot, window._replace(start=start, end=end, gaps=()), spans))
-        return tuple(rows)
+        own = tuple(rows)
+        return (*own, *_shadows(sequence, own[0])) if parts else own
 
     def follow(self, sequence: Sequence) -> None:
         pass
@@ -165,6 +167,24 @@ def _within(span: Span, start: int, end: int, joined: bool) -> Span:
     if start <= span.start and span.end <= end and not joined:
         return span
     return replace(span, start=max(start, span.start), end=min(end, span.end), joined=joined)
+
+
+def _shadows(sequence: Sequence, row: Row) -> list[Row]:
+    """The rows behind the canvas for which a judge asks."""
+    if sequence.judging is None:
+        return []
+    lane, first = sequence.tree.live[0], sequence.request.length
+    size, origin = lane.end - lane.start, sequence.prompt_length + lane.start
+    rows: list[Row] = []
+    for shadow in sequence.judging.shadows(sequence):
+        start = first + len(rows) * size
+        end = start + size
+        hidden = first + (shadow.hides - 1) * size if shadow.hides else origin
+        spans = (Span(start, end, NOTHING),) if shadow.asked else ()
+        copy = Copy(start - origin, start - hidden)
+        own = Row(row.slot, start, end, end, spans, row.sampling, row.step, held=shadow.tokens, copy=copy)
+        rows.append(replace(own, ranks=row.ranks) if shadow.asked else own)
+    return rows
 
 
 def _lookahead(sequence: Sequence, end: int) -> list[Span]:

@@ -79,8 +79,7 @@ class Scheduler:
 
     def add(self, request: Request) -> Sequence:
         """Queue a request. Raises `QueueFull`, `KnobError` and `ValueError` if it can never fit."""
-        if request.length > self.limits.max_model_len:
-            raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
+        request.require_room(self.limits.max_model_len)
         if len(request.prompt) < self.geometry.shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         sequence = Sequence.of(request, self._vocabulary, self.geometry)
@@ -206,7 +205,7 @@ class Scheduler:
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
         decoder, pages_for = request.decoder, self.limits.pages_for
-        own = pages_for(request.length)
+        own = pages_for(request.room)
         return 1 + decoder.branches, own + decoder.branches * pages_for(self._branch_tokens(request))
 
     def _branch_tokens(self, request: Request) -> int:

@@ -67,9 +67,15 @@ class Sequence:
         """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
         if request.decoder.branches and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
+        judging = None if request.decoder.judge is None else Judging(request.decoder.judge(), vocabulary)
+        if judging is not None and judging.revises and request.constraint is not None:
+            name, decoder = request.constraint.name, request.decoder.name
+            raise KnobError(
+                name, f"{name} is not for decoder {decoder!r} and its rule, which change what has committed"
+            )
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
-        policy, judge, mask_id = request.decoder.policy, request.decoder.judge, vocabulary.mask_id
+        policy, mask_id = request.decoder.policy, vocabulary.mask_id
         canvas = np.full(request.max_tokens, mask_id, np.int32)
         tree = LaneTree(canvas, mask_id, len(request.prompt), geometry, vocabulary.filler)
         stable_steps = policy.stable_steps
@@ -85,7 +91,7 @@ class Sequence:
             biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
             scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
             guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
-            judging=None if judge is None else Judging(judge(), vocabulary),
+            judging=judging,
         )
 
     @property
@@ -186,11 +192,14 @@ class Sequence:
 
     def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
         """`part` of a step's result is of `spans`, which were this request's."""
+        spans = [span for span in spans if span.start < self.request.length]  # those behind it are of shadows
         if self.cache.looks:
             positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
             self.cache.shown(Shown(positions, result.confidence[part]))
         if self.judging is not None:
-            result.tokens[part] = self.judging.decide(self, spans, result, part)
+            tokens = self.judging.decide(self, spans, result, part)
+            part = slice(part.start, part.start + len(tokens))
+            result.tokens[part] = tokens
         at = part.start
         for span in spans:
             here = slice(at, at := at + span.end - span.start)
@@ -227,11 +236,12 @@ class Sequence:
         """The canvas holds what a step brought; `facts` belong to the live lanes."""
         tree, lanes, started = self.tree, tuple(self.tree.live), self.tree.live[0].start
         finished, forks = tree.finished, tree.forks
+        stays = self.judging is not None and self.judging.stays
         if self.recorder is not None:
             self.recorder.before(tree.live)
         for lane, fact in zip(tree.live, facts, strict=True):
             lane.steps += 1
-            lane.masks = fact.open
+            lane.masks = max(fact.open, stays)
         if self.judging is not None and self.judging.cut is not None:
             tree.end_at(self.judging.cut)
         left = [fact for lane, fact in zip(lanes, facts, strict=True) if lane in tree.live]
@@ -260,7 +270,8 @@ class Sequence:
         self.computed_tokens += work.tokens
         if self.recorder is None:
             return None
-        start, end = min(row.start for row in work.rows), max(row.end for row in work.rows)
+        rows = [row for row in work.rows if row.copy is None]
+        start, end = min(row.start for row in rows), max(row.end for row in rows)
         computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
         return self.recorder.after(self.tree, step, computed)
 

@@ -42,6 +42,9 @@ class ScriptedExecutor:
             canvas = np.full(self.length, self.mask, np.int32)
             canvas[: len(placement.prompt)] = placement.prompt
             self.canvases[placement.slot] = canvas
+        for row in plan.rows:
+            if row.held is not None:
+                self.canvases[row.slot][row.start : row.end] = row.held
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
@@ -52,8 +55,6 @@ class ScriptedExecutor:
         assert len(runs) == len(set(runs)), "rows of one slot are apart"
         for row in plan.rows:
             assert row.visible >= row.end > row.start >= 0
-            if row.held is not None:
-                self.canvases[row.slot][row.start : row.end] = row.held
             for span in row.spans:
                 assert row.start <= span.start - self.shift < span.end <= row.end, (row, span)
         tokens: list[np.ndarray] = []

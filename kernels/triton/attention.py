@@ -33,13 +33,15 @@ def paged_attention(
     visible: Tensor,
     block: int = 0,
     positions: Tensor | None = None,
+    hides: Tensor | None = None,
     plan: AttentionPlan | None = None,
 ) -> Tensor:
     """Attention without a causal mask, each row to the first `visible` keys of its request: [T, H * D].
 
     queries [T, H, D] fp16, bf16 or float32; keys, values [pages, page_size, G, D]; page_table [R, pages per request]
     int32; row_starts [R + 1] int32; visible [R] int32. block > 0 with positions [T] int64: a query at p sees only keys
-    below `(p // block + 1) * block`. D and the page size are powers of two from 16.
+    below `(p // block + 1) * block`. hides [R] int32 with positions: in a row r where it is above 0 a query at p does
+    not see the key at p - hides[r]. D and the page size are powers of two from 16.
 
     In a CUDA graph give a `plan`: every number of a row is read on the device, and only the plan's capacity, config
     and workspace are fixed. Rows behind the last real one are empty (`row_starts` repeats its end). Tokens that
@@ -48,10 +50,12 @@ def paged_attention(
     _require(queries, keys, values, page_table, row_starts, visible)
     tokens, heads, head_dim = queries.shape
     rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
-    if block:
+    if block or hides is not None:
         if positions is None:
-            raise ValueError("block needs positions")
+            raise ValueError("block needs positions" if block else "hides needs positions")
         expect("positions", positions, (tokens,), (torch.int64,))
+    if hides is not None:
+        expect("hides", hides, (rows,), (torch.int32,))
     out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
     if plan is None:
         plan = plan_attention(queries, keys, page_table, row_starts)
@@ -74,7 +78,8 @@ def paged_attention(
         page_table,
         row_starts,
         visible,
-        positions if block else row_starts,  # without blocks nobody reads them
+        row_starts if positions is None else positions,  # nobody reads what stands in for them, or for what is hidden
+        row_starts if hides is None else hides,
         plan.tiles,
         out,
         partial,
@@ -89,6 +94,7 @@ def paged_attention(
         BLOCK_N=block_n,
         SPLITS=config.splits,
         BLOCK=block,
+        HIDES=hides is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
         num_warps=config.warps,
         num_stages=config.stages,
@@ -134,6 +140,7 @@ def _attend(
     starts_ptr,
     visible_ptr,
     positions_ptr,
+    hides_ptr,
     tiles_ptr,
     out_ptr,
     partial_ptr,
@@ -148,6 +155,7 @@ def _attend(
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,  # 0: every query sees all
+    HIDES: tl.constexpr,  # whether some rows' queries do not see one key each
     PRECISION: tl.constexpr,
 ):
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -171,6 +179,12 @@ def _attend(
         limit = tl.where(valid, tl.minimum((position // BLOCK + 1) * BLOCK, seen), 0)
         whole = tl.min(tl.where(valid, limit, seen), axis=0)
         seen = tl.max(limit, axis=0)
+    hidden = limit  # nobody reads it
+    if HIDES:
+        distance = tl.load(hides_ptr + row)
+        at = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
+        hidden = tl.where(distance > 0, at - distance, -1)
+        whole = tl.where(distance > 0, 0, whole)
     turns = tl.cdiv(seen, BLOCK_N)
     share = tl.cdiv(turns, SPLITS)
     begin = tl.minimum(split * share, turns)
@@ -185,15 +199,15 @@ def _attend(
     for turn in range(begin, unmasked):
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, page, turn, seen, limit, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N, False,
-            BLOCK > 0, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, hidden, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N,
+            False, BLOCK > 0, HIDES, PRECISION,
         )  # fmt: skip
         page = following
     for turn in range(unmasked, stop):
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, page, turn, seen, limit, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N, True,
-            BLOCK > 0, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, hidden, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N,
+            True, BLOCK > 0, HIDES, PRECISION,
         )  # fmt: skip
 
     if SPLITS == 1:
@@ -209,8 +223,9 @@ def _attend(
 
 @triton.jit
 def _turn(
-    acc, top, weight, q, page, turn, seen, limit, scale, keys, values, column, PAGE: tl.constexpr,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    acc, top, weight, q, page, turn, seen, limit, hidden, scale, keys, values, column, PAGE: tl.constexpr,
+    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, HIDES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: the new (sum of values, maximum, sum of weights)."""
     key = turn * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -222,6 +237,8 @@ def _turn(
             scores = tl.where(key[None, :] < limit[:, None], scores, float("-inf"))
         else:
             scores = tl.where((key < seen)[None, :], scores, float("-inf"))
+        if HIDES:
+            scores = tl.where(key[None, :] != hidden[:, None], scores, float("-inf"))
     higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
     weights = tl.exp2(scores * scale - higher[:, None])
     shrink = tl.exp2(top - higher)

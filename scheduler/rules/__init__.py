@@ -13,16 +13,20 @@ from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .ccd import Ccd
 from .ce import Extrapolated
 from .credit import Credit
+from .editing import Editing
 from .entropy import Entropy
 from .eoser import Ass, Eoser
 from .ete import ExploreThenExploit
 from .forecast import DEFAULTS as FORECAST
 from .klass import Klass
+from .leap import Leap
 from .learn2pd import Learn2PD
 from .localleap import LocalLeap
 from .prophet import Prophet
+from .saber import Saber
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 from .tspd import TSPD
+from .wino import Wino
 
 __all__ = [
     "JUDGES",
@@ -121,6 +125,18 @@ JUDGES: Mapping[str, Rule] = {
         source="arXiv 2601.07568; hao-ai-lab/d3LLM",
         knobs=Entropy.KNOBS,
     ),
+    "editing": Rule(
+        judge=Editing.of,
+        defaults={"threshold": 0.7, "edit_threshold": 0.5, "edit_steps": 16},
+        source="arXiv 2602.08676; SGLang joint_threshold.py, with the differences that `Editing` names",
+        knobs=Editing.KNOBS,
+    ),
+    "leap": Rule(
+        judge=Leap.of,
+        defaults={"threshold": 0.7, "pool": 0.2},
+        source="arXiv 2605.10980, of which only a summary was to be had: see `Leap`",
+        knobs=Leap.KNOBS,
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
@@ -146,5 +162,17 @@ JUDGES: Mapping[str, Rule] = {
         defaults={"threshold": 0.5, "extrapolate": False, **FORECAST},
         source="arXiv 2605.30753, of which the code is not public, with weights of our own",
         knobs=TSPD.KNOBS,
+    ),
+    "saber": Rule(
+        judge=Saber.of,
+        defaults={"at_least": 2, "precision": "single"},
+        source="arXiv 2510.18165; zhaoyMa/Saber decoding.py",
+        knobs=Saber.KNOBS,
+    ),
+    "wino": Rule(
+        judge=Wino.of,
+        defaults={"threshold": 0.6, "back_threshold": 0.9},
+        source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
+        knobs=Wino.KNOBS,
     ),
 }

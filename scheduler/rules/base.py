@@ -37,10 +37,36 @@ class Part(NamedTuple):
 
 class Verdict(NamedTuple):
     """What stands at the positions of a step from now on, `tokens` [n], the mask id where nothing does; `end`: the
-    answer is cut behind this canvas position, which stays open if it is."""
+    answer is cut behind this canvas position, which stays open if it is. With `stays` lanes that are full do not end
+    yet."""
 
     tokens: Ints
     end: int | None = None
+    stays: bool = False
+
+
+class Shadow(NamedTuple):
+    """A row that stands in for the leftmost lane, behind the canvas: `tokens` [n] at the places of the lane's. It sees
+    all before it, but each of its positions not itself in stretch `hides`: the lane is 0, its first shadow 1. `asked`:
+    whether the network is asked what it says there."""
+
+    tokens: Ints
+    hides: int = 0
+    asked: bool = True
+
+
+class Shadowed(NamedTuple):
+    """What the network says where a shadow of the leftmost lane was asked."""
+
+    proposals: Ints  # [n]
+    confidence: Doubles  # [n]
+    ranked: Ints  # [n, ranks]
+    logprobs: Doubles  # [n, ranks]
+
+    def probability(self, tokens: Ints) -> Doubles:
+        """[n] of these; 0 for one that is not among the likeliest."""
+        here: Doubles = np.where(self.ranked == tokens[:, None], np.exp(self.logprobs), 0.0).sum(axis=1)
+        return here
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +85,7 @@ class Evidence:
     parts: tuple[Part, ...]
     ends: Bools  # [vocabulary] which tokens end an answer
     step: int  # calls of the request before this one
+    shadow: Shadowed | None = None  # if the rule has asked for one
 
     @property
     def held(self) -> Ints:
@@ -126,6 +153,15 @@ class Judge(Protocol):
         """Whether it must see the look-ahead behind the lanes, in which it may commit too."""
         ...
 
+    @property
+    def copies(self) -> int:
+        """How many shadows of a lane it may ask for."""
+        ...
+
+    def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
+        """Those of the leftmost lane that the next step computes; one of them may be asked. Changes nothing."""
+        ...
+
     def choose(self, evidence: Evidence) -> Verdict: ...
 
 
@@ -135,6 +171,10 @@ class Remembering:
     ranks = 0
     revises = False
     sees_ahead = False
+    copies = 0
+
+    def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
+        return ()
 
 
 EVERYTHING = 1 << 30

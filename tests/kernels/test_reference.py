@@ -319,3 +319,16 @@ def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_
     for start in range(0, length, block):
         for end in range(start + block, length + 1, block):
             assert torch.equal(whole[start:end], attention(start, end))
+
+
+def test_a_query_does_not_see_the_key_that_its_row_hides() -> None:
+    torch.manual_seed(6)
+    start, end, dim, distance = 20, 43, 8, 17
+    queries, (k, v) = torch.randn(end - start, 2, dim), torch.randn(2, 48, 1, dim)
+    given = k.view(12, 4, 1, dim), v.view(12, 4, 1, dim), torch.arange(12, dtype=torch.int32)[None]
+    positions, rows, hides = torch.arange(start, end), torch.tensor([0, end - start]), torch.tensor([distance])
+    got = ops.paged_attention(queries, *given, rows, torch.tensor([end]), 0, positions, hides)
+    seen = torch.arange(end) != (positions - distance)[:, None]
+    scores = torch.einsum("qhd,kd->hqk", queries, k[:end, 0]) / dim**0.5
+    weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
+    torch.testing.assert_close(got, torch.einsum("hqk,kd->qhd", weights, v[:end, 0]).flatten(1))

@@ -47,12 +47,14 @@ def plan_of(case: dict[str, Tensor], config: tiles.AttentionConfig, spare: int =
     return tiles.AttentionPlan(config, torch.from_numpy(laid).to(DEVICE), workspace)
 
 
-def assert_attention(case: dict[str, Tensor], config: tiles.AttentionConfig, block: int = 0) -> None:
+def assert_attention(
+    case: dict[str, Tensor], config: tiles.AttentionConfig, block: int = 0, hides: Tensor | None = None
+) -> None:
     given = [case[name] for name in ("queries", "keys", "values", "page_table", "row_starts", "visible")]
-    positions = case["positions"] if block else None
+    positions = case["positions"] if block or hides is not None else None
     real = int(case["row_starts"][-1])
-    want = reference.paged_attention(*given, block, positions)[:real]
-    got = attention.paged_attention(*given, block, positions, plan_of(case, config))[:real]
+    want = reference.paged_attention(*given, block, positions, hides)[:real]
+    got = attention.paged_attention(*given, block, positions, hides, plan_of(case, config))[:real]
     assert_near(got, want)
 
 
@@ -81,6 +83,15 @@ def test_attention_within_blocks(block: int, splits: int) -> None:
     """Queries of one tile see different numbers of keys."""
     case = attention_case([(30, 44), (1, 20), (9, 9), (17, 17), (0, 5)], 2, 1, 16, 16, device=DEVICE, padding=1)
     assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("block", [0, 16])
+def test_attention_that_does_not_see_one_key(block: int, splits: int) -> None:
+    """In some rows, each query another one, near or far from it."""
+    case = attention_case([(30, 44), (1, 20), (9, 19), (17, 50)], 4, 2, 16, 16, device=DEVICE, padding=1)
+    hides = torch.tensor([14, 0, 3, 33, 0], dtype=torch.int32, device=DEVICE)
+    assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block, hides)
 
 
 def test_attention_plans_itself() -> None:

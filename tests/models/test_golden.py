@@ -45,6 +45,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fast_dllm_dual_quota": ("fast-dllm", {"cache": "dual", "steps": 128}),
     "credit": ("credit", {"early_stop": "block"}),
     "klass": ("klass", {}),
+    "wino_block32": ("wino", {"block_length": 32}),
+    "wino_block128": ("wino", {}),
 }
 
 
@@ -85,6 +87,17 @@ def test_decoder_gives_the_published_tokens_in_the_published_calls(
     case: str, runner: Runner, vocabulary: Vocabulary
 ) -> None:
     assert_published(case, runner, vocabulary)
+
+
+@pytest.mark.parametrize("number", [1, 10])
+def test_saber_gives_the_published_tokens_where_no_tie_decides(
+    number: int, runner: Runner, vocabulary: Vocabulary
+) -> None:
+    """Elsewhere the authors' code breaks ties of float32 as torch happens to sort them."""
+    prompt = GOLDEN["prompts"][number]
+    (answer,) = run(runner, vocabulary, [Ask(prompt["prompt_ids"], GOLDEN["gen_length"], "saber", PUBLISHED)])
+    assert answer.canvas.tolist() == prompt["decoders"]["saber"]["ids"][-len(answer.canvas) :]
+    assert answer.steps == prompt["decoders"]["saber"]["nfe"]
 
 
 @pytest.mark.parametrize("entry", GOLDEN["logits"], ids=lambda entry: str(entry["prompt"]))

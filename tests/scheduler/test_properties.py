@@ -59,6 +59,9 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("llada", {"early_stop": False, "cache": "prefix"}),
     ("fast-dllm", {"cache": "none", "block_length": 16}),
     ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
+    ("llada2", {"block_length": 8, "edit_threshold": 0.6, "edit_steps": 3}),
+    ("saber", {"block_length": 8}),
+    ("saber", {"precision": "double", "early_stop": False, "cache": "prefix"}),
     ("dream", {"early_stop": False}),
     ("dream", {"alg": "origin", "cache": "dual"}),
     ("dream", {"alg": "topk_margin", "alg_temp": 0.3, "cache": "prefix"}),
@@ -67,6 +70,14 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {"cache": "interval", "threshold": 0.5, "response_share": 0.1}),
     ("dream", {"cache": "d2", "candidates": 3}),
     ("window", {"cycle": 4, "window_tokens": 8, "active_tokens": 3}),
+]
+
+
+WITH_SHADOWS: list[tuple[str, dict[str, Any]]] = [
+    ("leap", {"block_length": 8, "threshold": 0.4}),
+    ("wino", {"block_length": 16, "cache": "dual"}),
+    ("wino", {"block_length": 8, "cache": "prefix", "early_stop": False}),
+    ("saber", {}),
 ]
 
 
@@ -215,6 +226,17 @@ class TwoInFlight(Schedules):
 
 TwoInFlight.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestTwoInFlight = TwoInFlight.TestCase
+
+
+class WithShadows(TwoInFlight):
+    """The same where rows behind a canvas stand in for its lanes."""
+
+    limits, shifts = replace(LIMITS, max_model_len=160), False
+    decoders = WITH_SHADOWS
+
+
+WithShadows.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestWithShadows = WithShadows.TestCase
 
 
 def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
