@@ -3,8 +3,9 @@
 Source: arXiv 2605.30753 (TSPD and CE), of which only the outline is public. Level and speed of every open position's
 score are tracked by a Kalman filter of constant velocity, and where what lies to its left is settled the filter looks
 some steps ahead: the score counts as the lower bound of the forecast, if that is more than it has now. A doubtful or
-swinging score has a wide forecast and gains nothing. The paper's constants are not public; those here are ours, chosen
-by measurement: the scale is the logit, and a proposal that changes starts its filter anew.
+swinging score has a wide forecast and gains nothing. The paper's constants are not public; those here are ours, and
+only the horizon was varied: on 40 problems 1, 2 and 4 steps made next to no difference. The scale is the logit, and a
+proposal that changes starts its filter anew.
 """
 
 from __future__ import annotations
