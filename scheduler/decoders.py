@@ -80,9 +80,6 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     knobs = _knobs(name, rule, overrides, geometry)
     _check_together(name, knobs, overrides, length)
     check_blocks(knobs, geometry)
-    judge = None if rule is None else rule.judge(knobs, length)
-    if judge is not None:
-        _check_judge(name, judge, knobs, geometry)
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
@@ -91,8 +88,9 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     later = knobs.get("later_threshold", OFF)
     policy, commits = method.policy(knobs), Judged() if rule is not None else _rule(knobs, length)
     judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.looks else None
-    if judge is not None:
-        judge()  # says now what it excludes
+    judged = None if judge is None else judge()  # says now what it excludes
+    if judged is not None:
+        _check_judge(name, judged, knobs, geometry)
     return Decoder(
         name=name,
         policy=policy,
@@ -107,7 +105,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
         end_threshold=knobs.threshold("end_threshold"),
         adaptive=knobs.get("block_length") == AUTO,
         branches=knobs.integer("max_lanes") - 1 if isolated else 0,
-        shadows=0 if judge is None else judge.copies * min(length, knobs.integer("block_length")),
+        shadows=judged.copies * min(length, knobs.integer("block_length")) if judged and judged.copies else 0,
         branch_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
     )
 
@@ -188,7 +186,7 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
 
 def _check_judge(name: str, judge: Judge, knobs: Knobs, geometry: Geometry) -> None:
     """Raises `KnobError` for a judge that cannot decide for this decoder's lanes, or this network."""
-    rule = METHODS[name].rule or knobs["rule"]
+    rule = METHODS[name].rule or knobs.get("rule")
     if "siblings" in knobs and judge.revises:
         raise KnobError("rule", f"rule {rule!r} changes what has committed, which lanes of decoder {name!r} build upon")
     if "siblings" in knobs and judge.copies:
