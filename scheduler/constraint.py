@@ -16,6 +16,7 @@ import numpy as np
 from .contract import Ints, Restriction, Row, Span, StepResult, Transfer
 from .decoders import Decoder
 from .knobs import KnobError
+from .rows import Isolated
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Guide:
     def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary) -> None:
         """Raises `KnobError` if the decoder does what a constraint cannot follow."""
         name = constraint.name
-        if decoder.branches:
+        if decoder.layout is Isolated:
             raise KnobError("siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time")
         if not decoder.early_stop:
             raise KnobError(

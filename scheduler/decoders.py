@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
+from .branches import Speculating
 from .blocks import EXACT_CACHES, check_blocks, fitted
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
 from .contract import Measure
@@ -16,7 +18,13 @@ from .geometry import PLAIN, Geometry
 from .knobs import AUTO, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
 from .methods import METHODS, Method
 from .policies import LanePolicy
+from .rows import Holding, Isolated, Layout, Together
 from .rules import JUDGES, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
+
+if TYPE_CHECKING:
+    from .sequence import Sequence
+
+WHOLE = 1 << 30  # positions, more than any request has
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +42,10 @@ class Decoder:
     later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     adaptive: bool = False  # blocks are as long as the load allows
-    branches: int = 0  # refine lanes that may run in slots of their own
-    branch_row: int = 0  # longest row of one, less what it starts before its lane to begin with a page
+    layout: Callable[[Holding, Sequence, int], Layout] = Together
+    branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
+    branch_row: int = 0  # longest one, less what it starts before its lane to begin with a page; at most the request's
+    branch_knob: str = ""  # what asks for so many
 
 
 # Exactly one of these decides which positions commit; naming one replaces the method's own.
@@ -90,7 +100,6 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
     cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
-    isolated = knobs.get("siblings") == "isolated"
     later = knobs.get("later_threshold", OFF)
     return Decoder(
         name=name,
@@ -104,8 +113,30 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
         later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
         adaptive=knobs.get("block_length") == AUTO,
-        branches=knobs.integer("max_lanes") - 1 if isolated else 0,
-        branch_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
+        **_branches(knobs, rule, lookahead),
+    )
+
+
+class Branches(TypedDict, total=False):
+    """What a decoder says of rows in slots of their own."""
+
+    layout: Callable[[Holding, Sequence, int], Layout]
+    branches: int
+    branch_row: int
+    branch_knob: str
+
+
+def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branches:
+    if knobs.get("siblings") == "isolated":
+        row = knobs.integer("block_length") + (lookahead or 0)
+        return Branches(
+            layout=Isolated, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_knob="max_lanes"
+        )
+    if rule is None or rule.drafts is None:
+        return Branches()
+    row = knobs.integer("block_length") if knobs["cache"] == "dual" else WHOLE
+    return Branches(
+        layout=Speculating, branches=rule.drafts.count(knobs), branch_row=row, branch_knob=rule.drafts.knob
     )
 
 
@@ -145,6 +176,8 @@ def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geomet
 def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
     """Raises `KnobError` for knobs that make no sense together."""
     judged = METHODS[name].rule or knobs.get("rule")
+    if METHODS[name].rule is None and judged and JUDGES[str(judged)].drafts is not None:
+        raise KnobError("rule", f"rule {judged!r} computes drafts of one block: use decoder {judged!r}, not {name!r}")
     if judged and knobs.get("siblings") in ("isolated", "commit"):
         raise KnobError(
             "siblings", f"siblings {knobs['siblings']!r} is not for rule {judged!r}: use 'live' or 'coupled'"

@@ -7,18 +7,28 @@ canvas really holds (`Row.held`), before anything is computed from it.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from .boundaries import Longs
 from .contract import Ints, Span, StepResult
 from .rules.base import Bools, Evidence, Judge, Part
+from .rules.speculation import Speculator
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
     from .sequence import Sequence
 
 BEHIND = 64.0  # how far behind all others the device puts what stands in for an end token (`contract.Measure`)
+
+
+class Ruling(NamedTuple):
+    """What stands at the n positions of `spans`: `tokens` [n], each as it is at `found` [n] in the step's result."""
+
+    spans: Many[Span]
+    tokens: Ints
+    found: Longs
 
 
 class Judging:
@@ -42,9 +52,33 @@ class Judging:
     def sees_ahead(self) -> bool:
         return self._judge.sees_ahead
 
-    def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ints:
-        """What stands at the positions of `spans`, which are `part` of a step's result."""
-        evidence = self._evidence(sequence, spans, result, part)
+    @property
+    def drafts(self) -> Many[Ints]:
+        """Canvases that the next step computes beside the request's own, as its judge wants them."""
+        return self._judge.drafts if isinstance(self._judge, Speculator) else ()
+
+    def first_end(self, draft: Ints) -> int:
+        """The first end token of a draft, a canvas position; behind it if there is none."""
+        ends = self._ends[draft]
+        return int(ends.argmax()) if ends.any() else len(draft)
+
+    def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
+        """What stands at the positions of `spans`, which are `part` of a step's result: those of the request's own
+        row, and then the same ones in the row of each draft."""
+        if not isinstance(self._judge, Speculator) or sequence.guide is not None:
+            tokens = self._decide(self._evidence(sequence, spans, result, part), sequence)
+            return Ruling(spans, tokens, np.arange(part.start, part.stop))
+        canvases = (sequence.canvas, *self.drafts)
+        own, size = spans[: len(spans) // len(canvases)], (part.stop - part.start) // len(canvases)
+        starts = [part.start + size * number for number in range(len(canvases))]
+        branches = [
+            self._evidence(sequence, own, result, slice(start, start + size), canvas)
+            for canvas, start in zip(canvases, starts, strict=True)
+        ]
+        choice = self._judge.choose_among(branches)
+        return Ruling(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
+
+    def _decide(self, evidence: Evidence, sequence: Sequence) -> Ints:
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
         verdict = self._judge.choose(evidence)
         tokens = verdict.tokens
@@ -62,10 +96,13 @@ class Judging:
         self.chosen = tokens != mask_id
         return evidence.held if sequence.guide is not None else tokens
 
-    def _evidence(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Evidence:
+    def _evidence(
+        self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice, draft: Ints | None = None
+    ) -> Evidence:
         prompt, mask_id = sequence.prompt_length, sequence.tree.mask_id
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans]) - prompt
-        held, proposals = sequence.canvas[positions], result.proposals[part]
+        canvas = sequence.canvas if draft is None else draft
+        held, proposals = canvas[positions], result.proposals[part]
         tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
         stands_in = tokens != proposals
         measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
@@ -76,7 +113,7 @@ class Judging:
             parts.append(Part(lane, slice(at, at := at + span.end - span.start), first=not parts))
         nothing = np.zeros((len(positions), 0))
         return Evidence(
-            canvas=sequence.canvas,
+            canvas=canvas,
             mask_id=mask_id,
             positions=positions,
             tokens=tokens,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..knobs import Knobs, Values
+from ..knobs import OFF, Knobs, Values
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .freedave import FreeDave
 from .localleap import LocalLeap
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 
@@ -15,6 +17,7 @@ __all__ = [
     "TELL",
     "CommitAtFork",
     "CommitRule",
+    "Drafts",
     "Evidence",
     "Factor",
     "Judge",
@@ -28,6 +31,13 @@ __all__ = [
 ]
 
 
+class Drafts(NamedTuple):
+    """How many a step may have, and the knob that says so."""
+
+    count: Callable[[Knobs], int]
+    knob: str
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A row of `JUDGES`: what makes a judge for a canvas of so many positions, and its knobs with their defaults; those
@@ -37,9 +47,17 @@ class Rule:
     defaults: Mapping[str, object]
     source: str
     knobs: Mapping[str, Values]
+    drafts: Drafts | None = None  # of a `Speculator`
 
 
 JUDGES: Mapping[str, Rule] = {
+    "freedave": Rule(
+        judge=FreeDave.of,
+        defaults={"draft_steps": 4, "tokens_per_call": 1, "commit_threshold": OFF},
+        source="arXiv 2510.00294; cychomatica/FreeDave generation/core.py",
+        knobs=FreeDave.KNOBS,
+        drafts=Drafts(FreeDave.branches, "draft_steps"),
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
