@@ -1,4 +1,5 @@
-"""Lays a request's canvas and the drafts of it out as rows of one step, each in a slot of its own.
+"""Lays several canvases of one request out as rows of a step, each in a slot of its own: drafts of the one it has, or
+the branches of an ensemble.
 
 Rows write keys and values in place, so a draft's page table has private pages where its row writes, and the request's
 own ones before and behind. Of a page that a row fills only in part, the rest is copied first.
@@ -9,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .caches import Window
-from .contract import Ints, Placement, Row
+from .contract import Ints, Placement, Row, Span
 from .rows import EVERYTHING, Holding, Together
+from .rules.base import TELL
+from .rules.speculation import Ensemble, Turn
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -62,3 +63,54 @@ class Speculating:
         tokens = sequence.holds(0, sequence.request.length, draft)
         copied = tuple((pages[at], table[at]) for at in sorted(shared))
         return Placement(slot, tokens, table, copied)
+
+
+class Independent:
+    """The branches of an ensemble, each with pages of its own."""
+
+    known = EVERYTHING
+
+    def __init__(self, held: Holding, sequence: Sequence, page_size: int) -> None:
+        count = -(-sequence.request.length // page_size)
+        self._slots = held.slots
+        self._pages = [held.pages[at : at + count] for at in range(0, count * len(held.slots), count)]
+        self._ensemble = ensemble_of(sequence)
+        self._ensemble.open(sequence.canvas, sequence.tree.mask_id)
+        self.placements = [self._placed(sequence, number) for number in range(len(held.slots))]
+
+    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
+        return tuple(self._row(sequence, turn) for turn in self._ensemble.turns)
+
+    def follow(self, sequence: Sequence) -> None:
+        for source, target in self._ensemble.copies:
+            copied = tuple(zip(self._pages[source], self._pages[target], strict=True))
+            self.placements.append(replace(self._placed(sequence, target), copied=copied))
+        self._ensemble.copies.clear()
+
+    def _placed(self, sequence: Sequence, number: int) -> Placement:
+        """Its rows bring along what they hold; elsewhere nobody reads its canvas."""
+        return Placement(self._slots[number], sequence.request.prompt, self._pages[number])
+
+    def _row(self, sequence: Sequence, turn: Turn) -> Row:
+        request, prompt = sequence.request, sequence.prompt_length
+        span = Span(prompt + turn.start, prompt + turn.end, TELL)
+        start, end = (0, request.length) if turn.whole else (span.start - sequence.geometry.shift, span.end)
+        return Row(
+            self._slots[turn.branch],
+            start,
+            end,
+            request.length,
+            (span,),
+            request.sampling,
+            sequence.steps,
+            biases=sequence.biases(turn.canvas),
+            ranks=sequence.ranks,
+            held=sequence.holds(start, end, turn.canvas),
+        )
+
+
+def ensemble_of(sequence: Sequence) -> Ensemble:
+    """Raises `TypeError` if its decoder has none."""
+    if sequence.judging is None or sequence.judging.ensemble is None:
+        raise TypeError(f"decoder {sequence.request.decoder.name!r} has one canvas")
+    return sequence.judging.ensemble

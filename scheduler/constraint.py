@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from .branches import Independent
 from .contract import Ints, Restriction, Row, Span, StepResult, Transfer
 from .decoders import Decoder
 from .knobs import KnobError
@@ -74,6 +75,8 @@ class Guide:
         name = constraint.name
         if decoder.layout is Isolated:
             raise KnobError("siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time")
+        if decoder.layout is Independent:
+            raise KnobError("decoder", f"decoder {decoder.name!r} and {name} exclude each other: its branches differ")
         if not decoder.early_stop:
             raise KnobError(
                 "early_stop", f"early_stop false and {name} exclude each other: a grammar says where to end"

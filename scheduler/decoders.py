@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from .branches import Speculating
+from .branches import Independent, Speculating
 from .blocks import EXACT_CACHES, check_blocks, fitted
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
 from .contract import Measure
@@ -99,7 +99,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
-    cache = (EXACT_CACHES if geometry.block else CACHES)[knobs.text("cache")]
+    cache = (EXACT_CACHES if geometry.block else CACHES)[str(knobs.get("cache", "none"))]
     later = knobs.get("later_threshold", OFF)
     return Decoder(
         name=name,
@@ -132,12 +132,12 @@ def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branche
         return Branches(
             layout=Isolated, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_knob="max_lanes"
         )
-    if rule is None or rule.drafts is None:
+    if rule is None or rule.beside is None:
         return Branches()
-    row = knobs.integer("block_length") if knobs["cache"] == "dual" else WHOLE
-    return Branches(
-        layout=Speculating, branches=rule.drafts.count(knobs), branch_row=row, branch_knob=rule.drafts.knob
-    )
+    count, knob, independent = rule.beside
+    row = knobs.integer("block_length") if knobs.get("cache") == "dual" else WHOLE
+    layout = Independent if independent else Speculating
+    return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob)
 
 
 def _rule_named(name: str, overrides: Mapping[str, object]) -> Rule | None:
@@ -176,8 +176,8 @@ def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geomet
 def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
     """Raises `KnobError` for knobs that make no sense together."""
     judged = METHODS[name].rule or knobs.get("rule")
-    if METHODS[name].rule is None and judged and JUDGES[str(judged)].drafts is not None:
-        raise KnobError("rule", f"rule {judged!r} computes drafts of one block: use decoder {judged!r}, not {name!r}")
+    if METHODS[name].rule is None and judged and JUDGES[str(judged)].beside is not None:
+        raise KnobError("rule", f"rule {judged!r} computes rows of its own: use decoder {judged!r}, not {name!r}")
     if judged and knobs.get("siblings") in ("isolated", "commit"):
         raise KnobError(
             "siblings", f"siblings {knobs['siblings']!r} is not for rule {judged!r}: use 'live' or 'coupled'"

@@ -13,8 +13,8 @@ import numpy as np
 
 from .boundaries import Longs
 from .contract import Ints, Span, StepResult
-from .rules.base import Bools, Evidence, Judge, Part
-from .rules.speculation import Speculator
+from .rules.base import TELL, Bools, Evidence, Judge, Part
+from .rules.speculation import Ensemble, Speculator
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -57,6 +57,15 @@ class Judging:
         """Canvases that the next step computes beside the request's own, as its judge wants them."""
         return self._judge.drafts if isinstance(self._judge, Speculator) else ()
 
+    @property
+    def ensemble(self) -> Ensemble | None:
+        return self._judge if isinstance(self._judge, Ensemble) else None
+
+    @property
+    def over(self) -> bool:
+        """The answer is found, whatever lanes are left."""
+        return isinstance(self._judge, Ensemble) and self._judge.over
+
     def first_end(self, draft: Ints) -> int:
         """The first end token of a draft, a canvas position; behind it if there is none."""
         ends = self._ends[draft]
@@ -64,7 +73,9 @@ class Judging:
 
     def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
         """What stands at the positions of `spans`, which are `part` of a step's result: those of the request's own
-        row, and then the same ones in the row of each draft."""
+        row, and then the same ones in the row of each draft; or those of an ensemble's branches."""
+        if isinstance(self._judge, Ensemble):
+            return self._observe(self._judge, sequence, spans, result, part)
         if not isinstance(self._judge, Speculator) or sequence.guide is not None:
             tokens = self._decide(self._evidence(sequence, spans, result, part), sequence)
             return Ruling(spans, tokens, np.arange(part.start, part.stop))
@@ -77,6 +88,18 @@ class Judging:
         ]
         choice = self._judge.choose_among(branches)
         return Ruling(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
+
+    def _observe(
+        self, judge: Ensemble, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice
+    ) -> Ruling:
+        found, at = [], part.start
+        for span, turn in zip(spans, judge.turns, strict=True):
+            here = slice(at, at := at + span.end - span.start)
+            found.append(self._evidence(sequence, [span], result, here, turn.canvas))
+        canvas = judge.observe(found)
+        first = sequence.prompt_length
+        everything = Span(first, first + len(canvas), TELL)
+        return Ruling([everything], canvas.copy(), np.zeros(len(canvas), np.int64))
 
     def _decide(self, evidence: Evidence, sequence: Sequence) -> Ints:
         decoder, mask_id = sequence.request.decoder, evidence.mask_id

@@ -94,6 +94,12 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
+    "blockbatch": Method(
+        policy=_whole,
+        defaults={"early_stop": True},
+        source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
+        rule="blockbatch",
+    ),
     "freedave": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},

@@ -9,6 +9,7 @@ import numpy as np
 
 from .biases import NEUTRAL, Biasing
 from .boundaries import Longs, Nesting
+from .branches import Independent
 from .caches import CachePolicy, Progress, Reach, Window
 from .constraint import Guide
 from .contract import Bias, Ints, Row, Scores, Span, StepResult
@@ -67,6 +68,8 @@ class Sequence:
         """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
         if request.decoder.layout is Isolated and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
+        if request.decoder.layout is Independent and request.ranks is not None:
+            raise KnobError("decoder", f"decoder {request.decoder.name!r} keeps no log-probabilities: not with logprobs")
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, judge, mask_id = request.decoder.policy, request.decoder.judge, vocabulary.mask_id
@@ -182,7 +185,8 @@ class Sequence:
         found, tokens = np.arange(part.start, part.stop), result.tokens[part]
         if self.judging is not None:
             spans, tokens, found = self.judging.decide(self, spans, result, part)
-            result.tokens[part][: len(tokens)] = tokens
+            if len(tokens) == part.stop - part.start:
+                result.tokens[part] = tokens
         at = 0
         for span in spans:
             here = slice(at, at := at + span.end - span.start)
@@ -261,7 +265,8 @@ class Sequence:
         if guide is not None and guide.failed:
             return Outcome.FAILED
         stopped = self.end_at < self.frontier or (guide is not None and guide.finished)
-        if self.tree.live and not (stopped and self.request.decoder.early_stop):
+        over = self.judging is not None and self.judging.over
+        if self.tree.live and not over and not (stopped and self.request.decoder.early_stop):
             return None
         cut = guide is not None and guide.closing
         return Outcome.STOP if stopped and not cut else Outcome.LENGTH

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..knobs import OFF, Knobs, Values
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .blockbatch import BlockBatch
 from .freedave import FreeDave
 from .localleap import LocalLeap
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
@@ -15,9 +16,9 @@ from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 __all__ = [
     "JUDGES",
     "TELL",
+    "Beside",
     "CommitAtFork",
     "CommitRule",
-    "Drafts",
     "Evidence",
     "Factor",
     "Judge",
@@ -31,11 +32,13 @@ __all__ = [
 ]
 
 
-class Drafts(NamedTuple):
-    """How many a step may have, and the knob that says so."""
+class Beside(NamedTuple):
+    """How many rows a step may have beside the request's own, and the knob that says so: of drafts of its canvas, or
+    of branches that are `independent`."""
 
     count: Callable[[Knobs], int]
     knob: str
+    independent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +50,30 @@ class Rule:
     defaults: Mapping[str, object]
     source: str
     knobs: Mapping[str, Values]
-    drafts: Drafts | None = None  # of a `Speculator`
+    beside: Beside | None = None  # of a `Speculator` or an `Ensemble`
 
 
 JUDGES: Mapping[str, Rule] = {
+    "blockbatch": Rule(
+        judge=BlockBatch.of,
+        defaults={
+            "threshold": 0.9,
+            "branches": 4,
+            "smallest_block": 8,
+            "sync_lag": 8,
+            "merge_threshold": 0.5,
+            "refresh_size": 32,
+        },
+        source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
+        knobs=BlockBatch.KNOBS,
+        beside=Beside(BlockBatch.count, "branches", independent=True),
+    ),
     "freedave": Rule(
         judge=FreeDave.of,
         defaults={"draft_steps": 4, "tokens_per_call": 1, "commit_threshold": OFF},
         source="arXiv 2510.00294; cychomatica/FreeDave generation/core.py",
         knobs=FreeDave.KNOBS,
-        drafts=Drafts(FreeDave.branches, "draft_steps"),
+        beside=Beside(FreeDave.branches, "draft_steps"),
     ),
     "localleap": Rule(
         judge=LocalLeap.of,
