@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from .branches import Independent, Speculating
 from .blocks import EXACT_CACHES, check_blocks, fitted
+from .branches import Independent, Speculating
 from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
 from .contract import Measure
 from .geometry import PLAIN, Geometry
@@ -46,6 +46,7 @@ class Decoder:
     branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
     branch_row: int = 0  # longest one, less what it starts before its lane to begin with a page; at most the request's
     branch_knob: str = ""  # what asks for so many
+    scored: bool = True  # it can tell how likely a token was in the step that committed it
 
 
 # Exactly one of these decides which positions commit; naming one replaces the method's own.
@@ -124,6 +125,7 @@ class Branches(TypedDict, total=False):
     branches: int
     branch_row: int
     branch_knob: str
+    scored: bool
 
 
 def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branches:
@@ -134,10 +136,10 @@ def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branche
         )
     if rule is None or rule.beside is None:
         return Branches()
-    count, knob, independent = rule.beside
+    count, knob, independent, scored = rule.beside
     row = knobs.integer("block_length") if knobs.get("cache") == "dual" else WHOLE
     layout = Independent if independent else Speculating
-    return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob)
+    return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob, scored=scored)
 
 
 def _rule_named(name: str, overrides: Mapping[str, object]) -> Rule | None:

@@ -112,4 +112,10 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         rule="localleap",
     ),
+    "lopa": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2512.16229; zhijie-group/LoPA",
+        rule="lopa",
+    ),
 }

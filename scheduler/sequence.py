@@ -9,7 +9,6 @@ import numpy as np
 
 from .biases import NEUTRAL, Biasing
 from .boundaries import Longs, Nesting
-from .branches import Independent
 from .caches import CachePolicy, Progress, Reach, Window
 from .constraint import Guide
 from .contract import Bias, Ints, Row, Scores, Span, StepResult
@@ -68,8 +67,8 @@ class Sequence:
         """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
         if request.decoder.layout is Isolated and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
-        if request.decoder.layout is Independent and request.ranks is not None:
-            raise KnobError("decoder", f"decoder {request.decoder.name!r} keeps no log-probabilities: not with logprobs")
+        if request.ranks is not None and not request.decoder.scored:
+            raise KnobError("decoder", f"decoder {request.decoder.name!r} and logprobs exclude each other")
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, judge, mask_id = request.decoder.policy, request.decoder.judge, vocabulary.mask_id

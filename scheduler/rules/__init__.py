@@ -11,6 +11,7 @@ from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .blockbatch import BlockBatch
 from .freedave import FreeDave
 from .localleap import LocalLeap
+from .lopa import LoPA
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
 
 __all__ = [
@@ -39,6 +40,7 @@ class Beside(NamedTuple):
     count: Callable[[Knobs], int]
     knob: str
     independent: bool = False
+    scored: bool = True  # of each token it is known how likely it was in the step that committed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ JUDGES: Mapping[str, Rule] = {
         },
         source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
         knobs=BlockBatch.KNOBS,
-        beside=Beside(BlockBatch.count, "branches", independent=True),
+        beside=Beside(BlockBatch.count, "branches", independent=True, scored=False),
     ),
     "freedave": Rule(
         judge=FreeDave.of,
@@ -80,5 +82,12 @@ JUDGES: Mapping[str, Rule] = {
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         knobs=LocalLeap.KNOBS,
+    ),
+    "lopa": Rule(
+        judge=LoPA.of,
+        defaults={"threshold": 0.9, "branches": 4, "creation_weight": 0.5, "lowest_share": 0.5},
+        source="arXiv 2512.16229; zhijie-group/LoPA",
+        knobs=LoPA.KNOBS,
+        beside=Beside(LoPA.beside, "branches", scored=False),
     ),
 }
