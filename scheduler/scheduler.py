@@ -206,9 +206,8 @@ class Scheduler:
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
         decoder, pages_for = request.decoder, self.limits.pages_for
-        own = pages_for(request.length)
-        each = min(own, pages_for(self._branch_tokens(request)))
-        return 1 + decoder.branches, own + decoder.branches * each
+        each = pages_for(self._branch_tokens(request))
+        return 1 + decoder.branches, pages_for(request.length) + decoder.branches * each
 
     def _branch_tokens(self, request: Request) -> int:
         """Positions of a branch's row, at most: it may begin with a page."""
@@ -217,14 +216,13 @@ class Scheduler:
 
     def _check_branches(self, request: Request) -> None:
         """Raises `KnobError` if rows in slots of their own can never all be held, or never be in one step."""
-        branches = request.decoder.branches
+        branches, knob = request.decoder.branches, request.decoder.branch_knob
         if not branches:
             return
         slots, pages = self._needs(request)
         tokens = self.geometry.ceil(request.length) + branches * self._branch_tokens(request)
         limits = self.limits
         if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
-            knob = request.decoder.branch_knob
             raise KnobError(
                 knob,
                 f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"

@@ -55,8 +55,9 @@ class Branch:
         """Commits within its block what has the `threshold`, or else the best, of a step that shows at least that."""
         self.calls += 1
         places = evidence.positions
-        self.ranked[places] = evidence.ranked[:, : self.ranked.shape[1]]
-        self.chances[places] = np.exp(evidence.logprobs[:, : self.ranked.shape[1]])
+        told = min(self.ranked.shape[1], evidence.ranked.shape[1])
+        self.ranked[places, :told] = evidence.ranked[:, :told]
+        self.chances[places, :told] = np.exp(evidence.logprobs[:, :told])
         inside = (places >= self.start) & (places < self.end) & (self.canvas[places] == self.mask_id)
         chosen = inside & (evidence.confidence >= threshold)
         if inside.any() and not chosen.any():
@@ -113,9 +114,10 @@ class BlockBatch(Ensemble):
 
     The authors take blocks of 4 to 128, six branches; the default here is four from 8 on. Their blocks must divide the
     canvas: here the last one may be shorter. Their calls are those that the winner took part in; here a request's calls
-    are all that it took. With `early_stop` it ends once all branches agree on everything up to an end token. Streams get
-    what all branches agree on, from the left: no branch ever takes that back. A shifted network has LLaDA's loop, not
-    the authors' Dream variant of it.
+    are all that it took. They round the logits of an end token to bfloat16, here its probability is: where several are
+    that certain, the smallest blocks win. With `early_stop` a request ends once all branches agree on everything up to
+    an end token. Streams get what all branches agree on, from the left: none ever takes that back. A shifted network
+    has LLaDA's loop, not the authors' Dream variant of it.
     """
 
     KNOBS: Mapping[str, Values] = {
@@ -133,7 +135,7 @@ class BlockBatch(Ensemble):
         self._length = length
         self.ranks = max(END_RANKS, int(1 / self._merge_threshold))
         self.branches: list[Branch] = []
-        self.winner: int | None = None
+        self._winner: int | None = None
         self.copies: list[tuple[int, int]] = []
         self.turns: list[Turn] = []
 
@@ -151,8 +153,17 @@ class BlockBatch(Ensemble):
         self.turns = [Turn(0, self.branches[0].canvas, 0, self._length, whole=True)]
 
     @property
-    def over(self) -> bool:  # type: ignore[override]
-        return self.winner is not None
+    def over(self) -> bool:
+        return self._winner is not None
+
+    @property
+    def winner(self) -> Branch | None:
+        return None if self._winner is None else self.branches[self._winner]
+
+    def _first_to_end(self) -> int | None:
+        """Of those whose full block ends the answer, the one most certain of it, the smallest blocks of equals."""
+        ended = [number for number, branch in enumerate(self.branches) if branch.ended >= 0.0]
+        return max(ended, key=lambda number: self.branches[number].ended, default=None)
 
     def observe(self, branches: Sequence[Evidence]) -> Ints:
         if not any(branch.calls for branch in self.branches):
@@ -165,39 +176,18 @@ class BlockBatch(Ensemble):
                 branch = self.branches[turn.branch]
                 branch.observe(evidence, self._threshold)
                 branch.blocks, branch.stale = 0, False
-            self._denoise()
+            self._go_on()
         else:
             for turn, evidence in zip(self.turns, branches, strict=True):
                 self.branches[turn.branch].observe(evidence, self._threshold)
                 self.branches[turn.branch].look_for_end(evidence.ends)
-            self._end_or_exchange()
+            self._winner = self._first_to_end()
+            if self._winner is None:
+                self._exchange()
         return self._canvas()
 
-    def _denoise(self) -> None:
-        """The next step computes each branch's block, of those that have masks in it."""
-        while not self.over:
-            if all(branch.done for branch in self.branches):
-                self.winner = max(range(len(self.branches)), key=lambda number: self.branches[number].start)
-                return
-            self.turns = [
-                Turn(number, branch.canvas, branch.start, branch.end, whole=False)
-                for number, branch in enumerate(self.branches)
-                if not branch.done and not branch.full
-            ]
-            if self.turns:
-                return
-            if self._exchange():
-                return
-
-    def _end_or_exchange(self) -> None:
-        ended = [number for number, branch in enumerate(self.branches) if branch.ended >= 0.0]
-        if ended:
-            self.winner = max(ended, key=lambda number: self.branches[number].ended)
-        else:
-            self._exchange()
-
-    def _exchange(self) -> bool:
-        """Blocks advance, branches learn from each other; whether that has settled what the next step computes."""
+    def _exchange(self) -> None:
+        """After a step blocks advance and branches learn from each other."""
         for branch in self.branches:
             if not branch.done and branch.full:
                 branch.advance(self._refresh_size)
@@ -207,8 +197,20 @@ class BlockBatch(Ensemble):
         if any(self.branches[number].stale for number in active):
             self.turns = [Turn(number, self.branches[number].canvas, 0, self._length, whole=True) for number in active]
         else:
-            self._denoise()
-        return True
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """The next step computes the blocks that have masks."""
+        if all(branch.done for branch in self.branches):
+            self._winner = 0  # all are full, so none has come farther
+            return
+        self.turns = [
+            Turn(number, branch.canvas, branch.start, branch.end, whole=False)
+            for number, branch in enumerate(self.branches)
+            if not branch.done and not branch.full
+        ]
+        if not self.turns:  # a full pass has filled them
+            self._exchange()
 
     def _merge(self) -> None:
         order = sorted((branch for branch in self.branches if not branch.done), key=lambda branch: -branch.end)
@@ -216,8 +218,7 @@ class BlockBatch(Ensemble):
             return
         for rank, branch in enumerate(order):
             others = [other for other in order[rank + 1 :] if branch.agrees(other)]
-            others = [other for other in others if not other.done]
-            if others and branch.learn(others, self._merge_threshold) and not branch.done and branch.full:
+            if branch.learn(others, self._merge_threshold) and branch.full:
                 branch.advance(self._refresh_size)
 
     def _sync(self) -> None:
@@ -231,7 +232,7 @@ class BlockBatch(Ensemble):
     def _canvas(self) -> Ints:
         """The winner's, or what all agree on from the left."""
         if self.winner is not None:
-            return self.branches[self.winner].canvas
+            return self.winner.canvas
         first = self.branches[0]
         same = first.canvas != first.mask_id
         for branch in self.branches[1:]:

@@ -1,4 +1,4 @@
-"""LoPA: looks one token ahead along several orders of filling, and goes on along the one that leaves it most certain."""
+"""LoPA: looks a token ahead along several orders of filling, and goes on along the one that leaves it most certain."""
 
 from __future__ import annotations
 

@@ -55,7 +55,10 @@ class Ensemble(Remembering, ABC):
 
     turns: list[Turn]  # rows of the next step
     copies: list[tuple[int, int]]  # of keys and values, from one branch to another, before it
-    over: bool = False
+
+    @property
+    @abstractmethod
+    def over(self) -> bool: ...
 
     @abstractmethod
     def open(self, canvas: Ints, mask_id: int) -> None:

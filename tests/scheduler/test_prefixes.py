@@ -45,6 +45,8 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("llada", {"early_stop": False, "cache": "none"}),
     ("fast-dllm", {}),
     ("fast-dllm", {"early_stop": False, "threshold": 0.2, "block_length": 8}),
+    ("freedave", {"draft_steps": 2, "tokens_per_call": 2, "block_length": 8}),
+    ("lopa", {"branches": 2, "block_length": 8}),
 ]
 
 
@@ -216,7 +218,7 @@ def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: di
 def test_defaults_follow_the_networks_block(block: int) -> None:
     geometry = Geometry(block=block)
     for name in METHODS:
-        if name == "dream":
+        if name in ("blockbatch", "dream"):
             with pytest.raises(KnobError, match="no position of this model sees behind its block") as refused:
                 resolve(name, {}, 64, geometry)
             assert refused.value.param == "decoder"
