@@ -48,6 +48,9 @@ bench: $(VENV)/with-bench ## measure answer quality and host time
 bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes; writes results, plot and README
 	$(BIN)/python -P -m asynclane.bench.offline --shape llada-8b --json bench/results/offline-llada-8b.json
 	$(BIN)/python -P -m asynclane.bench.offline --shape dream-7b --json bench/results/offline-dream-7b.json
+	$(BIN)/python -P -m asynclane.bench.offline --shape sdar-8b --page-size 16 --json bench/results/offline-sdar-8b.json
+	$(BIN)/python -P -m asynclane.bench.offline --shape llada2-mini --page-size 32 --json bench/results/offline-llada2-mini.json
+	$(BIN)/python -P -m asynclane.bench.offline --shape llada-moe-7b --json bench/results/offline-llada-moe-7b.json
 	$(BIN)/python -P -m asynclane.bench.kernels --json bench/results/kernels.json
 	$(BIN)/python -P -m asynclane.bench.roofline
 	$(BIN)/python -P -m asynclane.bench.tables --write README.md

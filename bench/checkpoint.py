@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -15,9 +15,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ..models.config import ModelConfig
+from ..models.experts import Experts
 from ..models.families import tensor_shapes
 from ..models.weights import SINGLE
-from .offline import SHAPES, random_tensor
+from .offline import random_tensor
+from .shapes import SHAPES
 
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 
@@ -54,13 +56,15 @@ def _llada(config: ModelConfig) -> dict[str, object]:
     }
 
 
-def _dream(config: ModelConfig) -> dict[str, object]:
+def _qwen(config: ModelConfig) -> dict[str, object]:
+    """What all families but LLaDA say in the words of Qwen's configurations."""
     return {
         "architectures": [config.architecture],
         "hidden_size": config.dim,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
         "intermediate_size": config.ff_dim,
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_model_len,
@@ -72,7 +76,53 @@ def _dream(config: ModelConfig) -> dict[str, object]:
     }
 
 
-CONFIGS = {"LLaDAModelLM": _llada, "DreamModel": _dream}
+def _sdar(config: ModelConfig) -> dict[str, object]:
+    return _qwen(config) | {"attention_bias": False, "block_size": config.block}
+
+
+def _mixture(config: ModelConfig, experts: Experts) -> dict[str, object]:
+    return _qwen(config) | {
+        "num_experts": experts.count,
+        "num_experts_per_tok": experts.routing.chosen,
+        "partial_rotary_factor": config.rotary_share,
+    }
+
+
+def _experts(config: ModelConfig) -> Experts:
+    if config.experts is None:
+        raise ValueError(f"a shape of {config.architecture} has experts")
+    return config.experts
+
+
+def _llada_moe(config: ModelConfig) -> dict[str, object]:
+    experts = _experts(config)
+    return _mixture(config, experts) | {
+        "expert_intermediate_size": experts.ff_dim,
+        "moe_layer_freq": [1] * config.layers,
+        "qk_layernorm": config.qk_norm,
+    }
+
+
+def _llada2(config: ModelConfig) -> dict[str, object]:
+    experts = _experts(config)
+    return _mixture(config, experts) | {
+        "moe_intermediate_size": experts.ff_dim,
+        "num_shared_experts": experts.shared_ff_dim // experts.ff_dim,
+        "first_k_dense_replace": experts.first_layer,
+        "n_group": experts.routing.groups,
+        "topk_group": experts.routing.live_groups,
+        "routed_scaling_factor": experts.routing.scale,
+        "block_size": config.block,
+    }
+
+
+CONFIGS: Mapping[str, Callable[[ModelConfig], dict[str, object]]] = {
+    "LLaDAModelLM": _llada,
+    "DreamModel": _qwen,
+    "SDARForCausalLM": _sdar,
+    "LLaDAMoEModelLM": _llada_moe,
+    "LLaDA2MoeModelLM": _llada2,
+}
 
 
 def _write_tokenizer(directory: Path, config: ModelConfig) -> None:

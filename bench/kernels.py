@@ -1,6 +1,6 @@
 """Times every kernel beside its torch twin, the best library call, and the limit that the card's own peaks set.
 
-Usage: python -m asynclane.bench.kernels [--quick] [--only KERNEL] [--json FILE]
+Usage: python -m asynclane.bench.kernels [--quick] [--only KERNEL ...] [--json FILE]
 Peaks are measured first, in the same process: a copy in bytes read and written, and a bf16 matrix product. A kernel's
 bound is its bytes over the one or its operations over the other, whichever takes longer. Inputs take turns so that none
 is in the cache. To measure one more kernel, add a case (`cases.Case`) to one of the lists of cases.
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from . import attention_cases, block_cases, product_cases, token_cases
+from . import attention_cases, block_cases, family_cases, product_cases, token_cases
 from .cases import DTYPE, Case, Inputs
 from .report import check_outputs, json_line, table
 from .timing import captured, cold_ms, gpu_facts, launched_ms, replay_ms, require_gpu, sets_of
@@ -56,7 +56,8 @@ def _repeated_ms(compute: Callable[[], object]) -> float:
 
 
 def all_cases(quick: bool) -> list[Case]:
-    return [case for part in (attention_cases, block_cases, product_cases, token_cases) for case in part.cases(quick)]
+    parts = attention_cases, block_cases, product_cases, token_cases, family_cases
+    return [case for part in parts for case in part.cases(quick)]
 
 
 # --- One case -----------------------------------------------------------------------------------------------
@@ -180,12 +181,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     names = list(dict.fromkeys(case.kernel for case in all_cases(quick=True)))
     parser.add_argument("--quick", action="store_true", help="small shapes, to see that everything runs")
-    parser.add_argument("--only", choices=names, metavar="KERNEL", help=f"one of {', '.join(names)}")
+    parser.add_argument("--only", choices=names, nargs="+", metavar="KERNEL", help=f"of {', '.join(names)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     options = parser.parse_args(argv)
     check_outputs(parser, None, options.json)
     require_gpu(parser)
-    chosen = [case for case in all_cases(options.quick) if options.only in (None, case.kernel)]
+    chosen = [case for case in all_cases(options.quick) if not options.only or case.kernel in options.only]
     return run(chosen, torch.device("cuda"), options.json)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SHAPES = ("o", "s", "D", "^", "v", "P", "X")
 WIDE = 8  # figures further apart than this factor are drawn on a logarithmic axis
+
+
+COSTS = (("model calls per problem", "calls_per_problem"), ("computed tokens per answer token", "computed_per_token"))
 
 
 class Point(Protocol):
@@ -31,6 +34,8 @@ class Point(Protocol):
     @property
     def computed_per_token(self) -> float: ...
 
+
+Frontier = Callable[[str], Sequence[Point]]  # those ahead by a cost of `COSTS`
 
 PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
     ("model calls per problem", lambda tally: tally.calls_per_problem),
@@ -82,4 +87,41 @@ def _panel(axes: Axes, tallies: Sequence[Point], label: str, measure: Callable[[
         axes.set_xlim(0, 1.1 * max(high, 1.0))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(label)
+    axes.grid(alpha=0.3)
+
+
+def draw_field(fields: Mapping[str, tuple[Sequence[Point], Frontier]], path: Path) -> None:
+    """Many decoders on some models, a row for each model: a line through those that no other beats, with their names.
+
+    AsyncLane's are filled, the others hollow.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.6 * len(fields)), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(fields), len(COSTS), squeeze=False)
+    for line, (model, (points, frontier)) in zip(grid, fields.items(), strict=True):
+        for axes, (label, cost) in zip(line, COSTS, strict=True):
+            _scatter(axes, points, frontier(cost), cost)
+            axes.set_xlabel(label)
+        line[0].set_ylabel(f"{model}: accuracy")
+    figure.savefig(path, format="png")
+
+
+def _scatter(axes: Axes, points: Sequence[Point], ahead: Sequence[Point], cost: str) -> None:
+    for point in points:
+        ours = point.decoder.startswith("asynclane")
+        colour = COLOURS[1] if ours else COLOURS[0]
+        at = getattr(point, cost), point.accuracy
+        axes.plot(*at, "o" if ours else "s", color=colour, fillstyle="full" if ours else "none", markersize=6)
+    axes.step([getattr(p, cost) for p in ahead], [p.accuracy for p in ahead], where="post", color="0.6", zorder=0)
+    for point in ahead:
+        place = getattr(point, cost), point.accuracy
+        axes.annotate(point.decoder, place, xytext=(5, -10), textcoords="offset points", fontsize=7)
+    axes.set_xscale("log", subs=[])
+    axes.set_xticks([step * 10**power for power in range(3) for step in (1, 2, 5)])
+    costs = [getattr(point, cost) for point in points]
+    axes.set_xlim(min(costs) / 1.3, max(costs) * 1.3)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)

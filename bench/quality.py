@@ -1,7 +1,9 @@
 """Measures what a decoder's speed costs in right answers, to choose defaults by figures, not by hope.
 
 Usage: python -m asynclane.bench.quality [DECODER ...] [--problems 120] [--plot out.png]
+       python -m asynclane.bench.quality --all [--processes 2] [--plot out.png] [--json out.json]
 A DECODER is a name, with knobs if wanted: asynclane, fast-dllm:cache=dual, asynclane:threshold=0.9
+--all measures every decoder on every embedded model, 400 problems each.
 """
 
 from __future__ import annotations
@@ -102,8 +104,13 @@ def main(
     argv: Sequence[str] | None = None,
     open_engine: Callable[[Settings], AbstractContextManager[Engine]] | None = None,
 ) -> int:
+    asked_for = sys.argv[1:] if argv is None else list(argv)
+    if "--all" in asked_for:
+        from .field import field_main  # here, because it is built on this
+
+        return field_main([argument for argument in asked_for if argument != "--all"])
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(asked_for)
     try:
         asked = problems(options.seed, options.problems)
         config = open_checkpoint(options.model).config

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .cases import ITEM, Work
-from .offline import ROW, SHAPES, Load
+from .offline import ROW, Load, projected
 from .plot import COLOURS
 from .plot import SHAPES as MARKERS
 from .report import RESULTS, check_outputs
-from .tables import MODELS, read_kernels, read_steps
+from .shapes import SHAPES as NETWORKS
+from .tables import MODELS, compared, read_kernels, read_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,14 +33,14 @@ DASHED = "weights at the speed of a copy, or operations at a large product's"
 
 
 def step_work(shape: str, load: Load) -> Work:
-    """What a step of one of `offline.SHAPES` has to do: its weights are read once, whatever its size."""
-    config = SHAPES[shape]
+    """What a step of a network without experts has to do: its weights are read once, whatever its size."""
+    config = NETWORKS[shape]
     kv_dim = config.kv_heads * config.head_dim
     layer = config.dim * (2 * config.dim + 2 * kv_dim + 3 * config.ff_dim)
     head = config.vocab_size * config.dim
-    projected = sum(min(size, ROW) for size, _ in load.rows)
+    asked = sum(projected(size, config.shift) for size, _ in load.rows)
     pairs = sum(size * keys for size, keys in load.rows)
-    operations = config.layers * (2 * load.tokens * layer + 4 * pairs * config.dim) + 2 * projected * head
+    operations = config.layers * (2 * load.tokens * layer + 4 * pairs * config.dim) + 2 * asked * head
     return Work((config.layers * layer + head) * ITEM, operations)
 
 
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     path = options.results / PLOT
     check_outputs(parser, path)
-    runs, kernels = read_steps(options.results), read_kernels(options.results)
+    runs, kernels = [run for run in read_steps(options.results) if compared(run)], read_kernels(options.results)
     if not runs or kernels is None:
         parser.error(f"{options.results} lacks offline-*.json or kernels.json: `make bench-gpu` writes them")
     cards = {run["card"] for run in (*runs, kernels)}

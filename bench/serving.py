@@ -1,7 +1,8 @@
 """How busy the engine keeps a GPU, and how much of its memory it takes, under a load of equal requests.
 
 Usage: python -m asynclane.bench.serving --model DIRECTORY [--requests 32] [--json FILE]
-The load runs twice: in the first run every shape of step is captured, the second is measured.
+The load runs twice: in the first run every shape of step is captured, the second is measured. Neither finds keys and
+values of the other's prompts.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ def measure(settings: Settings, requests: int, max_tokens: int) -> dict[str, obj
     """Shares of wall time and bytes; `requests` answers of `max_tokens` at once."""
     rng = random.Random(0)
     prompts = [[rng.randint(FIRST_WORD, LAST_WORD) for _ in range(PROMPT)] for _ in range(requests)]
-    options = AnswerOptions(max_tokens)
+    first, second = (AnswerOptions(max_tokens, salt=run) for run in ("first", "second"))
     loading = time.perf_counter()
     with Offline(settings) as offline:
         loaded_s = time.perf_counter() - loading
         loading_peak = torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        offline.answer(prompts, options)
+        offline.answer(prompts, first)
         before, started = step_seconds(offline.parts.metrics), time.perf_counter()
-        answers = offline.answer(prompts, options)
+        answers = offline.answer(prompts, second)
         wall_s, after = time.perf_counter() - started, step_seconds(offline.parts.metrics)
         footprint = offline.parts.footprint
     host_s, device_s, steps = (end - begin for begin, end in zip(before, after, strict=True))
@@ -100,7 +101,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = measure(settings, options.requests, options.max_tokens)
     for name, value in figures.items():
         print(f"{name}: {value}")
-    asked = {"quantization": options.quantization, "deterministic": options.deterministic}
+    asked = {
+        "model": Path(options.model).name,
+        "quantization": options.quantization,
+        "deterministic": options.deterministic,
+        "kv_cache_tokens": options.kv_cache_tokens,
+    }
     line = json_line({"benchmark": "serving", **asked, **figures, **gpu_facts()})
     if options.json:
         options.json.write_text(line + "\n", encoding="utf-8")

@@ -32,10 +32,10 @@ def read_decoders(path: Path) -> list[str]:
     return decoders
 
 
-def measure(decoder: str, problems: int, seed: int) -> dict[str, Any]:
+def measure(decoder: str, problems: int, seed: int, model: str = "tiny-llada") -> dict[str, Any]:
     """One decoder's figures, from a process of its own with one thread: answers do not depend on either."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [sys.executable, "-P", "-m", "asynclane.bench.quality", decoder]
+        command = [sys.executable, "-P", "-m", "asynclane.bench.quality", decoder, "--model", model]
         command += ["--problems", str(problems), "--seed", str(seed), "--json", out.name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -16,8 +16,15 @@ from .report import RESULTS
 
 BEGIN = "<!-- made by `python -m asynclane.bench.tables --write README.md` -->"
 END = "<!-- end of what bench.tables made -->"
+GIB = 2**30
 FORMATS = ("", "-deterministic", "-fp8")
-MODELS = {"llada-8b": "LLaDA-8B", "dream-7b": "Dream-7B"}
+MODELS = {
+    "llada-8b": "LLaDA-8B",
+    "dream-7b": "Dream-7B",
+    "sdar-8b": "SDAR-8B",
+    "llada2-mini": "LLaDA2.0-mini",
+    "llada-moe-7b": "LLaDA-MoE-7B-A1B",
+}
 STEPS = {"mixed": "30 rows of 64 and a prefill of 1024", "one row": "the same in one row"}
 
 
@@ -26,8 +33,13 @@ def read_steps(results: Path) -> list[dict[str, Any]]:
     return [read for shape in MODELS if (read := _read(results / f"offline-{shape}.json")) is not None]
 
 
-def read_kernels(results: Path) -> dict[str, Any] | None:
-    return _read(results / "kernels.json")
+def compared(run: Mapping[str, Any]) -> bool:
+    """Whether a run of `bench.offline` has the library's times beside ours."""
+    return all(step["reference_ms"] is not None for step in run["steps"])
+
+
+def read_kernels(results: Path, which: str = "kernels") -> dict[str, Any] | None:
+    return _read(results / f"{which}.json")
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -43,21 +55,63 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Runs of the same loads beside each other."""
-    head = ["positions"]
-    for run in runs:
-        head += [f"{MODELS[run['shape']]} ours ms", "library ms", "ratio"]
+    """Runs of the same loads beside each other, those with the library's times first."""
+    sure, alone = [run for run in runs if compared(run)], [run for run in runs if not compared(run)]
+    parts = []
+    if sure:
+        head = ["positions"]
+        for run in sure:
+            head += [f"{MODELS[run['shape']]} ours ms", "library ms", "ratio"]
+        parts.append(f"""\
+Whole steps on one {_where(sure[0])}: random weights in bfloat16, rows of up to 64 positions
+over {sure[0]["keys"]} keys (`make bench-gpu`). Ours is what the server replays, confidence and commit included; the
+library's is cuBLAS and SDPA in a graph of the same process. The ratio is ours over theirs: below 1 ours is faster.
+
+{markdown(head, _step_rows(sure, ("ours_ms", "reference_ms", "ratio")))}""")
+    if alone:
+        head = ["positions", *(f"{MODELS[run['shape']]} ms" for run in alone)]
+        parts.append(f"""\
+The same on one {_where(alone[0])} for networks whose step is not written in library calls here, with
+attention within blocks or a mixture of experts, in the pages that a server has by default. Prompts are random words,
+and so is every second position of a row: masks alone would choose the same experts.
+
+{markdown(head, _step_rows(alone, ("ours_ms",)))}""")
+    return "\n\n".join(parts)
+
+
+def _step_rows(runs: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> list[list[str]]:
     rows = []
     for steps in zip(*(run["steps"] for run in runs), strict=True):
         load, tokens = steps[0]["load"], steps[0]["tokens"]
         row = [f"{tokens}: {STEPS[load]}" if load in STEPS else load]
-        for step in steps:
-            row += [f"{step['ours_ms']:.2f}", f"{step['reference_ms']:.2f}", f"{step['ratio']:.2f}"]
-        rows.append(row)
+        rows.append(row + [f"{step[name]:.2f}" for step in steps for name in figures])
+    return rows
+
+
+def read_served(results: Path) -> list[dict[str, Any]]:
+    """The runs of `bench.serving` on a checkpoint of each shape, in the order of `MODELS`."""
+    found = {shape: _read(results / f"serving-{shape}.json") for shape in MODELS}
+    return [run | {"shape": shape} for shape, run in found.items() if run is not None]
+
+
+def served_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    head = ["checkpoint", "weights GiB", "K/V GiB", "workspace GiB", "peak GiB", "loaded s", "step ms", "tokens/s"]
+    sizes = ("weights_bytes", "pages_bytes", "workspace_bytes", "peak_reserved_bytes")
+    rows = [
+        [
+            MODELS[run["shape"]],
+            *(f"{run[size] / GIB:.2f}" for size in sizes),
+            _number(run["loaded_s"], 1, 0),
+            _number(run["step_ms"], 1, 1),
+            _number(run["tokens_per_s"], 1, 0),
+        ]
+        for run in runs
+    ]
+    first = runs[0]
     return f"""\
-Whole steps on one {_where(runs[0])}: random weights in bfloat16, rows of up to 64 positions
-over {runs[0]["keys"]} keys (`make bench-gpu`). Ours is what the server replays, confidence and commit included; the
-library's is cuBLAS and SDPA in a graph of the same process. The ratio is ours over theirs: below 1 ours is faster.
+Checkpoints of full size with random weights (`python -m asynclane.bench.checkpoint`), loaded as by the server, and
+{first["requests"]} requests of {first["max_tokens"]} tokens at once (`python -m asynclane.bench.serving
+--kv-cache-tokens {first["kv_cache_tokens"]}`), on one {_where(first)}. The peak is what torch has taken of the GPU.
 
 {markdown(head, rows)}"""
 
@@ -113,6 +167,37 @@ def kernels_section(run: Mapping[str, Any]) -> str:
     """Peaks, then a row for each case; a case that did not run shows as `-`."""
     copy = run["peaks"]["copy_bytes_per_s"]
     product = run["peaks"]["matrix_operations_per_s"]
+    return f"""\
+Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`). On this card a
+copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a bfloat16 matrix product does
+{product / 1e12:.0f} TFLOP/s. The last column compares with the time that a copy takes for a kernel's bytes, each read
+or written once, or the product for its operations, whichever is longer. A kernel that mostly reads passes 100 %, since
+reading is faster than copying, and so does FP8. `torch` is the same kernel written in torch.
+
+<details><summary>All kernels</summary>
+
+{_kernel_table(run)}
+
+</details>
+
+![time of a step over its positions, beside a copy's and a product's](bench/results/roofline.png)"""
+
+
+def families_section(run: Mapping[str, Any]) -> str:
+    """As `kernels_section`, of `family_cases` where they were measured apart from the others."""
+    copy, product = run["peaks"]["copy_bytes_per_s"] / 1e9, run["peaks"]["matrix_operations_per_s"] / 1e12
+    return f"""\
+Kernels that only some families need, in the same terms, on one {_where(run)}: a copy of
+{copy:.0f} GB/s, a product of {product:.0f} TFLOP/s.
+
+<details><summary>Kernels of some families</summary>
+
+{_kernel_table(run)}
+
+</details>"""
+
+
+def _kernel_table(run: Mapping[str, Any]) -> str:
     head = [
         "kernel",
         "load",
@@ -138,20 +223,7 @@ def kernels_section(run: Mapping[str, Any]) -> str:
         ]
         for entry in run["kernels"]
     ]
-    return f"""\
-Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`). On this card a
-copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a bfloat16 matrix product does
-{product / 1e12:.0f} TFLOP/s. The last column compares with the time that a copy takes for a kernel's bytes, each read
-or written once, or the product for its operations, whichever is longer. A kernel that mostly reads passes 100 %, since
-reading is faster than copying, and so does FP8. `torch` is the same kernel written in torch.
-
-<details><summary>All kernels</summary>
-
-{markdown(head, rows)}
-
-</details>
-
-![time of a step over its positions, beside a copy's and a product's](bench/results/roofline.png)"""
+    return markdown(head, rows)
 
 
 def _where(run: Mapping[str, Any]) -> str:
@@ -166,12 +238,20 @@ def section(results: Path) -> str:
     """All that the results hold, of which any may be missing."""
     runs, kernels = read_steps(results), read_kernels(results)
     parts = [steps_section(runs)] if runs else []
-    formats = read_formats(results)
-    if formats:
+    if served := read_served(results):
+        parts.append(served_section(served))
+    if formats := read_formats(results):
         parts.append(formats_section(formats))
     if kernels is not None:
         parts.append(kernels_section(kernels))
+    of_families = read_kernels(results, "kernels-families")
+    if of_families is not None and not _names(of_families) & _names(kernels):
+        parts.append(families_section(of_families))
     return "\n\n".join(parts)
+
+
+def _names(run: Mapping[str, Any] | None) -> set[str]:
+    return {entry["kernel"] for entry in run["kernels"]} if run else set()
 
 
 def rewritten(text: str, made: str) -> str:

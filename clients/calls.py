@@ -22,12 +22,14 @@ class Message(TypedDict):
 
 
 class Knobs(TypedDict, total=False):
-    """Of asynclane's decoders. `Model.decoders` tells which has which, and their defaults."""
+    """Of the decoders `asynclane`, `fast-dllm`, `llada` and `dream`; what others
+    have goes into `extra`. `Model.decoders` tells which has which, and their defaults."""
 
     decoder: str
     steps: int
     threshold: float
     factor: float
+    rule: str
     alg: str
     alg_temp: float
     eps: float
@@ -47,6 +49,15 @@ class Knobs(TypedDict, total=False):
     refresh_on: str
     reuse: bool
     settle: bool
+    reload_every: int
+    candidates: int
+    density_width: float
+    prompt_every: int
+    response_every: int
+    response_share: float
+    cycle: int
+    window_tokens: int
+    active_tokens: int
     early_stop: bool
 
 

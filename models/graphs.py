@@ -7,7 +7,9 @@ largest is met at start, so the pool never grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +83,7 @@ class StepGraphs:
         restricted, mask_words = masks(plan)
         return Shape(
             tokens=tokens,
-            rows=min(self._slots, tokens),
+            rows=self._rows(plan, tokens),
             projected=count,
             spans=count,  # a span has a position at least
             sampled=sampled,
@@ -95,6 +97,13 @@ class StepGraphs:
             measured=measured(plan),
             told=told(plan),
         )
+
+    def _rows(self, plan: StepPlan, tokens: int) -> int:
+        """As many as there are slots, doubled while requests with several rows need more."""
+        rows = min(self._slots, tokens)
+        while rows < len(plan.rows):
+            rows *= 2
+        return rows
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:
         """Starts a plan. What is returned waits for it: int32 [4 or more, as its shape has projected positions] that
@@ -142,12 +151,24 @@ class StepGraphs:
             self._compute(batch)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool):
             device_out = self._compute(self._batch(device_in, shape))
         self._pool = graph.pool()
         buffers = tuple(Buffers.of(shape.words, device_out) for _ in range(IN_FLIGHT))
         self._captured[shape] = Captured(graph, device_in, device_out, buffers)
         return self._captured[shape]
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Holds the garbage collector off: freeing a graph of an earlier runner would spoil the one being captured."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def spacing(tokens: int) -> int:

@@ -119,7 +119,7 @@ class Batch:
     projected: Tensor  # [N] int64: index among the tokens of what predicts each projected position
     targets: Tensor  # [N] int64: the projected positions, absolute
     projected_starts: Tensor  # [R + 1] int32: row r owns the projected positions between two of them
-    span_starts: Tensor  # [S + 1] int32
+    span_starts: Tensor  # [S + 1] int32: spans with those that join them
     sure: Tensor  # [S] int32
     threshold: Tensor  # [S] float32
     factor: Tensor  # [S] float32
@@ -240,6 +240,7 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
     span_starts = _starts(span_sizes)
     spans_of_row = [len(row.spans) for row in rows]
     row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
+    parts = [(at, span.transfer) for at, (_, span) in enumerate(spans) if not span.joined]
     within = np.array([span.start - row.start for row, span in spans], np.int64) - shift
     if (within < 0).any():
         raise ValueError("a row lacks the position that predicts the first one of its spans")
@@ -254,11 +255,11 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
         "visible": np.array([row.visible for row in rows]),
         "projected": projected,
         "projected_starts": span_starts[_starts(np.array(spans_of_row))],
-        "span_starts": span_starts,
-        "sure": np.array([span.transfer.sure for _, span in spans], np.int32),
-        "threshold": _bits([span.transfer.threshold for _, span in spans]),
-        "factor": _bits([span.transfer.factor for _, span in spans]),
-        "last_free": np.array([span.transfer.last_free for _, span in spans], np.bool_),
+        "span_starts": span_starts[[*(at for at, _ in parts), len(spans)]],
+        "sure": np.array([rule.sure for _, rule in parts], np.int32),
+        "threshold": _bits([rule.threshold for _, rule in parts]),
+        "factor": _bits([rule.factor for _, rule in parts]),
+        "last_free": np.array([rule.last_free for _, rule in parts], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
         "draws": _draw_words(plan, span_sizes),
         **measure_words(plan, span_sizes),

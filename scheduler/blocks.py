@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from .caches import CachePolicy, Compact, NoCache
 from .geometry import Geometry
-from .knobs import AUTO, KnobError, Knobs
+from .knobs import AUTO, CANVAS, KnobError, Knobs
 
 EXACT_CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
     "none": lambda knobs: NoCache(),
@@ -25,16 +25,22 @@ EXACT_CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
 # 0.90 right, above 0.999 0.97, above 0.9997 all, at nearly the same number of calls (7.8; without drafts 9.6).
 DRAFT_THRESHOLD = 0.9998
 
+# AdaBlock's for Dream, arXiv 2509.26432.
+SHIFTED_DELIMITERS: Mapping[str, object] = {"delimiters": "newlines", "delimiter_threshold": 0.5}
+
 
 def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, object]:
     """A decoder's defaults on a network. With blocks, a lane is one of them: a position in a second one could commit
     before the first is full, which cannot see it and then says something else (tiny-sdar at 32 positions a lane: 0.71
     of the code problems right, at 16 all). Serial decoders, which do not look ahead, cache what is behind them."""
-    if not geometry.block:
-        return defaults
     fit = dict(defaults)
-    if "lookahead" not in defaults:
+    if geometry.shift and "delimiter_threshold" in defaults:
+        fit |= SHIFTED_DELIMITERS
+    if not geometry.block:
+        return fit
+    if defaults.get("lookahead", CANVAS) == CANVAS:
         fit["cache"] = "prefix"
+        fit |= {knob: 0 for knob in ("lookahead",) if knob in defaults}
     if "block_length" in defaults:
         fit["block_length"] = geometry.block
     if "draft_threshold" in defaults:
@@ -52,10 +58,22 @@ def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
             "this decoder fills the whole canvas in any order, and no position of this model sees behind its block:"
             " use 'fast-dllm'",
         )
+    if "delimiters" in knobs:
+        raise KnobError(
+            "decoder",
+            f"decoder 'adablock' chooses how long a block is, and this model's have {geometry.block} positions: use"
+            " 'fast-dllm'",
+        )
     if knobs.get("cache") == "dual":
         raise KnobError(
             "cache",
             "cache 'dual' shows a block what lies behind it, which this model never sees: use 'prefix', which is exact",
+        )
+    if knobs.get("cache", "none") not in EXACT_CACHES:
+        raise KnobError(
+            "cache",
+            f"cache {knobs['cache']!r} is for models that see the whole canvas, where keys grow stale: use 'prefix',"
+            " which is exact",
         )
     if knobs.get("refresh_every"):
         raise KnobError(

@@ -2,7 +2,7 @@
 
 The device commits nothing of such an answer. It proposes at every open position, at the first of them only what the
 grammar allows. That proposal commits; so do those behind it, one by one, as long as each passes the commit rule and the
-grammar takes it; and so does, without a call, what the grammar leaves no choice about. Then the slot is placed anew.
+grammar takes it; and so does, without a call, what the grammar leaves no choice about.
 """
 
 from __future__ import annotations

@@ -68,13 +68,15 @@ class Transfer:
 class Span:
     """The part `[start, end)` of a row in which masks may commit in this step: a lane, or the look-ahead behind all.
 
-    Without `may_end` no end token is proposed there: the next best stands in, with its own small probability.
+    Without `may_end` no end token is proposed there: the next best stands in, with its own small probability. Where
+    positions that are not computed part a lane, what is `joined` is ranked together with the span before it.
     """
 
     start: int
     end: int
     transfer: Transfer
     may_end: bool = True
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,13 @@ class Restriction:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request's contiguous range `[start, end)` of positions, computed in this step.
+    """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.
 
-    Its keys and values are written in place; its queries then see all keys in `[0, visible)`, without a causal mask.
+    Keys and values are written in place; then its queries see all keys in `[0, visible)`, without a causal mask.
     A row without spans only renews keys and values. Where a network predicts a position at the one before it, a span
     does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
     likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
-    a position in one of the spans. `held` [end - start] is written to the canvas first, where the host decides what
-    stands there; None: the canvas holds what the steps before committed.
+    a position in one of the spans. `held` [end - start], if given, is what the canvas holds from now on.
     """
 
     slot: int

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TypedDict
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
 from .branches import Independent, Speculating
-from .caches import CachePolicy, Compact, Dual, NoCache, Prefix
+from .caches import CACHES, CachePolicy
 from .contract import Measure
 from .geometry import PLAIN, Geometry
-from .knobs import AUTO, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
+from .knobs import AUTO, BLOCK, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
 from .methods import METHODS, Method
 from .policies import LanePolicy
 from .rows import Holding, Isolated, Layout, Together
-from .rules import JUDGES, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
+from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -38,6 +38,7 @@ class Decoder:
     cache: Callable[[], CachePolicy]
     lookahead: int | None  # positions behind the last lane; None: the whole canvas
     early_stop: bool  # the request ends once everything before its first end token is committed
+    whole_blocks: bool = False  # or rather once all of the lane that has that token is
     draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
     later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
@@ -56,6 +57,7 @@ ALL_KNOBS: Mapping[str, Values] = {
     **KNOBS,
     "rule": Choice(tuple(JUDGES)),
     **{knob: values for rule in JUDGES.values() for knob, values in rule.knobs.items()},
+    **{knob: values for cached in CACHES.values() for knob, values in cached.knobs.items()},
 }
 
 # What Dream's timesteps ask; other rules do not.
@@ -68,16 +70,10 @@ MEASURES: Mapping[str, Measure] = {
     "entropy": Measure.ENTROPY,
 }
 
-COMPACT_KNOBS = ("refresh_every", "refresh_on", "reuse", "settle")
+# Caches whose rows have no gaps, and keep nothing of one step for the next: drafts are rows like the request's own.
+WHOLE_ROWS = ("none", "prefix", "dual", "compact")
 
-CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
-    "none": lambda knobs: NoCache(),
-    "prefix": lambda knobs: Prefix(),
-    "dual": lambda knobs: Dual(),
-    "compact": lambda knobs: Compact(
-        knobs.integer("refresh_every"), knobs.text("refresh_on"), knobs["reuse"] is True, knobs["settle"] is True
-    ),
-}
+COMPACT_KNOBS = ("refresh_every", "refresh_on", "reuse", "settle")
 
 
 def defaults_of(name: str, geometry: Geometry = PLAIN) -> Mapping[str, object]:
@@ -100,16 +96,22 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
-    cache = (EXACT_CACHES if geometry.block else CACHES)[str(knobs.get("cache", "none"))]
+    cached = str(knobs.get("cache", "none"))
+    cache = EXACT_CACHES[cached] if geometry.block else CACHES[cached].policy
     later = knobs.get("later_threshold", OFF)
+    policy, commits = method.policy(knobs), Judged() if rule is not None else _rule(knobs, length)
+    judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.looks else None
+    if judge is not None:
+        judge()  # says now what it excludes
     return Decoder(
         name=name,
-        policy=method.policy(knobs),
-        rule=_rule(knobs, length) if rule is None else Judged(),
-        judge=None if rule is None else lambda: rule.judge(knobs, length),
+        policy=policy,
+        rule=commits if judge is None else Judged(),
+        judge=judge,
         cache=lambda: cache(knobs),
         lookahead=lookahead,
         early_stop=knobs.get("early_stop") is not False,
+        whole_blocks=knobs.get("early_stop") == BLOCK,
         draft_threshold=knobs.threshold("draft_threshold"),
         later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
@@ -156,18 +158,18 @@ def _defaults(method: Method, rule: Rule | None, geometry: Geometry) -> dict[str
     own = dict(fitted(method.defaults, geometry))
     if rule is None:
         return {**dict.fromkeys(RULES), **own}
-    return {**{knob: value for knob, value in own.items() if knob not in RULES}, **rule.defaults}
+    return {**rule.defaults, **{knob: value for knob, value in own.items() if knob not in RULES}}
 
 
 def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geometry: Geometry) -> Knobs:
     """All knobs with their values. Raises `KnobError` for one that is not known here, or out of range."""
     defaults = _defaults(METHODS[name], rule, geometry)
+    if "cache" in defaults:
+        cache = check("cache", overrides.get("cache", defaults["cache"]), ALL_KNOBS["cache"])
+        defaults |= CACHES[str(cache)].defaults
     for knob in overrides:
         if knob not in defaults:
-            owners = [owner for owner, row in JUDGES.items() if knob in row.knobs]
-            whose = f"; it goes with rule {' or '.join(map(repr, owners))}" if owners else ""
-            of = f"decoder {name!r}" if "rule" not in overrides else f"decoder {name!r} with rule {overrides['rule']!r}"
-            raise KnobError(knob, f"{of} has no knob {knob!r}{whose}; it has: {', '.join(defaults)}")
+            raise KnobError(knob, f"{_no_knob(name, knob, overrides)}; it has: {', '.join(defaults)}")
     chosen = [knob for knob in RULES if knob in overrides]
     if rule is None and len(chosen) > 1:
         raise KnobError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
@@ -175,11 +177,22 @@ def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geomet
     return Knobs({**kept, **{knob: check(knob, value, ALL_KNOBS[knob]) for knob, value in overrides.items()}})
 
 
+def _no_knob(name: str, knob: str, overrides: Mapping[str, object]) -> str:
+    """That a decoder with these overrides does not have `knob`, and which rule or cache has."""
+    given = [f"{axis} {overrides[axis]!r}" for axis in ("rule", "cache") if axis in overrides]
+    owners = [f"rule {owner!r}" for owner, row in JUDGES.items() if knob in row.knobs]
+    owners += [f"cache {owner!r}" for owner, row in CACHES.items() if knob in row.knobs]
+    of = f"decoder {name!r}" + (f" with {' and '.join(given)}" if given else "")
+    return f"{of} has no knob {knob!r}" + (f"; it goes with {' or '.join(owners)}" if owners else "")
+
+
 def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
     """Raises `KnobError` for knobs that make no sense together."""
     judged = METHODS[name].rule or knobs.get("rule")
     if METHODS[name].rule is None and judged and JUDGES[str(judged)].beside is not None:
         raise KnobError("rule", f"rule {judged!r} computes rows of its own: use decoder {judged!r}, not {name!r}")
+    if judged and JUDGES[str(judged)].beside is not None and knobs.get("cache", "none") not in WHOLE_ROWS:
+        raise KnobError("cache", f"cache {knobs['cache']!r} leaves gaps in rows: not for decoder {name!r}")
     if judged and knobs.get("siblings") in ("isolated", "commit"):
         raise KnobError(
             "siblings", f"siblings {knobs['siblings']!r} is not for rule {judged!r}: use 'live' or 'coupled'"
@@ -216,6 +229,14 @@ def _check_adaptive(name: str, knobs: Knobs) -> None:
         raise KnobError("block_length", f"block_length {AUTO!r} excludes steps and isolated siblings")
 
 
+def _judge(rule: Rule, knobs: Knobs, length: int) -> Callable[[], Judge]:
+    return lambda: rule.judge(knobs, length)
+
+
+def _applied(rule: CommitRule) -> Callable[[], Judge]:
+    return lambda: Applied(rule)
+
+
 def _rule(knobs: Knobs, length: int) -> CommitRule:
     rule = _plain_rule(knobs, length)
     return CommitAtFork(rule) if knobs.get("siblings") == "commit" else rule
@@ -234,7 +255,7 @@ def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
             raise KnobError("steps", f"steps {calls} exceed the canvas of {length} (max_tokens): calls would be empty")
         measure = MEASURES[knobs.text("alg")]
         return Timesteps(calls, knobs.number("eps"), measure, knobs.number("alg_temp"))
-    block = knobs.integer("block_length")
+    block = knobs.integer("block_length") if "block_length" in knobs else length
     blocks = -(-length // block)
     if steps is None:  # one token a call
         return Quota(block)

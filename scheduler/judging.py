@@ -6,15 +6,18 @@ canvas really holds (`Row.held`), before anything is computed from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .boundaries import Longs
-from .contract import Ints, Span, StepResult
+from .contract import MOST_RANKS, Ints, Span, StepResult
 from .rules.base import TELL, Bools, Evidence, Judge, Part
 from .rules.speculation import Ensemble, Speculator
+from .tree import LaneTree
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -36,13 +39,15 @@ class Judging:
 
     def __init__(self, judge: Judge, vocabulary: Vocabulary) -> None:
         self._judge = judge
+        self._vocabulary = vocabulary
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
-        self.cut: int | None = None  # the answer is to end with this canvas position
+        self.cut: int | None = None  # the answer is to end with this canvas position, or before it
 
     @property
     def ranks(self) -> int | None:
-        return self._judge.ranks or None
+        """All that there are, so that who else is in the step changes nothing of which of equals are told."""
+        return MOST_RANKS if self._judge.ranks else None
 
     @property
     def revises(self) -> bool:
@@ -86,7 +91,8 @@ class Judging:
             self._evidence(sequence, own, result, slice(start, start + size), canvas)
             for canvas, start in zip(canvases, starts, strict=True)
         ]
-        choice = self._judge.choose_among(branches)
+        parts = tuple(_parts(sequence.tree, branches[0].positions))
+        choice = self._judge.choose_among([replace(branch, parts=parts) for branch in branches])
         return Ruling(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
 
     def _observe(
@@ -103,6 +109,8 @@ class Judging:
 
     def _decide(self, evidence: Evidence, sequence: Sequence) -> Ints:
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
+        decoder.policy.look(sequence.tree, evidence, self._vocabulary)
+        evidence = replace(evidence, parts=tuple(_parts(sequence.tree, evidence.positions)))
         verdict = self._judge.choose(evidence)
         tokens = verdict.tokens
         inside = np.zeros(len(tokens), np.bool_)
@@ -113,11 +121,15 @@ class Judging:
                 waits = evidence.open[here] & (evidence.confidence[here] < decoder.later_threshold)
                 tokens[here][waits] = mask_id
         if not self.sees_ahead:
-            drafts = evidence.open & (evidence.confidence >= decoder.draft_threshold)
-            tokens = np.where(inside, tokens, np.where(drafts, evidence.tokens, evidence.held))
-        self.cut = verdict.end
+            tokens = np.where(inside, tokens, evidence.held)
+        drafts = ~inside & (tokens == mask_id) & (evidence.confidence >= decoder.draft_threshold)
+        tokens = np.where(drafts & ~self._ends[evidence.tokens], evidence.tokens, tokens)
         self.chosen = tokens != mask_id
-        return evidence.held if sequence.guide is not None else tokens
+        if sequence.guide is not None:  # which alone says where the answer may end
+            return evidence.held
+        if verdict.end is not None:
+            self.cut = verdict.end if self.cut is None else min(self.cut, verdict.end)
+        return tokens
 
     def _evidence(
         self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice, draft: Ints | None = None
@@ -130,10 +142,6 @@ class Judging:
         stands_in = tokens != proposals
         measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
         scores = result.scores
-        parts: list[Part] = []
-        at = 0
-        for lane, span in zip(sequence.tree.live, spans, strict=False):  # behind the lanes' comes the look-ahead
-            parts.append(Part(lane, slice(at, at := at + span.end - span.start), first=not parts))
         nothing = np.zeros((len(positions), 0))
         return Evidence(
             canvas=canvas,
@@ -142,9 +150,17 @@ class Judging:
             tokens=tokens,
             confidence=np.where(stands_in, measured + BEHIND, result.confidence[part]),
             entropy=np.where(stands_in, np.inf, -measured),
-            ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part],
-            logprobs=nothing if scores is None else scores.logprobs[part].astype(np.float64),
-            parts=tuple(parts),
+            ranked=nothing.astype(np.int32) if scores is None else scores.ranked[part, : self._judge.ranks],
+            logprobs=nothing if scores is None else scores.logprobs[part, : self._judge.ranks].astype(np.float64),
+            parts=(),
             ends=self._ends,
             step=sequence.steps,
         )
+
+
+def _parts(tree: LaneTree, positions: Ints) -> Iterator[Part]:
+    """Of the lanes that a step shows something of; `positions` [n], ascending."""
+    for lane in tree.live:
+        start, end = np.searchsorted(positions, (lane.start, lane.end)).tolist()
+        if start < end:
+            yield Part(lane, slice(start, end), first=tree.forced(lane))

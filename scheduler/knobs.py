@@ -36,6 +36,7 @@ class Choice(NamedTuple):
 CANVAS = "canvas"  # look-ahead to the end of the canvas
 OFF = "off"
 AUTO = "auto"  # as the load allows
+BLOCK = "block"  # an answer ends with the block of its first end token
 
 Values = Range | Choice
 
@@ -47,7 +48,7 @@ KNOBS: Mapping[str, Values] = {
     "threshold": Range(0.0, 1.0),
     "factor": Range(0.0, 100.0),
     "block_length": Range(1, 4096, whole=True, words=(AUTO,)),
-    "cache": Choice(("none", "prefix", "dual", "compact")),
+    "cache": Choice(("none", "prefix", "dual", "compact", "d2", "delayed", "interval", "window")),
     "lookahead": Range(0, 4096, whole=True, words=(CANVAS,)),
     "draft_threshold": Range(0.0, 1.0, words=(OFF,)),
     "end_threshold": Range(0.0, 1.0, words=(OFF,)),
@@ -60,9 +61,19 @@ KNOBS: Mapping[str, Values] = {
     "siblings": Choice(("live", "isolated", "coupled", "commit")),
     "refresh_every": Range(0, 1_000_000, whole=True),
     "refresh_on": Choice(("lanes", "forks", "steps")),
+    "add_threshold": Range(0.0, 1.0),
+    "active_threshold": Range(0.0, 1.0, words=(OFF,)),
+    "delimiters": Choice(("newline", "newlines", "newline_period_comma")),
+    "delimiter_threshold": Range(0.0, 1.0),
+    "window": Range(0.0, 1.0),
+    "slow_calls": Range(1, 4096, whole=True),
+    "cycle_threshold": Range(0.0, 1.0),
+    "stable_window": Range(1, 4096, whole=True),
+    "stable_spread": Range(0.0, 4096.0),
+    "explore": Choice(("all", "stable")),
     "reuse": Choice((True, False)),
     "settle": Choice((True, False)),
-    "early_stop": Choice((True, False)),
+    "early_stop": Choice((True, False, BLOCK)),
 }
 
 
@@ -79,17 +90,23 @@ def check(name: str, value: object, kind: Values) -> object:
             if not number or not low <= value <= high:  # type: ignore[operator]
                 what = "a whole number" if whole else "a number"
                 extra = "".join(f" or {word!r}" for word in words)
-                bounds = f"from {_plain(low)} to {_plain(high)}"
+                bounds = f"from {plain(low)} to {plain(high)}"
                 raise KnobError(name, f"{name} must be {what} {bounds}{extra}, not {value!r}")
     return value
 
 
-def _plain(bound: float) -> str:
+def plain(bound: float) -> str:
+    """As a person writes it: 1000000, not 1e+06."""
     return str(int(bound)) if bound == int(bound) else str(bound)
 
 
 class Knobs(dict[str, object]):
     """Checked knobs by name, read with the type that the table promises."""
+
+    def require(self, name: str, holds: bool, message: str) -> None:
+        """Raises `KnobError` of a knob whose value does not go with another's."""
+        if not holds:
+            raise KnobError(name, f"{name} {self[name]!r} {message}")
 
     def integer(self, name: str) -> int:
         value = self[name]

@@ -1,4 +1,5 @@
-"""Lays a request's lanes out as rows of a step: one row of all lanes, or, isolated, a row for each.
+"""Lays a request's lanes out as rows of a step: all lanes in each stretch of positions that its cache computes, or,
+isolated, a row for each.
 
 Live siblings share one row and see each other's newest tokens at no extra cost. The paper (arXiv 2606.08411, section
 3.4) runs them on the keys and values that stood at the fork. `Isolated` does so with what the device offers anyway: a
@@ -47,7 +48,7 @@ EVERYTHING = 1 << 30
 
 
 class Together:
-    """All lanes in one row."""
+    """All lanes in one row, or in one for each stretch of the window, which parts lanes."""
 
     known = EVERYTHING
 
@@ -56,11 +57,20 @@ class Together:
         self.placements = [self._placement(sequence)]
 
     def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
-        spans: list[Span] = []
+        parts: list[Span] = []
         if window.drives:
-            spans = [_span(sequence, lane, window.start) for lane in sequence.tree.live]
-            spans += _lookahead(sequence, min(window.end, sequence.prompt_length + sequence.drafts_end()))
-        return (_row(sequence, self._slot, window, spans),)
+            parts = [_span(sequence, lane, window.start) for lane in sequence.tree.live]
+            parts += _lookahead(sequence, min(window.end, sequence.prompt_length + sequence.drafts_end()))
+        rows = []
+        begun = -1  # the last part that has a span
+        for start, end in window.stretches:
+            spans: list[Span] = []
+            for number, part in enumerate(parts):
+                if part.start < end and start < part.end:
+                    spans.append(_within(part, start, end, joined=number == begun))
+                    begun = number
+            rows.append(_row(sequence, self._slot, window._replace(start=start, end=end, gaps=()), spans))
+        return tuple(rows)
 
     def follow(self, sequence: Sequence) -> None:
         pass
@@ -144,10 +154,17 @@ class Isolated:
 
 
 def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:
-    prompt, first = sequence.prompt_length, lane is sequence.tree.live[0]
+    prompt, forced = sequence.prompt_length, sequence.tree.forced(lane)
     start = max(prompt + lane.start, row_start)
-    transfer = sequence.request.decoder.rule.transfer(lane, first)
+    transfer = sequence.request.decoder.rule.transfer(lane, forced)
     return Span(start, prompt + lane.end, transfer, may_end=lane.role is Role.GENERATE)
+
+
+def _within(span: Span, start: int, end: int, joined: bool) -> Span:
+    """What of it is in `[start, end)`."""
+    if start <= span.start and span.end <= end and not joined:
+        return span
+    return replace(span, start=max(start, span.start), end=min(end, span.end), joined=joined)
 
 
 def _lookahead(sequence: Sequence, end: int) -> list[Span]:

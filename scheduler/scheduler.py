@@ -270,7 +270,7 @@ class Scheduler:
         first = first_ends(flight, ends, result) if ends.any() else {}
         for work in flight:
             if work.window.drives:  # others have seen nothing new, alone or in company
-                work.sequence.foresee(first.get(work.sequence.id))
+                work.sequence.foresee(first.get(work.sequence.id), work.window)
 
     def _update(self, sequence: Sequence, frame: Frame | None) -> Update:
         if sequence.state is State.LEAVING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .biases import NEUTRAL, Biasing
 from .boundaries import Longs, Nesting
-from .caches import CachePolicy, Progress, Reach, Window
+from .caches import NOTHING, CachePolicy, Canvas, Progress, Reach, Shown, Window
 from .constraint import Guide
 from .contract import Bias, Ints, Row, Scores, Span, StepResult
 from .digest import View
@@ -25,7 +25,7 @@ from .rows import Holding, Isolated, Layout
 from .scores import Scorebook
 from .stability import Stability
 from .tree import LaneTree
-from .vocabulary import Vocabulary
+from .vocabulary import END, Vocabulary
 
 NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
@@ -72,7 +72,8 @@ class Sequence:
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, judge, mask_id = request.decoder.policy, request.decoder.judge, vocabulary.mask_id
-        tree = LaneTree(np.full(request.max_tokens, mask_id, np.int32), mask_id, len(request.prompt), geometry)
+        canvas = np.full(request.max_tokens, mask_id, np.int32)
+        tree = LaneTree(canvas, mask_id, len(request.prompt), geometry, vocabulary.filler)
         stable_steps = policy.stable_steps
         if not policy.boundary.known_to(vocabulary):
             stable_steps = stable_steps or STABLE_STEPS
@@ -124,17 +125,28 @@ class Sequence:
         never seen a part of one."""
         prompt, live, grid = self.prompt_length, self.tree.live, self.geometry
         end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
-        return Reach(prompt + live[0].start, prompt + live[-1].end, grid.ceil(end), grid.floor(prompt + self.frontier))
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.looks else NOTHING
+        start, last, frontier = prompt + live[0].start, prompt + live[-1].end, grid.floor(prompt + self.frontier)
+        return Reach(start, last, grid.ceil(end), frontier, canvas)
 
     def drafts_end(self) -> int:
         """The end of the look-ahead behind all lanes, a canvas position."""
         last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
-        end = len(self.canvas) if lookahead is None else min(last + lookahead, self.tree.limit)
+        end = self._canvas_end() if lookahead is None else min(last + lookahead, self.tree.limit)
         return max(last, min(end, self.foreseen_end + 1))
+
+    def _canvas_end(self) -> int:
+        """Where the canvas ends, which a judge may have cut."""
+        cut = None if self.judging is None else self.judging.cut
+        return len(self.canvas) if cut is None else cut + 1
 
     def window(self, reach: Reach) -> Window:
         """What the next step computes: in the first, what of the prompt nobody else has."""
         window = self.cache.window(reach)
+        if self.guide is not None:
+            window = window._replace(gaps=())  # a grammar goes from one position to the next
+        if self.revises:
+            window = window.covering(reach.first, reach.last)  # what has committed is looked at again
         if self.lease is None or self.steps:
             return window
         return window._replace(start=max(window.start, self.lease.begin()))
@@ -167,12 +179,14 @@ class Sequence:
         return self.judging is not None or self.guide is not None
 
     def holds(self, start: int, end: int, draft: Ints | None = None) -> Ints:
-        """What stands at the absolute positions `[start, end)`, with a `draft` in the place of the canvas."""
+        """What stands at the absolute positions `[start, end)`, with a `draft` in the place of the canvas; masks behind
+        all, where a block has not ended."""
         prompt, suffix = self.request.prompt, self.request.suffix
         canvas = self.canvas if draft is None else draft
         first, behind = self.prompt_length, self.prompt_length + len(canvas)
         parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
-        return np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
+        held = np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
+        return np.pad(held, (0, end - start - len(held)), constant_values=self.tree.mask_id)
 
     @property
     def revises(self) -> bool:
@@ -181,6 +195,9 @@ class Sequence:
 
     def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
         """`part` of a step's result is of `spans`, which were this request's."""
+        if self.cache.looks:
+            positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+            self.cache.shown(Shown(positions, result.confidence[part]))
         found, tokens = np.arange(part.start, part.stop), result.tokens[part]
         if self.judging is not None:
             spans, tokens, found = self.judging.decide(self, spans, result, part)
@@ -209,9 +226,14 @@ class Sequence:
         if self.stability is not None:
             self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
 
-    def foresee(self, end: int | None) -> None:
-        """The answer seems to end with the token at `end`, an absolute position."""
-        self.foreseen_end = NO_END if end is None else end - self.prompt_length
+    def foresee(self, end: int | None, window: Window) -> None:
+        """The answer seems to end with the token at `end`, an absolute position, as far as `window` shows. What it
+        left out is as it was."""
+        found = NO_END if end is None else end - self.prompt_length
+        before, masked = self.foreseen_end, self.tree.mask_id
+        if window.leaves_out(self.prompt_length + before) and self.canvas[before] == masked:
+            found = min(found, before)
+        self.foreseen_end = found
 
     def advance(self, facts: list[LaneFacts], vocabulary: Vocabulary) -> Progress:
         """The canvas holds what a step brought; `facts` belong to the live lanes."""
@@ -222,13 +244,16 @@ class Sequence:
         for lane, fact in zip(tree.live, facts, strict=True):
             lane.steps += 1
             lane.masks = fact.open
-        self.request.decoder.policy.advance(tree, facts)
         if self.judging is not None and self.judging.cut is not None:
             tree.end_at(self.judging.cut)
+        left = [fact for lane, fact in zip(lanes, facts, strict=True) if lane in tree.live]
+        self.request.decoder.policy.advance(tree, left)
         self.layout.follow(self)
         final = [fact for lane, fact in zip(lanes, facts, strict=True) if not self.revises or lane not in tree.live]
         self.end_at = min([self.end_at, *(fact.end_at for fact in final if fact.end_at != ABSENT)])
-        self.frontier = self._next_mask()
+        passed, self.frontier = self.frontier, self._next_mask()
+        if self.judging is not None and self.judging.sees_ahead:
+            self.end_at = min(self.end_at, self._first_end(passed, vocabulary))
         if self.revises and tree.live:
             self.frontier = min(self.frontier, tree.live[0].start)
         if tree.live:
@@ -263,16 +288,25 @@ class Sequence:
         guide = self.guide
         if guide is not None and guide.failed:
             return Outcome.FAILED
-        stopped = self.end_at < self.frontier or (guide is not None and guide.finished)
+        settled = self.frontier
+        if self.request.decoder.whole_blocks and self.tree.live:
+            settled = min(settled, self.tree.live[0].start)
+        stopped = self.end_at < settled or (guide is not None and guide.finished)
         over = self.judging is not None and self.judging.over
         if self.tree.live and not over and not (stopped and self.request.decoder.early_stop):
             return None
         cut = guide is not None and guide.closing
         return Outcome.STOP if stopped and not cut else Outcome.LENGTH
 
+    def _first_end(self, start: int, vocabulary: Vocabulary) -> int:
+        """The first end token between `start` and the frontier: one that was committed ahead is in no lane."""
+        ends = np.flatnonzero(vocabulary.classes[self.canvas[start : self.frontier]] & END)
+        return start + int(ends[0]) if len(ends) else NO_END
+
     def _next_mask(self) -> int:
-        masked = self.canvas[self.frontier :] == self.tree.mask_id
-        return self.frontier + int(masked.argmax()) if masked.any() else len(self.canvas)
+        end = self._canvas_end()  # drafts may have been written behind where it was cut
+        masked = self.canvas[self.frontier : end] == self.tree.mask_id
+        return self.frontier + int(masked.argmax()) if masked.any() else end
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ UNFINISHED = 128  # what it holds before its line break, or all of it, does not 
 BARE = 256  # a line break with nothing before it: what was before decides
 DOUBLE = 512  # an odd number of double quotes
 SINGLE = 1024  # an odd number of single quotes
+PAUSE = 2048  # a comma with nothing but spaces around it
+NEWLINE = 4096  # one line break and nothing else
 
 # Unicode's Sentence_Terminal characters that end sentences in living scripts.
 _TERMINALS = (
@@ -37,11 +39,14 @@ class Vocabulary:
     """Token classes as one table, so that a step is classified by one look-up for all its lanes."""
 
     def __init__(self, pieces: Sequence[str], mask_id: int, end_ids: Iterable[int]) -> None:
-        """`pieces[id]` is the text of a token; special tokens have none."""
+        """`pieces[id]` is the text of a token; special tokens have none. Of `end_ids` the lowest is the end of a text,
+        others are ends of turns."""
         self.mask_id = mask_id
+        ends = tuple(end_ids)
+        self.filler = min(ends, default=mask_id)  # what comes behind an answer's end, in training
         self.classes: npt.NDArray[np.uint16] = np.array([_classes(piece) for piece in pieces], np.uint16)
         self.brackets: npt.NDArray[np.int8] = np.array([_brackets(piece) for piece in pieces], np.int8)
-        for token in end_ids:
+        for token in ends:
             self.classes[token] = END
 
     def has(self, kinds: int) -> bool:
@@ -63,6 +68,8 @@ def _classes(piece: str) -> int:
         | BARE * (ends_line and not words)
         | DOUBLE * (piece.count('"') % 2)
         | SINGLE * (piece.count("'") % 2)
+        | PAUSE * (piece.strip(" ") == ",")
+        | NEWLINE * (piece == "\n")
     )
 
 

@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _generate(read_settings(arguments, environ), arguments)
             case "trace":
                 return _trace(read_settings(arguments, environ), arguments, environ)
-            case "inspect":
-                return _inspect(arguments)
+            case "inspect" | "decoders":
+                return _tell(arguments)
             case "chat":
                 return _chat(arguments, environ)
             case "bench":
@@ -85,6 +85,10 @@ def build_parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="say what a model is and what memory it needs, without loading it")
     inspect.add_argument("model", nargs="?", help="as --model of serve; without it, the embedded ones are listed")
     inspect.add_argument("--json", action="store_true", help="for machines")
+
+    decoders = commands.add_parser("decoders", help="say what decoders there are, and what their knobs are")
+    decoders.add_argument("name", nargs="?", metavar="DECODER", help="one of them, in full")
+    decoders.add_argument("--markdown", action="store_true", help="all of them in full, as docs/decoders.md")
 
     chat = commands.add_parser("chat", help="talk to a running server")
     chat.add_argument("--url", default=DEFAULT_URL, help="default: %(default)s")
@@ -222,10 +226,13 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in ("prompt", "raw", "max_tokens", "temperature", "seed")}
 
 
-def _inspect(arguments: argparse.Namespace) -> int:
+def _tell(arguments: argparse.Namespace) -> int:
+    from .catalogue import catalogue_main
     from .inspection import inspect_main
 
     try:
+        if arguments.command == "decoders":
+            return catalogue_main(arguments.name, arguments.markdown)
         return inspect_main(arguments.model, arguments.json)
     except (ValueError, OSError) as error:
         return _complain(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -24,7 +25,8 @@ class ScriptedExecutor:
     """Keeps canvases as the device does, and commits what `propose` says, under each span's own rule.
 
     `propose(slot, position)` gives a token and its confidence. Like a device, it complains when a plan contradicts
-    what it knows: an unknown slot, a span outside its row, or without what predicts it, two rows of one slot.
+    what it knows: an unknown slot, a span outside its row, or without what predicts it, two rows of one slot that are
+    not in order, or share a position.
     """
 
     def __init__(self, propose: Callable[[int, int], tuple[int, float]], length: int = 512, shift: int = 0) -> None:
@@ -40,26 +42,33 @@ class ScriptedExecutor:
             canvas = np.full(self.length, self.mask, np.int32)
             canvas[: len(placement.prompt)] = placement.prompt
             self.canvases[placement.slot] = canvas
+        for row in plan.rows:
+            if row.held is not None:
+                self.canvases[row.slot][row.start : row.end] = row.held
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
         self.place(plan)
-        slots = [row.slot for row in plan.rows]
-        assert len(slots) == len(set(slots)), "two rows of one slot"
+        for before, row in pairwise(plan.rows):
+            assert before.slot != row.slot or before.end <= row.start, "rows of one slot overlap"
+        runs = [slot for slot, _ in groupby(row.slot for row in plan.rows)]
+        assert len(runs) == len(set(runs)), "rows of one slot are apart"
+        for row in plan.rows:
+            assert row.visible >= row.end > row.start >= 0
+            for span in row.spans:
+                assert row.start <= span.start - self.shift < span.end <= row.end, (row, span)
         tokens: list[np.ndarray] = []
         proposals: list[int] = []
         confidence: list[float] = []
-        for row in plan.rows:
-            assert row.visible >= row.end > row.start >= 0
-            if row.held is not None:
-                self.canvases[row.slot][row.start : row.end] = row.held
-            for span in row.spans:
-                assert row.start <= span.start - self.shift < span.end <= row.end, (row, span)
-                proposed = [self.propose(row.slot, position) for position in range(span.start, span.end)]
-                self._commit(self.canvases[row.slot][span.start : span.end], proposed, span)
-                tokens.append(self.canvases[row.slot][span.start : span.end].copy())
-                proposals += [token for token, _ in proposed]
-                confidence += [chance for _, chance in proposed]
+        for slot, spans in parts(plan):
+            at = np.concatenate([np.arange(span.start, span.end) for span in spans])
+            proposed = [self.propose(slot, position) for position in at.tolist()]
+            held = self.canvases[slot][at]
+            self._commit(held, proposed, spans[0])
+            self.canvases[slot][at] = held
+            tokens.append(held)
+            proposals += [token for token, _ in proposed]
+            confidence += [chance for _, chance in proposed]
         packed = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
         return StepResult(packed, np.array(proposals, np.int32), np.array(confidence, np.float64), device_s=0.0)
 
@@ -74,6 +83,22 @@ class ScriptedExecutor:
         for rank, (token, chance, at) in enumerate(scored):
             if rank < span.transfer.sure or chance >= span.transfer.threshold:
                 held[at] = token
+
+
+def parts(plan: StepPlan) -> list[tuple[int, list[Span]]]:
+    """Each span with those that join it, and their slot."""
+    found: list[tuple[int, list[Span]]] = []
+    for row in plan.rows:
+        for span in row.spans:
+            if span.joined:
+                slot, spans = found[-1]
+                assert slot == row.slot
+                assert (spans[0].transfer, spans[0].may_end) == (span.transfer, span.may_end)
+                assert spans[-1].end < span.start
+                spans.append(span)
+            else:
+                found.append((row.slot, [span]))
+    return found
 
 
 class BlockCausalExecutor(ScriptedExecutor):

@@ -33,10 +33,12 @@ EXCEPTIONS: dict[str, set[str]] = {
     "server/cli.py": {"clients", "bench"},
     "bench/attention_cases.py": {"kernels"},
     "bench/block_cases.py": {"kernels"},
+    "bench/family_cases.py": {"kernels"},
     "bench/product_cases.py": {"kernels"},
     "bench/token_cases.py": {"kernels"},
     "bench/checkpoint.py": {"models"},
     "bench/offline.py": {"models"},
+    "bench/shapes.py": {"kernels", "models"},
 }
 
 THIRD_PARTY: dict[str, set[str]] = {

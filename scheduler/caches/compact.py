@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .base import Progress, Reach, Window
+from .base import Blind, Progress, Reach, Window
 
 EVENTS: dict[str, Callable[[Progress], int]] = {
     "lanes": lambda progress: progress.finished,
@@ -20,7 +20,7 @@ EVENTS: dict[str, Callable[[Progress], int]] = {
 
 
 @dataclass(slots=True)
-class Compact:
+class Compact(Blind):
     """Refreshes after every so many `refresh_on` events, 0: never. Two switches are for ablations: without `reuse`
     a full pass drives no lane and costs a call of its own; without `settle` a position is cached as soon as it is
     committed."""

@@ -5,11 +5,11 @@ Source: arXiv 2505.22618, section 3.2.
 
 from __future__ import annotations
 
-from .base import Progress, Reach, Window
+from .base import Blind, Progress, Reach, Window
 from .prefix import Prefix
 
 
-class Dual:
+class Dual(Blind):
     keeps_prompt = False
 
     def __init__(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .base import Progress, Reach, Window
+from .base import Blind, Progress, Reach, Window
 
 
-class NoCache:
+class NoCache(Blind):
     keeps_prompt = False
 
     def window(self, reach: Reach) -> Window:

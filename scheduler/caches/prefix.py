@@ -5,12 +5,12 @@ Source: arXiv 2505.22618, section 3.2.
 
 from __future__ import annotations
 
-from .base import Progress, Reach, Window
+from .base import Blind, Progress, Reach, Window
 
 NOTHING = -1
 
 
-class Prefix:
+class Prefix(Blind):
     keeps_prompt = False
 
     def __init__(self) -> None:

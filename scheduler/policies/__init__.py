@@ -1,7 +1,10 @@
-"""First axis of a decoder: when a lane is born, forked, finished and cancelled."""
+"""First axis of a decoder: when a lane is born, forked, cut, finished and cancelled."""
 
+from .adablock import DELIMITERS, AdaBlock
 from .asynclane import AsyncLane
 from .base import LaneFacts, LanePolicy
 from .blockwise import Blockwise
+from .multiblock import MultiBlock
+from .slowfast import SlowFast
 
-__all__ = ["AsyncLane", "Blockwise", "LaneFacts", "LanePolicy"]
+__all__ = ["DELIMITERS", "AdaBlock", "AsyncLane", "Blockwise", "LaneFacts", "LanePolicy", "MultiBlock", "SlowFast"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from ..boundaries import Boundary
+from ..rules.base import Evidence
 from ..tree import LaneTree
+from ..vocabulary import Vocabulary
 
 
 class LaneFacts(NamedTuple):
@@ -40,10 +42,38 @@ class LanePolicy(Protocol):
         """After so many steps without a change in its leading proposals a lane may fork anywhere; 0: never."""
         ...
 
+    @property
+    def looks(self) -> bool:
+        """Whether it must see what a step has found before any of it commits: then the host decides what does."""
+        ...
+
     def open(self, tree: LaneTree) -> None:
         """Put the first lanes on an empty canvas, with blocks as long as the tree says, if it does."""
+        ...
+
+    def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
+        """A step has found `evidence`, which knows no parts yet. Lanes may be cut: only within them will it commit."""
         ...
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
         """Finish, fork and cancel lanes; `facts` belong to `tree.live`, in order."""
         ...
+
+
+class Unseeing:
+    """What policies answer to which lanes' facts are enough."""
+
+    __slots__ = ()
+    looks = False
+
+    def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
+        pass
+
+
+class Unforked:
+    """What policies answer whose lanes never fork: they know no boundary, and no proposals settle."""
+
+    __slots__ = ()
+    min_fill = 1.0
+    boundary = Boundary.STABLE
+    stable_steps = 0

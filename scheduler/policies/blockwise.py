@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..boundaries import Boundary
 from ..tree import LaneTree
-from .base import LaneFacts
+from .base import LaneFacts, Unforked, Unseeing
 
 
 @dataclass(frozen=True, slots=True)
-class Blockwise:
-    """Its lanes never fork: they know no boundary, and no proposals settle."""
-
+class Blockwise(Unforked, Unseeing):
     block_length: int
-    min_fill: float = 1.0
-    boundary: Boundary = Boundary.STABLE
-    stable_steps: int = 0
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = tree.block_length or self.block_length

@@ -7,16 +7,31 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..knobs import OFF, Knobs, Values
+from .ahd import Ahd
+from .applied import Applied
+from .bacd import Bacd
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
 from .blockbatch import BlockBatch
+from .ccd import Ccd
+from .ce import Extrapolated
+from .credit import Credit
+from .entropy import Entropy
+from .eoser import Ass, Eoser
+from .ete import ExploreThenExploit
+from .forecast import DEFAULTS as FORECAST
 from .freedave import FreeDave
+from .klass import Klass
+from .learn2pd import Learn2PD
 from .localleap import LocalLeap
 from .lopa import LoPA
+from .prophet import Prophet
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .tspd import TSPD
 
 __all__ = [
     "JUDGES",
     "TELL",
+    "Applied",
     "Beside",
     "CommitAtFork",
     "CommitRule",
@@ -56,6 +71,72 @@ class Rule:
 
 
 JUDGES: Mapping[str, Rule] = {
+    "bacd": Rule(
+        judge=Bacd.of,
+        defaults={"lower_threshold": 0.6, "upper_threshold": 0.9},
+        source="arXiv 2602.09555; LuLuLuyi/TDAR unmasking.py",
+        knobs=Bacd.KNOBS,
+    ),
+    "ete": Rule(
+        judge=ExploreThenExploit.of,
+        defaults={"threshold": 0.9, "ahead_threshold": 0.95, "explore_threshold": 0.6, "least": 2},
+        source="arXiv 2511.21103, its idea; the rule is ours",
+        knobs=ExploreThenExploit.KNOBS,
+    ),
+    "ahd": Rule(
+        judge=Ahd.of,
+        defaults={"threshold": 0.9, "drift": 0.01, "drift_decay": 0.5, "history": 6},
+        source="arXiv 2604.08964",
+        knobs=Ahd.KNOBS,
+    ),
+    "ass": Rule(
+        judge=Ass.of,
+        defaults={"end_weight": 0.01},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        knobs=Ass.KNOBS,
+    ),
+    "ccd": Rule(
+        judge=Ccd.of,
+        defaults={"steps": None, "warmup": 5, "buffer": 4.0},
+        source="arXiv 2512.02044; tonyckc/CCD-DLM-code model.py",
+        knobs=Ccd.KNOBS,
+    ),
+    "credit": Rule(
+        judge=Credit.of,
+        defaults={"threshold": 0.9, "credit_alpha": 0.7, "credit_beta": 0.8, "credit_gamma": 0.2},
+        source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
+        knobs=Credit.KNOBS,
+    ),
+    "eoser": Rule(
+        judge=Eoser.of,
+        defaults={"steps": None, "end_weight": 0.4, "end_ramp": "canvas"},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        knobs=Eoser.KNOBS,
+    ),
+    "klass": Rule(
+        judge=Klass.of,
+        defaults={"threshold": 0.9, "kl_threshold": 0.01, "history": 2, "steps": None, "watch": "lanes"},
+        source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
+        knobs=Klass.KNOBS,
+    ),
+    "ce": Rule(
+        judge=Extrapolated.of,
+        defaults={"threshold": 0.9, **FORECAST},
+        source="arXiv 2605.30753, of which the code is not public",
+        knobs=Extrapolated.KNOBS,
+    ),
+    "learn2pd": Rule(
+        judge=Learn2PD.of,
+        defaults={"threshold": 0.96, "eotp": True, "extrapolate": False, **FORECAST},
+        source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding, with weights of our own",
+        knobs=Learn2PD.KNOBS,
+    ),
+    "entropy": Rule(
+        judge=Entropy.of,
+        defaults={"entropy_threshold": 0.5},
+        source="arXiv 2601.07568; hao-ai-lab/d3LLM",
+        knobs=Entropy.KNOBS,
+    ),
     "blockbatch": Rule(
         judge=BlockBatch.of,
         defaults={
@@ -82,6 +163,26 @@ JUDGES: Mapping[str, Rule] = {
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
         knobs=LocalLeap.KNOBS,
+    ),
+    "prophet": Rule(
+        judge=Prophet.of,
+        defaults={
+            "steps": None,
+            "threshold": None,
+            "answer_at": "open",
+            "answer_length": 5,
+            "early_gap": 7.5,
+            "mid_gap": 5.0,
+            "late_gap": 2.5,
+        },
+        source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
+        knobs=Prophet.KNOBS,
+    ),
+    "tspd": Rule(
+        judge=TSPD.of,
+        defaults={"threshold": 0.9, "extrapolate": False, **FORECAST},
+        source="arXiv 2605.30753, of which the code is not public, with weights of our own",
+        knobs=TSPD.KNOBS,
     ),
     "lopa": Rule(
         judge=LoPA.of,

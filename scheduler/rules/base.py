@@ -1,7 +1,8 @@
 """Second axis of a decoder: which positions commit in a step, and who decides it.
 
 `first` marks the leftmost lane of a request: it must commit something in every step; lanes behind it commit only what
-passes, because later sentences depend on numbers that are still open before them. A rule that needs no memory is a
+passes, because later sentences depend on numbers that are still open before them. A policy may mark more of them
+(`Lane.active`). A rule that needs no memory is a
 `Transfer`, which the device applies beside the logits. One that remembers, compares positions or takes tokens back is a
 `Judge`: the device reports what it sees, and the host decides.
 """
@@ -16,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract import Doubles, Ints, Measure, Transfer
-from ..tree import Lane
+from ..tree import Lane, Role
 
 Bools = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.intp]
 
 
 class CommitRule(Protocol):
@@ -69,9 +71,17 @@ class Evidence:
         masks: Bools = self.held == self.mask_id
         return masks
 
-    def commit(self, chosen: Bools) -> Verdict:
-        """`tokens` commit where `chosen` [n] and open."""
-        return Verdict(np.where(chosen & self.open, self.tokens, self.held))
+    @property
+    def may_end(self) -> Bools:
+        """[n] where an end token may commit: not in refine lanes."""
+        free = np.ones(len(self.positions), np.bool_)
+        for part in self.parts:
+            free[part.here] = part.lane.role is Role.GENERATE
+        return free
+
+    def commit(self, chosen: Bools, tokens: Ints | None = None) -> Verdict:
+        """`tokens` [n], or those that the device would commit, do where `chosen` [n] and open."""
+        return Verdict(np.where(chosen & self.open, self.tokens if tokens is None else tokens, self.held))
 
     def at_least(self, score: Doubles, threshold: float) -> Bools:
         """[n] the open positions of lanes with a `score` [n] of `threshold` or more, and in the first lane the best in
@@ -88,7 +98,14 @@ class Evidence:
 
 def best(score: Doubles, among: Bools) -> int:
     """Where the best `score` [n] is `among` [n] these, the leftmost of equals."""
-    return int(np.where(among, score, -np.inf).argmax())
+    places = np.flatnonzero(among)
+    return int(places[score[places].argmax()])
+
+
+def top(score: Doubles, among: Bools, count: int) -> Longs:
+    """Where the `count` best `score` [n] are `among` [n] these, or all of them; the leftmost of equals first."""
+    places = np.flatnonzero(among)
+    return places[np.argsort(-score[places], kind="stable")[:count]]
 
 
 class Judge(Protocol):

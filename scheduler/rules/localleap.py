@@ -12,8 +12,9 @@ from .base import Evidence, Remembering, Verdict
 
 
 class LocalLeap(Remembering):
-    """Open positions of `threshold` confidence are anchors and commit; within `reach` positions of one,
-    `near_threshold` is enough. Where nothing passes, the best commits. Source: arXiv 2510.07081."""
+    """Open positions of lanes that have `threshold` confidence are anchors and commit; within `reach` positions of one,
+    `near_threshold` is enough. Where nothing passes in the leftmost lane, its best commits. Source: arXiv 2510.07081;
+    the authors' 0.75 is for LLaDA, for Dream they take 0.8."""
 
     KNOBS: Mapping[str, Values] = {"near_threshold": Range(0.0, 1.0), "reach": Range(0, 64, whole=True)}
 
@@ -25,8 +26,8 @@ class LocalLeap(Remembering):
         return cls(knobs.number("threshold"), knobs.number("near_threshold"), knobs.integer("reach"))
 
     def choose(self, evidence: Evidence) -> Verdict:
-        confidence = evidence.confidence
-        anchors = evidence.positions[evidence.open & (confidence >= self._threshold)]
+        confidence, lanes = evidence.confidence, slice(0, evidence.parts[-1].here.stop)
+        anchors = evidence.positions[lanes][(evidence.open & (confidence >= self._threshold))[lanes]]
         behind = np.searchsorted(anchors, evidence.positions - self._reach)
         through = np.searchsorted(anchors, evidence.positions + self._reach, side="right")
         bar = np.where(through > behind, min(self._near, self._threshold), self._threshold)

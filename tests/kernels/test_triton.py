@@ -13,11 +13,13 @@ from torch import Tensor
 # The interpreter of older ones fails on loops with the numpy of today.
 pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
 
+from asynclane.kernels import canvases as plain_canvases
 from asynclane.kernels import logits as on_logits
 from asynclane.kernels import measures as plain_measures
 from asynclane.kernels import reference, tiles
 from asynclane.kernels.prediction import Prediction
 from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise, measures, restrictions
+from asynclane.kernels.triton import canvases as device_canvases
 
 from .cases import attention_case, draws_of, span_case
 
@@ -320,6 +322,20 @@ def test_biases_equal_the_twin_and_touch_nothing_else(dtype: torch.dtype) -> Non
     assert torch.equal(got, want)
     assert (want != logits).sum() == 40 * 300 + 1 + 30 * 15
     assert (want[0] == -math.inf).sum() == 43
+
+
+@pytest.mark.parametrize("count", [1, 5, 300])
+def test_what_the_host_tells_is_written_and_nothing_else(count: int) -> None:
+    canvases = torch.arange(4 * 200, device=DEVICE).view(4, 200)
+    places = torch.randperm(4 * 200, device=DEVICE)[:count]
+    slots, positions = places // 200, places % 200
+    tokens = torch.where(torch.arange(count, device=DEVICE) % 3 == 2, -1, places + 5000).int()
+    positions = torch.where(tokens < 0, -1, positions)  # as padding is
+    want, got = canvases.clone(), canvases.clone()
+    plain_canvases.tell(want, slots, positions, tokens)
+    device_canvases.tell(got, slots, positions, tokens)
+    assert torch.equal(got, want)
+    assert (want != canvases).sum() == (tokens >= 0).sum()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -40,7 +40,7 @@ def test_every_family_answers_with_every_decoder_that_suits_it(
     family: tuple[str, Runner, Geometry], decoder: str, vocabulary: Vocabulary
 ) -> None:
     name, runner, geometry = family
-    if decoder == "dream" and name in BLOCK_CAUSAL:
+    if decoder in ("dream", "window-diffusion") and name in BLOCK_CAUSAL:
         with pytest.raises(KnobError, match="no position of this model sees behind its block"):
             resolve(decoder, {}, LENGTH, geometry)
         return

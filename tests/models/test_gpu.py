@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from asynclane.models.config import ModelError, read_config
 from asynclane.models.memory import Memory
+from asynclane.models.pack import Batch
 from asynclane.models.registry import Hardware, load_runner
 from asynclane.models.runner import Runner
 from asynclane.scheduler.contract import GREEDY, Placement, Restriction, Row, Span, StepPlan, Transfer
@@ -99,6 +101,26 @@ def test_a_deterministic_step_has_the_same_bits_alone_and_beside_others(dtype: s
         beside = runner.execute(plan_of([(3, 40), *others]))
         assert np.array_equal(beside.confidence[:40].view(np.int32), alone.confidence.view(np.int32))
         assert np.array_equal(beside.tokens[:40], alone.tokens)
+
+
+def test_a_runner_that_is_garbage_does_not_spoil_the_capture_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever would make the collector run in the middle of a capture: here, it runs if it may."""
+    graphs = [torch.cuda.CUDAGraph()]
+    with torch.cuda.graph(graphs[0]):
+        torch.zeros(1, device="cuda").add_(1)
+    graphs.append(graphs)  # type: ignore[arg-type]
+    runner = embedded_runner("float32", "cuda")
+    assert runner._graphs is not None
+    compute = runner._graphs._compute
+
+    def collecting(batch: Batch) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing() and gc.isenabled():
+            gc.collect()
+        return compute(batch)
+
+    monkeypatch.setattr(runner._graphs, "_compute", collecting)
+    del graphs
+    assert len(runner.execute(plan_of([(3, 40)])).tokens) == 40
 
 
 def test_too_little_memory_is_one_line_that_says_how_much_there_is() -> None:

@@ -51,6 +51,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("llada", {"steps": 16, "block_length": 24}),
     ("dream", {"steps": 16, "alg_temp": 0.5}),
     ("dream", {"steps": 16, "alg": "origin"}),
+    ("fast-dllm", {"cache": "d2", "candidates": 4}),
+    ("window-diffusion", {"steps": 16, "active_tokens": 4}),
 ]
 
 

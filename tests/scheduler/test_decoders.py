@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from asynclane.scheduler.caches import CACHES
 from asynclane.scheduler.contract import Measure, Transfer
 from asynclane.scheduler.decoders import ALL_KNOBS, resolve
 from asynclane.scheduler.knobs import KnobError
@@ -79,6 +80,24 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("dream", {"factor": 1.0, "eps": 0.01}, "eps"),
         ("dream", {"block_length": 32}, "block_length"),
         ("dream", {"cache": "compact"}, "cache"),
+        ("ccd", {"steps": 3}, "steps"),
+        ("credit", {"kl_threshold": 0.1}, "kl_threshold"),
+        ("credit", {"credit_beta": 1.1}, "credit_beta"),
+        ("eoser", {"end_ramp": "answer"}, "end_ramp"),
+        ("klass", {"history": 0}, "history"),
+        ("klass", {"steps": 3}, "steps"),
+        ("prophet", {"answer_at": 64}, "answer_at"),
+        ("prophet", {"steps": 64, "threshold": 0.9}, "threshold"),
+        ("asynclane", {"rule": "klass", "siblings": "isolated"}, "siblings"),
+        ("asynclane", {"credit_alpha": 0.5}, "credit_alpha"),
+        ("llada", {"early_stop": "answer"}, "early_stop"),
+        ("fast-dllm", {"reload_every": 4}, "reload_every"),
+        ("fast-dllm", {"cache": "d2", "reload_every": 4}, "reload_every"),
+        ("fast-dllm", {"cache": "delayed", "candidates": 4}, "candidates"),
+        ("llada", {"cache": "interval", "response_share": 1.1}, "response_share"),
+        ("asynclane", {"cache": "delayed", "refresh_every": 4}, "refresh_every"),
+        ("window-diffusion", {"block_length": 32}, "block_length"),
+        ("window-diffusion", {"threshold": 0.9, "active_tokens": 0}, "active_tokens"),
     ],
 )
 def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
@@ -90,6 +109,7 @@ def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str,
 def test_every_knob_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in METHODS.values()))
     used |= {knob for rule in JUDGES.values() for knob in rule.defaults}
+    used |= {knob for cached in CACHES.values() for knob in cached.defaults}
     assert used == set(ALL_KNOBS)
 
 

@@ -47,6 +47,9 @@ def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]
         ("fast-dllm", {"cache": "prefix"}),
         ("llada", {"steps": 20, "block_length": 10}),
         ("dream", {"steps": 8, "cache": "dual"}),
+        ("fast-dllm", {"cache": "delayed"}),
+        ("asynclane", {"cache": "d2", "candidates": 4}),
+        ("window-diffusion", {"cycle": 4, "window_tokens": 4, "active_tokens": 2}),
     ],
     ids=str,
 )

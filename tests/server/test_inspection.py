@@ -22,6 +22,7 @@ from asynclane.models.families import tensor_shapes
 from asynclane.models.kv_pages import KvPages
 from asynclane.models.registry import embedded_models
 from asynclane.models.survey import survey
+from asynclane.scheduler.methods import METHODS
 from asynclane.server import cli
 
 from ..checkpoints import CONFIGS, write_checkpoint
@@ -60,7 +61,7 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert (report["attention"], report["block"], report["shift"]) == ("bidirectional", 0, 0)
     assert report["chat_template"] is True
     assert all(report["boundaries"].values())
-    assert report["decoders"] == dict.fromkeys(["llada", "fast-dllm", "dream", "asynclane"])
+    assert report["decoders"] == dict.fromkeys(METHODS)
 
 
 def test_what_is_told_is_what_is_there() -> None:
@@ -149,6 +150,7 @@ def write_in_full_size(directory: Path) -> Path:
 PEAK = """
 import re, sys
 from pathlib import Path
+from asynclane.scheduler.methods import METHODS
 from asynclane.server.cli import main
 code = main(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], file=sys.stderr)

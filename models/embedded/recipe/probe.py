@@ -50,10 +50,21 @@ class Look(NamedTuple):
     eligible: Tensor
 
 
+def surest(look: Look) -> Tensor:
+    """What commits, `[n, T]`, masks elsewhere: one token a call, the surest one."""
+    best = look.confidence.masked_fill(~look.eligible, -1.0).argmax(1, keepdim=True)
+    return torch.full_like(look.tokens, MARKS.mask).scatter_(1, best, look.tokens.gather(1, best))
+
+
 def decode(
-    network: Network, prompts: list[list[int]], device: torch.device, watch: Callable[[Look], None] | None = None
+    network: Network,
+    prompts: list[list[int]],
+    device: torch.device,
+    watch: Callable[[Look], None] | None = None,
+    commits: Callable[[Look], Tensor] = surest,
 ) -> Tensor:
-    """Canvases [N, T] with prompts and answers, each at the start of its row; `watch` is told of every call."""
+    """Canvases [N, T] with prompts and answers, each at the start of its row; `watch` is told of every call, and
+    `commits` says what each one brings."""
     sizes = torch.tensor([len(prompt) for prompt in prompts], device=device)[:, None]
     length = int(sizes.max()) + CANVAS
     position = torch.arange(length, device=device)[None]
@@ -75,10 +86,11 @@ def decode(
         block, origin = (network.shape.block, 0) if network.shape.block else (BLOCK, sizes[rows])
         end = ((open_.int().argmax(1, keepdim=True) - origin) // block + 1) * block + origin
         eligible = open_ & (position < end)
+        look = Look(rows, tokens, confidence, entropy, eligible)
         if watch is not None:
-            watch(Look(rows, tokens, confidence, entropy, eligible))
-        best = confidence.masked_fill(~eligible, -1.0).argmax(1, keepdim=True)
-        ids[rows[:, None], best] = tokens.gather(1, best)
+            watch(look)
+        fresh = commits(look)
+        ids[rows] = torch.where(fresh != MARKS.mask, fresh, ids[rows])
     return ids
 
 

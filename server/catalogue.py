@@ -1,0 +1,107 @@
+"""Tells what decoders there are: `asynclane decoders`, from the tables and from what the parts of a decoder say of
+themselves."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from ..scheduler.decoders import ALL_KNOBS, defaults_of, resolve
+from ..scheduler.knobs import Choice, KnobError, Values, plain
+from ..scheduler.methods import METHODS
+from ..scheduler.rules import JUDGES
+
+WIDTH = 100
+LENGTH = 1 << 12  # of a canvas that all defaults fit
+INTRODUCTION = """# Decoders
+
+Each decoder is a row of a table: a lane policy, a commit rule and a cache, with defaults. A request names one
+(`decoder`) and may override its knobs; the knob `rule`, where there is one, puts another commit rule in its place, with
+that rule's knobs. What does not go together is a 400 that names it. This page is `asynclane decoders --markdown`.
+"""
+
+
+def catalogue_main(name: str | None, markdown: bool) -> int:
+    """Raises `KnobError` for an unknown name."""
+    if name is not None and name not in METHODS:
+        raise KnobError("decoder", f"unknown decoder {name!r}; known: {', '.join(METHODS)}")
+    names = [name] if name else list(METHODS)
+    if markdown:
+        sections = [] if name else [INTRODUCTION]
+        print("\n".join([*sections, *(section(each) for each in names), *([] if name else [rules_section()])]))
+    elif name:
+        print(section(name), end="")
+    else:
+        wide = max(map(len, names))
+        print("\n".join(f"{each:{wide}}  {METHODS[each].source}" for each in names))
+        print(f"\nrules for the knob `rule`: {', '.join(JUDGES)}", file=sys.stderr)
+    return 0
+
+
+def section(name: str) -> str:
+    """A decoder in Markdown: where it comes from, its three parts, its knobs."""
+    decoder, method = resolve(name, {}, LENGTH), METHODS[name]
+    rule = decoder.rule if decoder.judge is None else decoder.judge()
+    parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
+    lines = [f"## {name}", f"Source: {method.source}.", ""]
+    lines += [_wrapped(f"- **{part}** (`{type(made).__name__}`): {told(made)}") for part, made in parts.items()]
+    return "\n".join([*lines, "", *_knob_table(name), ""])
+
+
+def rules_section() -> str:
+    """The rules that a request may give by name."""
+    lines = ["## Rules by name", "Values of the knob `rule`, with the knobs that each brings along.", ""]
+    for name, rule in JUDGES.items():
+        knobs = ", ".join(f"`{knob}` ({_shown(value)})" for knob, value in rule.defaults.items())
+        lines.append(_wrapped(f"- **{name}**: {knobs}. Source: {rule.source}."))
+    return "\n".join([*lines, ""])
+
+
+def told(made: object) -> str:
+    """What a part of a decoder says of itself: the first paragraph of its module, if that is of it alone, and its
+    class's."""
+    module = inspect.getmodule(type(made))
+    classes = [value for value in vars(module).values() if getattr(value, "__module__", "") == type(made).__module__]
+    about = [(inspect.getdoc(module) or "").split("\n\n")[0]] if classes == [type(made)] else []
+    own = type(made).__doc__  # not one that it inherits
+    return " ".join(" ".join([*about, own or ""]).split())
+
+
+def _knob_table(name: str) -> Iterator[str]:
+    yield "| knob | default | values |"
+    yield "|---|---|---|"
+    for knob, value in defaults_of(name).items():
+        yield f"| `{knob}` | {_shown(value)} | {_values(name, knob, ALL_KNOBS[knob])} |"
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case _:
+            return str(value)
+
+
+def _values(name: str, knob: str, kind: Values) -> str:
+    """What a decoder takes, all else being its defaults."""
+    words = kind.values if isinstance(kind, Choice) else kind.words
+    taken = [_shown(value) for value in words if _takes(name, knob, value)]
+    if isinstance(kind, Choice):
+        return ", ".join(taken)
+    return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])
+
+
+def _takes(name: str, knob: str, value: object) -> bool:
+    try:
+        resolve(name, {knob: value}, LENGTH)
+    except KnobError:
+        return False
+    return True
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

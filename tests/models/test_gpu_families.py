@@ -1,0 +1,85 @@
+"""On a GPU every family's logits are the CPU's in float32, and its answers those that each request gets alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asynclane.models.config import read_config
+from asynclane.models.memory import Memory
+from asynclane.models.registry import EMBEDDED, Hardware, load_runner
+from asynclane.models.runner import Runner
+from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.decoders import METHODS
+from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.vocabulary import Vocabulary
+
+from ..checkpoints import CONFIGS, write_checkpoint
+from ..driver import Ask, embedded_runner, run
+from .test_families import IDS, LENGTH, logits, placed, row
+from .test_families_decode import BLOCK_CAUSAL, LIMITS, PROMPTS
+from .test_families_decode import LENGTH as ANSWER
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def runner_of(directory: Path, device: str, dtype: str = "float32", **hardware: Any) -> Runner:
+    memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
+    return load_runner(directory, read_config(directory), memory, Hardware(device, dtype, **hardware), [1]).runner
+
+
+@pytest.fixture(scope="module", params=tuple(CONFIGS))
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("gpu") / request.param, request.param)
+
+
+def test_logits_are_the_cpus(family: Path) -> None:
+    """Of a whole row, and of one that reads what the first has written of its pages."""
+    on_cpu, on_gpu = runner_of(family, "cpu"), runner_of(family, "cuda")
+    want = logits(on_cpu, IDS)
+    torch.testing.assert_close(logits(on_gpu, IDS).cpu(), want, atol=1e-4, rtol=0)
+    later = on_gpu.logits(StepPlan((), (row(on_gpu, 0, 16, LENGTH),)))
+    torch.testing.assert_close(later.cpu(), want[16:], atol=1e-4, rtol=0)
+    beside = StepPlan((placed(0, IDS), placed(1, IDS[::-1])), (row(on_gpu, 0, 0, LENGTH), row(on_gpu, 1, 0, LENGTH)))
+    torch.testing.assert_close(on_gpu.logits(beside)[:LENGTH].cpu(), want, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8"])
+def test_narrow_logits_stay_near(family: Path, quantization: str | None) -> None:
+    want = logits(runner_of(family, "cpu"), IDS)
+    got = logits(runner_of(family, "cuda", "bfloat16", quantization=quantization), IDS).cpu()
+    assert torch.cosine_similarity(got.float(), want, dim=-1).mean() > (0.95 if quantization else 0.99)
+
+
+@pytest.mark.parametrize("decoder", METHODS)
+def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, vocabulary: Vocabulary) -> None:
+    if decoder == "dream" and family.name in BLOCK_CAUSAL:
+        pytest.skip("no position sees behind its block")
+    config = read_config(family)
+    geometry = Geometry(config.shift, config.block)
+    runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
+    asks = [Ask(prompt, ANSWER, decoder, {"early_stop": False}) for prompt in PROMPTS]
+    for ask, sequence in zip(asks, run(runner, vocabulary, asks, LIMITS, geometry=geometry), strict=True):
+        (alone,) = run(runner, vocabulary, [ask], LIMITS, geometry=geometry)
+        assert alone.canvas.tolist() == sequence.canvas.tolist()
+        assert vocabulary.mask_id not in sequence.canvas
+
+
+@pytest.mark.parametrize("name", ["tiny-dream", "tiny-sdar"])
+@pytest.mark.parametrize("decoder", ["asynclane", "fast-dllm", "llada"])
+def test_embedded_models_answer_as_on_the_cpu(name: str, decoder: str, vocabulary: Vocabulary) -> None:
+    directory = EMBEDDED / name
+    config = read_config(directory)
+    geometry = Geometry(config.shift, config.block)
+    asks = [Ask(prompt, 32, decoder) for prompt in PROMPTS]
+    answers = [
+        [sequence.canvas.tolist() for sequence in run(runner, vocabulary, asks, geometry=geometry)]
+        for runner in (embedded_runner("float32", device, directory) for device in ("cpu", "cuda"))
+    ]
+    assert answers[0] == answers[1]

@@ -1,0 +1,167 @@
+"""Which positions those caches compute that leave some out, step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from asynclane.scheduler.caches import CachePolicy, Canvas, Progress, Reach, Shown, Window
+from asynclane.scheduler.caches.d2 import D2, density
+from asynclane.scheduler.caches.delayed import Delayed
+from asynclane.scheduler.caches.interval import Interval
+from asynclane.scheduler.caches.sliding import Sliding
+from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.request import Request
+from asynclane.scheduler.scheduler import Scheduler
+
+from ..fakes import IDS, MASK, vocabulary
+
+PROMPT, BLOCK = 10, 20
+
+
+def reach(canvas: str, block: int = 0, suffix: int = 0) -> Reach:
+    """With block number `block` as its lane: "_" is open, "w" is not."""
+    tokens = np.array([MASK if letter == "_" else IDS[letter] for letter in canvas], np.int32)
+    start, end = PROMPT + block * BLOCK, PROMPT + len(canvas)
+    frontier = PROMPT + (canvas + "_").index("_")
+    return Reach(start, min(start + BLOCK, end), end + suffix, frontier, Canvas(PROMPT, tokens, MASK))
+
+
+def computed(policy: CachePolicy, *reaches: Reach) -> list[str]:
+    """What each step computes: "P" for the prompt, then a letter of a canvas position or "." for none."""
+    seen = []
+    for before in reaches:
+        window = policy.window(before)
+        assert policy.window(before) == window, "asking must change nothing"
+        policy.computed(window, before, Progress(0, 0, before.frontier))
+        letters = ["."] * len(before.canvas.tokens)
+        for start, end in window.stretches:
+            for at in range(max(start - PROMPT, 0), min(end - PROMPT, len(letters))):
+                letters[at] = "w" if before.canvas.tokens[at] != MASK else "_"
+        seen.append("P" * (window.start == 0) + "".join(letters))
+    return seen
+
+
+def test_a_token_is_computed_once_more_in_the_step_after_it_committed() -> None:
+    first, second, third = "_" * 30, "____w" + "_" * 25, "wwwwwwwww" + "_" * 21
+    assert computed(Delayed(9), *map(reach, (first, second, third, third))) == [
+        "P" + first,
+        second,
+        third,
+        "........." + "_" * 21,
+    ]
+
+
+def test_a_cached_position_between_computed_ones_is_computed_and_a_run_of_them_is_not() -> None:
+    some = "ww_www_wwww_" + "_" * 18
+    assert computed(Delayed(9), *map(reach, (some, some)))[1] == ".._www_...." + "_" * 19
+
+
+def test_everything_is_computed_every_so_many_steps_and_when_a_block_starts() -> None:
+    full = [letters[0] == "P" for letters in computed(Delayed(3), *[reach("w" * 20 + "_" * 20)] * 7)]
+    assert full == [True, False, False, True, False, False, True]
+    blocks = [reach("w" * 20 + "_" * 20, block) for block in (0, 0, 1, 1)]
+    assert [letters[0] == "P" for letters in computed(Delayed(9), *blocks)] == [True, False, True, False]
+
+
+def test_certainty_density_is_high_beside_what_is_decoded() -> None:
+    """In a canvas, a position before it counts as decoded, one behind it as the last."""
+    decoded = np.array([0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], np.bool_)
+    shares = density(decoded, 2.0)
+    assert shares[0] > shares[1] > shares[2] > shares[3] < shares[5] < shares[6]
+    assert shares[0] == pytest.approx(0.4, abs=0.02)
+    assert density(~decoded, 2.0)[11] > density(decoded, 2.0)[11]
+    assert np.allclose(density(np.ones(5, np.bool_), 10.0), 1)
+
+
+def test_the_likeliest_open_positions_are_computed_and_what_has_just_committed() -> None:
+    policy, first = D2(candidates=2, width=10.0), reach("_" * 40)
+    policy.window(first)
+    confidence = np.linspace(0.02, 0.01, BLOCK)
+    confidence[[9, 15]] = 0.9, 0.8
+    policy.shown(Shown(np.arange(PROMPT, PROMPT + BLOCK), confidence))
+    policy.computed(policy.window(first), first, Progress(0, 0, PROMPT))
+    then = reach("_____w" + "_" * 34)
+    (letters,) = computed(policy, then)
+    assert letters == "_....w____....._" + "." * 24  # position 0 because a lane must be able to commit
+
+
+def test_candidates_behind_the_block_end_with_the_block_of_the_last_that_is_wanted() -> None:
+    policy = D2(candidates=24, width=10.0)
+    first, then = computed(policy, *[reach("_" * 60)] * 2)
+    assert first == "P" + "_" * 60
+    assert then == "_" * 24 + "." * 36
+    few = D2(candidates=24, width=10.0)
+    assert computed(few, *[reach("w" * 16 + "_" * 44)] * 2)[1] == "." * 16 + "_" * 24 + "." * 20
+
+
+def test_prompt_and_response_are_computed_at_intervals_of_their_own() -> None:
+    policy = Interval(prompt_every=6, response_every=3, share=0.0)
+    canvas = "w" * 20 + "_" * 20
+    whole, response, lane = "P" + canvas, canvas, "." * 20 + "_" * 20
+    assert computed(policy, *[reach(canvas, 1)] * 8) == [whole, lane, lane, response, lane, lane, whole, lane]
+
+
+def test_in_between_a_share_of_the_response_is_computed_the_nearest_to_what_changed() -> None:
+    policy = Interval(prompt_every=50, response_every=6, share=0.5)
+    before, after = "w" * 32 + "_" * 8, "w" * 32 + "____w___"
+    assert computed(policy, reach(before, 1), reach(after, 1))[1] == "." * 20 + "w" * 12 + "____w___"
+
+
+def test_a_window_sees_what_is_decoded_and_the_first_masks_of_its_cycle() -> None:
+    policy = Sliding(cycle=4, window=10, active=5)
+    canvases = ["_" * 40, "_w" + "_" * 38, "_ww" + "_" * 37, "www" + "_" * 37, "wwww" + "_" * 36]
+    assert computed(policy, *map(reach, canvases)) == [
+        "P" + canvases[0],
+        "_w____" + "." * 34,
+        "_ww____" + "." * 33,
+        "www_____" + "." * 32,
+        "P" + canvases[4],
+    ]
+    policy = Sliding(cycle=4, window=10, active=5)
+    windows = []
+    for canvas in canvases[:4]:
+        windows.append(policy.window(reach(canvas)))
+        policy.computed(windows[-1], reach(canvas), Progress(0, 0, PROMPT))
+    assert [window.visible - PROMPT for window in windows] == [40, 11, 11, 11]
+
+
+def test_a_window_sees_a_suffix_and_what_has_committed_far_ahead() -> None:
+    for canvas, suffix, visible in (("_" * 40, 3, 43), ("_" * 30 + "w" + "_" * 9, 0, 31)):
+        policy, before = Sliding(cycle=4, window=10, active=5), reach(canvas, suffix=suffix)
+        policy.computed(policy.window(before), before, Progress(0, 0, PROMPT))
+        assert policy.window(before).visible - PROMPT == visible
+
+
+@pytest.mark.parametrize(
+    ("lane", "stretches"),
+    [
+        ((14, 18), [(10, 20), (30, 40), (50, 60)]),
+        ((22, 25), [(10, 20), (22, 25), (30, 40), (50, 60)]),
+        ((15, 35), [(10, 40), (50, 60)]),
+        ((44, 80), [(10, 20), (30, 40), (44, 80)]),
+        ((0, 12), [(0, 20), (30, 40), (50, 60)]),
+        ((2, 4), [(2, 4), (10, 20), (30, 40), (50, 60)]),
+        ((70, 80), [(10, 20), (30, 40), (50, 60), (70, 80)]),
+    ],
+)
+def test_a_window_can_be_made_to_cover_a_lane(lane: tuple[int, int], stretches: list[tuple[int, int]]) -> None:
+    window = Window(10, 60, 62, gaps=((20, 30), (40, 50)))
+    wider = window.covering(*lane)
+    assert list(wider.stretches) == stretches
+    assert wider.visible == max(62, lane[1])
+
+
+def test_where_the_end_was_foreseen_counts_until_a_step_shows_otherwise() -> None:
+    limits = Limits(slots=1, pages=9, page_size=16, step_tokens=128, max_model_len=128, max_queue=1)
+    decoder = resolve("asynclane", {"cache": "d2"}, 64)
+    sequence = Scheduler(limits, vocabulary()).add(Request(0, np.full(4, 6, np.int32), 64, decoder))
+    sequence.foresee(44, Window(0, 68, 68))
+    assert sequence.foreseen_end == 40
+    sequence.foresee(None, Window(4, 68, 68, gaps=((30, 50),)))
+    assert sequence.foreseen_end == 40
+    sequence.foresee(20, Window(4, 68, 68, gaps=((30, 50),)))
+    assert sequence.foreseen_end == 16
+    sequence.foresee(None, Window(4, 68, 68))
+    assert sequence.foreseen_end > 64
