@@ -67,7 +67,7 @@ class Sequence:
         """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
         if request.decoder.layout is Isolated and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
-        if request.ranks is not None and not request.decoder.scored:
+        if request.ranks is not None and request.constraint is None and not request.decoder.scored:
             raise KnobError("decoder", f"decoder {request.decoder.name!r} and logprobs exclude each other")
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
