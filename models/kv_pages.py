@@ -31,6 +31,11 @@ class KvPages:
         """pages [any] int32."""
         self.table[slot, : len(pages)].copy_(pages, non_blocking=True)
 
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Pages `target` [n] get what the pages `source` [n] hold, in all layers."""
+        for kept in (*self.keys, *self.values):
+            kept[target] = kept[source]
+
     def places(self, batch: Batch) -> Tensor:
         """Where each token's keys and values go: [T] int64, `page * page_size + offset`; negative for padding."""
         page = self.table[batch.slots, batch.positions.clamp_min(0) // self.page_size].long()

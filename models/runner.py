@@ -101,6 +101,9 @@ class Runner:
             canvas.fill_(self._network.config.mask_id)
             canvas[: len(placement.prompt)].copy_(self._staged(placement.prompt), non_blocking=True)
             self._pages.assign(placement.slot, self._staged(np.array(placement.pages, np.int32)))
+            if placement.copied:
+                pairs = self._staged(np.array(placement.copied, np.int64).T.copy()).to(self._device, non_blocking=True)
+                self._pages.copy(pairs[0], pairs[1])
 
     def _staged(self, numbers: Ints) -> Tensor:
         """Where a copy to the device can take them from without waiting for the steps in flight."""

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from .branches import Independent
 from .contract import Ints, Restriction, Row, Span, StepResult, Transfer
 from .decoders import Decoder
 from .knobs import KnobError
+from .rows import Isolated
 from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -71,8 +73,10 @@ class Guide:
     def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary) -> None:
         """Raises `KnobError` if the decoder does what a constraint cannot follow."""
         name = constraint.name
-        if decoder.branches:
+        if decoder.layout is Isolated:
             raise KnobError("siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time")
+        if decoder.layout is Independent:
+            raise KnobError("decoder", f"decoder {decoder.name!r} and {name} exclude each other: its branches differ")
         if not decoder.early_stop:
             raise KnobError(
                 "early_stop", f"early_stop false and {name} exclude each other: a grammar says where to end"

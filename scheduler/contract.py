@@ -143,12 +143,14 @@ class Row:
 class Placement:
     """What a slot holds from this step on: its canvas becomes `prompt` and masks behind it, on these pages.
 
-    `prompt` may hold masks. Pages keep what was written to them, so a slot can be placed anew in mid-answer.
+    `prompt` may hold masks. Pages keep what was written to them, so a slot can be placed anew in mid-answer; `copied`
+    are pages (from, to) whose keys and values are copied first, of all pairs at once, after the placements before.
     """
 
     slot: int
     prompt: Ints
     pages: tuple[int, ...]
+    copied: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

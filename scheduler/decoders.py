@@ -8,15 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
+from .branches import Independent, Speculating
 from .caches import CACHES, CachePolicy
 from .contract import Measure
 from .geometry import PLAIN, Geometry
 from .knobs import AUTO, BLOCK, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
 from .methods import METHODS, Method
 from .policies import LanePolicy
+from .rows import Holding, Isolated, Layout, Together
 from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
+
+if TYPE_CHECKING:
+    from .sequence import Sequence
+
+WHOLE = 1 << 30  # positions, more than any request has
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +43,12 @@ class Decoder:
     later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     adaptive: bool = False  # blocks are as long as the load allows
-    branches: int = 0  # refine lanes that may run in slots of their own
     shadows: int = 0  # positions behind the canvas that a judge's shadows take, at most
-    branch_row: int = 0  # longest row of one, less what it starts before its lane to begin with a page
+    layout: Callable[[Holding, Sequence, int], Layout] = Together
+    branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
+    branch_row: int = 0  # longest one, less what it starts before its lane to begin with a page; at most the request's
+    branch_knob: str = ""  # what asks for so many
+    scored: bool = True  # it can tell how likely a token was in the step that committed it
 
 
 # Exactly one of these decides which positions commit; naming one replaces the method's own.
@@ -59,6 +70,9 @@ MEASURES: Mapping[str, Measure] = {
     "topk_margin": Measure.MARGIN,
     "entropy": Measure.ENTROPY,
 }
+
+# Caches whose rows have no gaps, and keep nothing of one step for the next: drafts are rows like the request's own.
+WHOLE_ROWS = ("none", "prefix", "dual", "compact")
 
 COMPACT_KNOBS = ("refresh_every", "refresh_on", "reuse", "settle")
 
@@ -83,8 +97,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
     if geometry.block and "lookahead" not in knobs:
         lookahead = 0  # nothing sees it
-    cache = EXACT_CACHES[knobs.text("cache")] if geometry.block else CACHES[knobs.text("cache")].policy
-    isolated = knobs.get("siblings") == "isolated"
+    cached = str(knobs.get("cache", "none"))
+    cache = EXACT_CACHES[cached] if geometry.block else CACHES[cached].policy
     later = knobs.get("later_threshold", OFF)
     policy, commits = method.policy(knobs), Judged() if rule is not None else _rule(knobs, length)
     judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.looks else None
@@ -104,10 +118,33 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
         later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
         adaptive=knobs.get("block_length") == AUTO,
-        branches=knobs.integer("max_lanes") - 1 if isolated else 0,
         shadows=judged.copies * min(length, knobs.integer("block_length")) if judged and judged.copies else 0,
-        branch_row=knobs.integer("block_length") + (lookahead or 0) if isolated else 0,
+        **_branches(knobs, rule, lookahead),
     )
+
+
+class Branches(TypedDict, total=False):
+    """What a decoder says of rows in slots of their own."""
+
+    layout: Callable[[Holding, Sequence, int], Layout]
+    branches: int
+    branch_row: int
+    branch_knob: str
+    scored: bool
+
+
+def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branches:
+    if knobs.get("siblings") == "isolated":
+        row = knobs.integer("block_length") + (lookahead or 0)
+        return Branches(
+            layout=Isolated, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_knob="max_lanes"
+        )
+    if rule is None or rule.beside is None:
+        return Branches()
+    count, knob, independent, scored = rule.beside
+    row = knobs.integer("block_length") if knobs.get("cache") == "dual" else WHOLE
+    layout = Independent if independent else Speculating
+    return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob, scored=scored)
 
 
 def _rule_named(name: str, overrides: Mapping[str, object]) -> Rule | None:
@@ -155,6 +192,10 @@ def _no_knob(name: str, knob: str, overrides: Mapping[str, object]) -> str:
 def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
     """Raises `KnobError` for knobs that make no sense together."""
     judged = METHODS[name].rule or knobs.get("rule")
+    if METHODS[name].rule is None and judged and JUDGES[str(judged)].beside is not None:
+        raise KnobError("rule", f"rule {judged!r} computes rows of its own: use decoder {judged!r}, not {name!r}")
+    if judged and JUDGES[str(judged)].beside is not None and knobs.get("cache", "none") not in WHOLE_ROWS:
+        raise KnobError("cache", f"cache {knobs['cache']!r} leaves gaps in rows: not for decoder {name!r}")
     if judged and knobs.get("siblings") in ("isolated", "commit"):
         raise KnobError(
             "siblings", f"siblings {knobs['siblings']!r} is not for rule {judged!r}: use 'live' or 'coupled'"

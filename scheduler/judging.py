@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from .boundaries import Longs
 from .contract import MOST_RANKS, Doubles, Ints, Span, StepResult
-from .rules.base import Bools, Evidence, Judge, Part, Shadow, Shadowed
+from .rules.base import TELL, Bools, Evidence, Judge, Part, Shadow, Shadowed
+from .rules.speculation import Ensemble, Speculator
 from .tree import LaneTree
 from .vocabulary import END, Vocabulary
 
@@ -22,6 +24,14 @@ if TYPE_CHECKING:
     from .sequence import Sequence
 
 BEHIND = 64.0  # how far behind all others the device puts what stands in for an end token (`contract.Measure`)
+
+
+class Ruling(NamedTuple):
+    """What stands at the n positions of `spans`: `tokens` [n], each as it is at `found` [n] in the step's result."""
+
+    spans: Many[Span]
+    tokens: Ints
+    found: Longs
 
 
 class Judging:
@@ -53,13 +63,64 @@ class Judging:
         tree = sequence.tree
         return self._judge.shadows(tree.live[0], tree.mask_id)
 
-    def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ints:
-        """What stands at the positions of `spans`, which begin `part` of a step's result; the rest of it is of a
-        shadow."""
+    @property
+    def drafts(self) -> Many[Ints]:
+        """Canvases that the next step computes beside the request's own, as its judge wants them."""
+        return self._judge.drafts if isinstance(self._judge, Speculator) else ()
+
+    @property
+    def ensemble(self) -> Ensemble | None:
+        return self._judge if isinstance(self._judge, Ensemble) else None
+
+    @property
+    def over(self) -> bool:
+        """The answer is found, whatever lanes are left."""
+        return isinstance(self._judge, Ensemble) and self._judge.over
+
+    def first_end(self, draft: Ints) -> int:
+        """The first end token of a draft, a canvas position; behind it if there is none."""
+        ends = self._ends[draft]
+        return int(ends.argmax()) if ends.any() else len(draft)
+
+    def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
+        """What stands at the positions of `spans`, which are `part` of a step's result: those of the request's own
+        row, and then the same ones in the row of each draft; or those of an ensemble's branches."""
+        if isinstance(self._judge, Ensemble):
+            return self._observe(self._judge, sequence, spans, result, part)
+        if not isinstance(self._judge, Speculator) or sequence.guide is not None:
+            return self._rule(sequence, spans, result, part)
+        canvases = (sequence.canvas, *self.drafts)
+        own, size = spans[: len(spans) // len(canvases)], (part.stop - part.start) // len(canvases)
+        starts = [part.start + size * number for number in range(len(canvases))]
+        branches = [
+            self._evidence(sequence, own, result, slice(start, start + size), canvas)
+            for canvas, start in zip(canvases, starts, strict=True)
+        ]
+        parts = tuple(_parts(sequence.tree, branches[0].positions))
+        choice = self._judge.choose_among([replace(branch, parts=parts) for branch in branches])
+        return Ruling(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
+
+    def _rule(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
+        """`spans` begin `part`; the rest of it is of a shadow."""
         own = slice(part.start, part.start + sum(span.end - span.start for span in spans))
         evidence = self._evidence(sequence, spans, result, own)
         if own.stop < part.stop:
             evidence = replace(evidence, shadow=self._shadowed(result, slice(own.stop, part.stop)))
+        return Ruling(spans, self._decide(evidence, sequence), np.arange(own.start, own.stop))
+
+    def _observe(
+        self, judge: Ensemble, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice
+    ) -> Ruling:
+        found, at = [], part.start
+        for span, turn in zip(spans, judge.turns, strict=True):
+            here = slice(at, at := at + span.end - span.start)
+            found.append(self._evidence(sequence, [span], result, here, turn.canvas))
+        canvas = judge.observe(found)
+        first = sequence.prompt_length
+        everything = Span(first, first + len(canvas), TELL)
+        return Ruling([everything], canvas.copy(), np.zeros(len(canvas), np.int64))
+
+    def _decide(self, evidence: Evidence, sequence: Sequence) -> Ints:
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
         decoder.policy.look(sequence.tree, evidence, self._vocabulary)
         evidence = replace(evidence, parts=tuple(_parts(sequence.tree, evidence.positions)))
@@ -84,16 +145,19 @@ class Judging:
             self.cut = verdict.end if self.cut is None else min(self.cut, verdict.end)
         return tokens
 
-    def _evidence(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Evidence:
+    def _evidence(
+        self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice, draft: Ints | None = None
+    ) -> Evidence:
         prompt, mask_id = sequence.prompt_length, sequence.tree.mask_id
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans]) - prompt
-        held, proposals = sequence.canvas[positions], result.proposals[part]
+        canvas = sequence.canvas if draft is None else draft
+        held, proposals = canvas[positions], result.proposals[part]
         tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
         stands_in = tokens != proposals
         measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
         ranked, logprobs = self._likeliest(result, part)
         return Evidence(
-            canvas=sequence.canvas,
+            canvas=canvas,
             mask_id=mask_id,
             positions=positions,
             tokens=tokens,

@@ -240,6 +240,18 @@ METHODS: Mapping[str, Method] = {
         source="LLaDA2.1, arXiv 2602.08676",
         rule="editing",
     ),
+    "blockbatch": Method(
+        policy=_whole,
+        defaults={"early_stop": True},
+        source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
+        rule="blockbatch",
+    ),
+    "freedave": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2510.00294; cychomatica/FreeDave generation/core.py",
+        rule="freedave",
+    ),
     "localleap": Method(
         policy=_blockwise,
         defaults={"block_length": 32, "cache": "dual", "early_stop": True},
@@ -291,5 +303,11 @@ METHODS: Mapping[str, Method] = {
         defaults={"block_length": 128, "cache": "none", "early_stop": True},
         source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
         rule="wino",
+    ),
+    "lopa": Method(
+        policy=_blockwise,
+        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2512.16229; zhijie-group/LoPA",
+        rule="lopa",
     ),
 }

@@ -53,7 +53,7 @@ class Together:
 
     known = EVERYTHING
 
-    def __init__(self, held: Holding, sequence: Sequence) -> None:
+    def __init__(self, held: Holding, sequence: Sequence, page_size: int) -> None:
         self._slot, self._pages = held.slots[0], held.pages
         self.placements = [self._placement(sequence)]
 

@@ -85,7 +85,7 @@ class Scheduler:
         sequence = Sequence.of(request, self._vocabulary, self.geometry)
         if request.decoder.adaptive and self.budget is None:
             raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
-        self._check_isolated(request)
+        self._check_branches(request)
         sequence.names = names_of(sequence, self._prefixes)
         self.waiting.append(sequence)
         if len(self.waiting) > self.limits.max_queue:
@@ -205,26 +205,27 @@ class Scheduler:
     def _needs(self, request: Request) -> tuple[int, int]:
         """Slots and pages that a request can ever need."""
         decoder, pages_for = request.decoder, self.limits.pages_for
-        own = pages_for(request.room)
-        return 1 + decoder.branches, own + decoder.branches * pages_for(self._branch_tokens(request))
+        each = pages_for(self._branch_tokens(request))
+        return 1 + decoder.branches, pages_for(request.room) + decoder.branches * each
 
     def _branch_tokens(self, request: Request) -> int:
-        """Positions of an isolated lane's row, at most: it begins with a page."""
-        return request.decoder.branch_row + self.limits.page_size - 1 + self.geometry.shift
+        """Positions of a branch's row, at most: it may begin with a page."""
+        longest = request.decoder.branch_row + self.limits.page_size - 1 + self.geometry.shift
+        return min(longest, self.geometry.ceil(request.length))
 
-    def _check_isolated(self, request: Request) -> None:
-        """Raises `KnobError` if isolated siblings can never all be held, or never be in one step."""
-        branches = request.decoder.branches
+    def _check_branches(self, request: Request) -> None:
+        """Raises `KnobError` if rows in slots of their own can never all be held, or never be in one step."""
+        branches, knob = request.decoder.branches, request.decoder.branch_knob
         if not branches:
             return
         slots, pages = self._needs(request)
-        tokens = len(request.prompt) + request.max_tokens + branches * self._branch_tokens(request)
+        tokens = self.geometry.ceil(request.length) + branches * self._branch_tokens(request)
         limits = self.limits
         if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
             raise KnobError(
-                "siblings",
-                f"isolated siblings of {slots} lanes need {slots} requests' places, {pages} pages and {tokens} tokens"
-                f" in a step; there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower max_lanes",
+                knob,
+                f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"
+                f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {knob}",
             )
 
     def _lengthen(self) -> None:

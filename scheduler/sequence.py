@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .biases import NEUTRAL, Biasing
-from .boundaries import Nesting
+from .boundaries import Longs, Nesting
 from .caches import NOTHING, CachePolicy, Canvas, Progress, Reach, Shown, Window
 from .constraint import Guide
 from .contract import Bias, Ints, Row, Scores, Span, StepResult
@@ -21,7 +21,7 @@ from .lending import lend
 from .policies.base import ABSENT, LaneFacts
 from .prefixes import NAMELESS, Lease, Names
 from .request import TRANSITIONS, Outcome, Request, State
-from .rows import Holding, Isolated, Layout, Together
+from .rows import Holding, Isolated, Layout
 from .scores import Scorebook
 from .stability import Stability
 from .tree import LaneTree
@@ -65,7 +65,7 @@ class Sequence:
     @classmethod
     def of(cls, request: Request, vocabulary: Vocabulary, geometry: Geometry) -> Sequence:
         """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
-        if request.decoder.branches and len(request.suffix):
+        if request.decoder.layout is Isolated and len(request.suffix):
             raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
         judging = None if request.decoder.judge is None else Judging(request.decoder.judge(), vocabulary)
         if judging is not None and judging.revises and request.constraint is not None:
@@ -73,6 +73,8 @@ class Sequence:
             raise KnobError(
                 name, f"{name} is not for decoder {decoder!r} and its rule, which change what has committed"
             )
+        if request.ranks is not None and request.constraint is None and not request.decoder.scored:
+            raise KnobError("decoder", f"decoder {request.decoder.name!r} and logprobs exclude each other")
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, mask_id = request.decoder.policy, vocabulary.mask_id
@@ -117,7 +119,7 @@ class Sequence:
             self.guide.begin(self)
         self.request.decoder.policy.open(self.tree)
         placed = held._replace(pages=(*lease.numbers, *held.pages))
-        self.layout = Isolated(placed, self, page_size) if self.request.decoder.branches else Together(placed, self)
+        self.layout = self.request.decoder.layout(placed, self, page_size)
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -168,18 +170,25 @@ class Sequence:
         settled = None if self.stability is None else self.stability.settled(start, end)
         return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill)
 
-    def biases(self) -> tuple[Bias, ...]:
-        """What the next step adds to its logits."""
-        return () if self.biasing is None else self.biasing.of(self.prompt_length, self.canvas, self.end_at)
+    def biases(self, draft: Ints | None = None) -> tuple[Bias, ...]:
+        """What the next step adds to its logits, on the canvas or a draft of it."""
+        if self.biasing is None:
+            return ()
+        canvas, end = self.canvas, self.end_at
+        if draft is not None and self.judging is not None:
+            canvas, end = draft, min(end, self.judging.first_end(draft))
+        return self.biasing.of(self.prompt_length, canvas, end)
 
     @property
     def told(self) -> bool:
         """Whether the host decides what its canvas holds, so that the device must be told."""
         return self.judging is not None or self.guide is not None
 
-    def holds(self, start: int, end: int) -> Ints:
-        """What stands at the absolute positions `[start, end)`; masks behind all, where a block has not ended."""
-        prompt, canvas, suffix = self.request.prompt, self.canvas, self.request.suffix
+    def holds(self, start: int, end: int, draft: Ints | None = None) -> Ints:
+        """What stands at the absolute positions `[start, end)`, with a `draft` in the place of the canvas; masks behind
+        all, where a block has not ended."""
+        prompt, suffix = self.request.prompt, self.request.suffix
+        canvas = self.canvas if draft is None else draft
         first, behind = self.prompt_length, self.prompt_length + len(canvas)
         parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
         held = np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
@@ -193,28 +202,31 @@ class Sequence:
     def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
         """`part` of a step's result is of `spans`, which were this request's."""
         spans = [span for span in spans if span.start < self.request.length]  # those behind it are of shadows
+        whole, size = part, sum(span.end - span.start for span in spans)
+        part = slice(part.start, part.start + size)
         if self.cache.looks:
             positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
             self.cache.shown(Shown(positions, result.confidence[part]))
+        found, tokens = np.arange(part.start, part.stop), result.tokens[part]
         if self.judging is not None:
-            tokens = self.judging.decide(self, spans, result, part)
-            part = slice(part.start, part.start + len(tokens))
-            result.tokens[part] = tokens
-        at = part.start
+            spans, tokens, found = self.judging.decide(self, spans, result, whole)
+            if self.judging.ensemble is None:
+                result.tokens[part.start : part.start + len(tokens)] = tokens
+        at = 0
         for span in spans:
             here = slice(at, at := at + span.end - span.start)
-            start, tokens = span.start - self.prompt_length, result.tokens[here]
-            self._score(start, tokens, result.scores, here)
-            self._take(start, tokens, result.proposals[here])
+            start = span.start - self.prompt_length
+            self._score(start, tokens[here], result.scores, found[here])
+            self._take(start, tokens[here], result.proposals[found[here]])
         if self.guide is not None:
             self.guide.take(self, result, part)
 
-    def _score(self, start: int, tokens: Ints, scores: Scores | None, part: slice) -> None:
-        """Before `_take`: `part` of a step's `scores` belongs to these `tokens`."""
+    def _score(self, start: int, tokens: Ints, scores: Scores | None, found: Longs) -> None:
+        """Before `_take`: what is at `found` [n] in a step's `scores` belongs to these `tokens` [n]."""
         if self.scorebook is not None and scores is not None:
             held = self.canvas[start : start + len(tokens)]
             fresh = np.flatnonzero((tokens != self.tree.mask_id) & (tokens != held))
-            self.scorebook.take(start + fresh, scores, part.start + fresh, self.steps)
+            self.scorebook.take(start + fresh, scores, found[fresh], self.steps)
 
     def _take(self, start: int, tokens: Ints, proposals: Ints) -> None:
         """A step left `tokens` from canvas position `start` on, and proposed `proposals`."""
@@ -291,7 +303,8 @@ class Sequence:
         if self.request.decoder.whole_blocks and self.tree.live:
             settled = min(settled, self.tree.live[0].start)
         stopped = self.end_at < settled or (guide is not None and guide.finished)
-        if self.tree.live and not (stopped and self.request.decoder.early_stop):
+        over = self.judging is not None and self.judging.over
+        if self.tree.live and not over and not (stopped and self.request.decoder.early_stop):
             return None
         cut = guide is not None and guide.closing
         return Outcome.STOP if stopped and not cut else Outcome.LENGTH

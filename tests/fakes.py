@@ -115,6 +115,10 @@ class BlockCausalExecutor(ScriptedExecutor):
     def place(self, plan: StepPlan) -> None:
         super().place(plan)
         self._tables.update((placement.slot, placement.pages) for placement in plan.placements)
+        for placement in plan.placements:
+            copied = dict(placement.copied)
+            found = [((copied[page], at), content) for (page, at), content in self._keys.items() if page in copied]
+            self._keys.update(found)
         for row in plan.rows:  # all keys of a step are written before any are seen
             for start, place, content in self._contents(row):
                 if start >= row.start:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..knobs import Knobs, Values
+from ..knobs import OFF, Knobs, Values
 from .ahd import Ahd
 from .applied import Applied
 from .bacd import Bacd
 from .base import TELL, CommitRule, Evidence, Judge, Judged, Part, Verdict
+from .blockbatch import BlockBatch
 from .ccd import Ccd
 from .ce import Extrapolated
 from .credit import Credit
@@ -18,10 +20,12 @@ from .entropy import Entropy
 from .eoser import Ass, Eoser
 from .ete import ExploreThenExploit
 from .forecast import DEFAULTS as FORECAST
+from .freedave import FreeDave
 from .klass import Klass
 from .leap import Leap
 from .learn2pd import Learn2PD
 from .localleap import LocalLeap
+from .lopa import LoPA
 from .prophet import Prophet
 from .saber import Saber
 from .transfers import CommitAtFork, Factor, Quota, Threshold, Timesteps
@@ -32,6 +36,7 @@ __all__ = [
     "JUDGES",
     "TELL",
     "Applied",
+    "Beside",
     "CommitAtFork",
     "CommitRule",
     "Evidence",
@@ -47,6 +52,16 @@ __all__ = [
 ]
 
 
+class Beside(NamedTuple):
+    """How many rows a step may have beside the request's own, and the knob that says so: of drafts of its canvas, or
+    of branches that are `independent`."""
+
+    count: Callable[[Knobs], int]
+    knob: str
+    independent: bool = False
+    scored: bool = True  # of each token it is known how likely it was in the step that committed it
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A row of `JUDGES`: what makes a judge for a canvas of so many positions, and its knobs with their defaults; those
@@ -56,6 +71,7 @@ class Rule:
     defaults: Mapping[str, object]
     source: str
     knobs: Mapping[str, Values]
+    beside: Beside | None = None  # of a `Speculator` or an `Ensemble`
 
 
 JUDGES: Mapping[str, Rule] = {
@@ -137,6 +153,27 @@ JUDGES: Mapping[str, Rule] = {
         source="arXiv 2605.10980, of which only a summary was to be had: see `Leap`",
         knobs=Leap.KNOBS,
     ),
+    "blockbatch": Rule(
+        judge=BlockBatch.of,
+        defaults={
+            "threshold": 0.9,
+            "branches": 4,
+            "smallest_block": 8,
+            "sync_lag": 8,
+            "merge_threshold": 0.5,
+            "refresh_size": 32,
+        },
+        source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
+        knobs=BlockBatch.KNOBS,
+        beside=Beside(BlockBatch.count, "branches", independent=True, scored=False),
+    ),
+    "freedave": Rule(
+        judge=FreeDave.of,
+        defaults={"draft_steps": 4, "tokens_per_call": 1, "commit_threshold": OFF},
+        source="arXiv 2510.00294; cychomatica/FreeDave generation/core.py",
+        knobs=FreeDave.KNOBS,
+        beside=Beside(FreeDave.branches, "draft_steps"),
+    ),
     "localleap": Rule(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
@@ -174,5 +211,12 @@ JUDGES: Mapping[str, Rule] = {
         defaults={"threshold": 0.6, "back_threshold": 0.9},
         source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
         knobs=Wino.KNOBS,
+    ),
+    "lopa": Rule(
+        judge=LoPA.of,
+        defaults={"threshold": 0.9, "branches": 4, "creation_weight": 0.5, "lowest_share": 0.5},
+        source="arXiv 2512.16229; zhijie-group/LoPA",
+        knobs=LoPA.KNOBS,
+        beside=Beside(LoPA.beside, "branches", scored=False),
     ),
 }

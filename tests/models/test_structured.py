@@ -46,6 +46,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
     ("asynclane", {"threshold": 0.6, "refresh_every": 1, "stable_steps": 1, "siblings": "commit"}),
     ("fast-dllm", {}),
     ("fast-dllm", {"factor": 1.0, "cache": "prefix"}),
+    ("freedave", {}),
+    ("lopa", {}),
     ("llada", {"steps": 16, "block_length": 24}),
     ("adablock", {}),
     ("d3llm", {}),

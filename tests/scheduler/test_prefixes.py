@@ -46,6 +46,8 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("llada", {"early_stop": False, "cache": "none"}),
     ("fast-dllm", {}),
     ("fast-dllm", {"early_stop": False, "threshold": 0.2, "block_length": 8}),
+    ("freedave", {"draft_steps": 2, "tokens_per_call": 2, "block_length": 8}),
+    ("lopa", {"branches": 2, "block_length": 8}),
 ]
 
 

@@ -62,6 +62,12 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("llada2", {"block_length": 8, "edit_threshold": 0.6, "edit_steps": 3}),
     ("saber", {"block_length": 8}),
     ("saber", {"precision": "double", "early_stop": False, "cache": "prefix"}),
+    ("blockbatch", {"branches": 2, "smallest_block": 2, "sync_lag": 2, "refresh_size": 4}),
+    ("blockbatch", {"branches": 2, "smallest_block": 16, "early_stop": False}),
+    ("freedave", {"draft_steps": 2, "block_length": 8}),
+    ("freedave", {"draft_steps": 2, "cache": "none", "commit_threshold": 0.6, "early_stop": False}),
+    ("lopa", {"branches": 3, "block_length": 4, "threshold": 0.6}),
+    ("lopa", {"branches": 2, "cache": "prefix"}),
     ("dream", {"early_stop": False}),
     ("dream", {"alg": "origin", "cache": "dual"}),
     ("dream", {"alg": "topk_margin", "alg_temp": 0.3, "cache": "prefix"}),
@@ -126,7 +132,8 @@ class Schedules(RuleBasedStateMachine):
         number = len(self.asked)
         decoder = decoder_for(*self.decoders[pick % len(self.decoders)], length, self.geometry)
         tokens = np.full(prompt, word, np.int32)
-        self._add(Request(number, tokens, length, decoder, family=str(number), ranks=2))
+        ranks = 2 if decoder.scored else None
+        self._add(Request(number, tokens, length, decoder, family=str(number), ranks=ranks))
 
     @precondition(lambda self: self.asked)
     @rule(pick=st.randoms(use_true_random=False))
@@ -140,6 +147,8 @@ class Schedules(RuleBasedStateMachine):
         try:
             self.asked[number] = self.scheduler.add(request)
             self.streamed[number] = []
+        except KnobError:
+            assert request.decoder.branches, "rows that fit were refused"
         except QueueFull:
             assert len(self.scheduler.waiting) == LIMITS.max_queue
             free = self.scheduler.slots.free, self.scheduler.pages.free
@@ -288,9 +297,17 @@ def test_thousands_of_random_schedules_conserve_pages_and_end_every_request_once
         assert scheduler.pages.held == scheduler.slots.held == 0
 
 
-def test_isolated_siblings_that_could_never_share_a_step_are_refused() -> None:
-    """Their rows travel together: a request whose rows never fit would wait for ever."""
-    decoder = resolve("asynclane", {"siblings": "isolated", "block_length": 16, "lookahead": 32}, 60)
-    with pytest.raises(KnobError, match="lower max_lanes") as refused:
-        Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, decoder))
-    assert refused.value.param == "siblings"
+@pytest.mark.parametrize(
+    ("name", "knobs", "lower"),
+    [
+        ("asynclane", {"siblings": "isolated", "block_length": 16, "lookahead": 32}, "max_lanes"),
+        ("blockbatch", {}, "branches"),
+        ("freedave", {"cache": "none"}, "draft_steps"),
+        ("lopa", {"cache": "prefix"}, "branches"),
+    ],
+)
+def test_rows_that_could_never_share_a_step_are_refused(name: str, knobs: dict[str, Any], lower: str) -> None:
+    """They travel together: a request whose rows never fit would wait for ever."""
+    with pytest.raises(KnobError, match=f"lower {lower}") as refused:
+        Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, resolve(name, knobs, 60)))
+    assert refused.value.param == lower
