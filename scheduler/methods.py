@@ -10,6 +10,7 @@ from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .knobs import AUTO, CANVAS, Knobs
 from .policies import DELIMITERS, AdaBlock, AsyncLane, Blockwise, LanePolicy, MultiBlock, SlowFast
+from .rules import JUDGES
 
 EVERYTHING = 1 << 30  # positions, more than any canvas has
 
@@ -87,29 +88,18 @@ def _slowfast(knobs: Knobs) -> LanePolicy:
     )
 
 
+def _serial(rule: str, **defaults: object) -> Method:
+    """Serial blocks with a judge, from the judge's own source."""
+    own = {"block_length": 32, **defaults, "early_stop": True}
+    return Method(policy=_blockwise, defaults=own, source=JUDGES[rule].source, rule=rule)
+
+
+def _cached(cache: str, source: str) -> Method:
+    """LLaDA's own sampler over a cache that was published with it."""
+    return Method(_blockwise, {"steps": None, "block_length": 32, "cache": cache, "early_stop": True}, source)
+
+
 METHODS: Mapping[str, Method] = {
-    "llada": Method(
-        policy=_blockwise,
-        defaults={"steps": None, "block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2502.09992; ML-GSAI/LLaDA generate.py",
-    ),
-    "fast-dllm": Method(
-        policy=_blockwise,
-        defaults={"threshold": 0.9, "rule": None, "block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2505.22618; Fast-dLLM v1/llada/generate.py",
-    ),
-    "dream": Method(
-        policy=_whole,
-        defaults={
-            "steps": None,
-            "alg": "entropy",
-            "alg_temp": 0.0,
-            "eps": 0.001,
-            "cache": "none",
-            "early_stop": True,
-        },
-        source="arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
-    ),
     "asynclane": Method(
         policy=_asynclane,
         defaults={
@@ -135,65 +125,27 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
-    "bacd": Method(
+    "fast-dllm": Method(
         policy=_blockwise,
-        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2602.09555; LuLuLuyi/TDAR unmasking.py",
-        rule="bacd",
+        defaults={"threshold": 0.9, "rule": None, "block_length": 32, "cache": "dual", "early_stop": True},
+        source="arXiv 2505.22618; Fast-dLLM v1/llada/generate.py",
     ),
-    "ete": Method(
+    "llada": Method(
         policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2511.21103, its idea; the rule is ours",
-        rule="ete",
+        defaults={"steps": None, "block_length": 32, "cache": "none", "early_stop": True},
+        source="arXiv 2502.09992; ML-GSAI/LLaDA generate.py",
     ),
-    "ahd": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2604.08964",
-        rule="ahd",
-    ),
-    "ass": Method(
+    "dream": Method(
         policy=_whole,
-        defaults={"cache": "none", "early_stop": True},
-        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
-        rule="ass",
-    ),
-    "ccd": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2512.02044; tonyckc/CCD-DLM-code model.py",
-        rule="ccd",
-    ),
-    "credit": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
-        rule="credit",
-    ),
-    "eoser": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
-        rule="eoser",
-    ),
-    "klass": Method(
-        policy=_blockwise,
-        defaults={"watch": "canvas", "block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
-        rule="klass",
-    ),
-    "ce": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2605.30753, CE on Fast-dLLM",
-        rule="ce",
-    ),
-    "learn2pd": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding llada/generate.py, with weights of our own",
-        rule="learn2pd",
+        defaults={
+            "steps": None,
+            "alg": "entropy",
+            "alg_temp": 0.0,
+            "eps": 0.001,
+            "cache": "none",
+            "early_stop": True,
+        },
+        source="arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
     ),
     "adablock": Method(
         policy=_adablock,
@@ -209,6 +161,23 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2509.26432; lgxi24/AdaBlock-dLLM",
     ),
+    "ahd": _serial("ahd", cache="none"),
+    "ass": Method(
+        policy=_whole,
+        defaults={"cache": "none", "early_stop": True},
+        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
+        rule="ass",
+    ),
+    "bacd": _serial("bacd", cache="dual"),
+    "blockbatch": Method(
+        policy=_whole,
+        defaults={"early_stop": True},
+        source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
+        rule="blockbatch",
+    ),
+    "ccd": _serial("ccd", cache="none"),
+    "ce": _serial("ce", cache="dual"),
+    "credit": _serial("credit", cache="none"),
     "d2f": Method(
         policy=_d2f,
         defaults={
@@ -228,53 +197,22 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2601.07568; hao-ai-lab/d3LLM",
         rule="entropy",
     ),
-    "leap": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2605.10980, of which only a summary was to be had: see `Leap`",
-        rule="leap",
+    "d2cache": _cached("d2", "arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
+    "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
+    "dllm-cache": _cached(
+        "interval", "arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
     ),
-    "llada2": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
-        source="LLaDA2.1, arXiv 2602.08676",
-        rule="editing",
-    ),
-    "blockbatch": Method(
-        policy=_whole,
-        defaults={"early_stop": True},
-        source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
-        rule="blockbatch",
-    ),
-    "freedave": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2510.00294; cychomatica/FreeDave generation/core.py",
-        rule="freedave",
-    ),
-    "localleap": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2510.07081; friedrichor/LocalLeap",
-        rule="localleap",
-    ),
-    "prophet": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
-        rule="prophet",
-    ),
-    "tspd": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2605.30753, TSPD with Fast-dLLM's cache, with weights of our own",
-        rule="tspd",
-    ),
-    "window": Method(
-        policy=_whole,
-        defaults={"steps": None, "cache": "window", "early_stop": True},
-        source="vhicrgit/Window-Diffusion, with the difference that its cache names",
-    ),
+    "eoser": _serial("eoser", cache="none"),
+    "ete": _serial("ete", cache="none"),
+    "freedave": _serial("freedave", cache="dual"),
+    "klass": _serial("klass", watch="canvas", cache="none"),
+    "leap": _serial("leap", cache="none"),
+    "learn2pd": _serial("learn2pd", cache="none"),
+    "llada2": _serial("editing", cache="dual"),
+    "localleap": _serial("localleap", cache="dual"),
+    "lopa": _serial("lopa", cache="dual"),
+    "prophet": _serial("prophet", cache="none"),
+    "saber": _serial("saber", block_length=4096, cache="none"),
     "slowfast": Method(
         policy=_slowfast,
         defaults={
@@ -292,22 +230,11 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
     ),
-    "saber": Method(
-        policy=_blockwise,
-        defaults={"block_length": 4096, "cache": "none", "early_stop": True},
-        source="arXiv 2510.18165; zhaoyMa/Saber decoding.py, with the differences that `Saber` names",
-        rule="saber",
+    "tspd": _serial("tspd", cache="dual"),
+    "window": Method(
+        policy=_whole,
+        defaults={"steps": None, "cache": "window", "early_stop": True},
+        source="vhicrgit/Window-Diffusion, with the difference that its cache names",
     ),
-    "wino": Method(
-        policy=_blockwise,
-        defaults={"block_length": 128, "cache": "none", "early_stop": True},
-        source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
-        rule="wino",
-    ),
-    "lopa": Method(
-        policy=_blockwise,
-        defaults={"block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2512.16229; zhijie-group/LoPA",
-        rule="lopa",
-    ),
+    "wino": _serial("wino", block_length=128, cache="none"),
 }
