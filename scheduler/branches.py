@@ -15,6 +15,7 @@ from .contract import Ints, Placement, Row, Span
 from .rows import EVERYTHING, Holding, Together
 from .rules.base import TELL
 from .rules.speculation import Ensemble, Turn
+from .wishes import biases, held_by, ranks
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -45,8 +46,8 @@ class Speculating:
         for number, draft in enumerate(drafts):
             slot = self._slots[number]
             due.append(self._place(sequence, slot, self._private[number], own, draft))
-            held = sequence.holds(own.start, own.end, draft)
-            rows.append(replace(own, slot=slot, held=held, biases=sequence.biases(draft)))
+            held = held_by(sequence, own.start, own.end, draft)
+            rows.append(replace(own, slot=slot, held=held, biases=biases(sequence, draft)))
         self.placements[:] = due
         return tuple(rows)
 
@@ -60,7 +61,7 @@ class Speculating:
         shared = {first} if own.start % size else set()
         if own.end % size and own.visible > own.end:
             shared.add(behind - 1)
-        tokens = sequence.holds(0, sequence.request.length, draft)
+        tokens = held_by(sequence, 0, sequence.request.length, draft)
         copied = tuple((pages[at], table[at]) for at in sorted(shared))
         return Placement(slot, tokens, table, copied)
 
@@ -103,9 +104,9 @@ class Independent:
             (span,),
             request.sampling,
             sequence.steps,
-            biases=sequence.biases(turn.canvas),
-            ranks=sequence.ranks,
-            held=sequence.holds(start, end, turn.canvas),
+            biases=biases(sequence, turn.canvas),
+            ranks=ranks(sequence),
+            held=held_by(sequence, start, end, turn.canvas),
         )
 
 

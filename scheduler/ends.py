@@ -9,7 +9,7 @@ import numpy as np
 
 from .boundaries import Bools
 from .contract import Span, StepResult
-from .sequence import Work
+from .work import Work
 
 
 def first_ends(flight: Sequence[Work], ends: Bools, result: StepResult) -> dict[int, int]:

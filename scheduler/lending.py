@@ -11,7 +11,8 @@ from .contract import Ints
 from .prefixes import NAMELESS, Names, Prefixes
 
 if TYPE_CHECKING:
-    from .sequence import Sequence, Work
+    from .sequence import Sequence
+    from .work import Work
 
 
 def names_of(sequence: Sequence, prefixes: Prefixes) -> Names:

@@ -19,6 +19,7 @@ from .caches import Window
 from .contract import Copy, Placement, Row, Span, Transfer
 from .rules.base import TELL
 from .tree import Lane, Role
+from .wishes import biases, held_by, ranks
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -201,12 +202,12 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
 
 def _row(sequence: Sequence, slot: int, window: Window, spans: list[Span]) -> Row:
     request, guide = sequence.request, sequence.guide
-    row = Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, ranks=sequence.ranks)
+    row = Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, ranks=ranks(sequence))
     if spans:  # what predicts the first position comes along
         start = min(window.start, spans[0].start - sequence.geometry.shift)
-        row = replace(row, start=start, biases=sequence.biases())
+        row = replace(row, start=start, biases=biases(sequence))
     if sequence.told:
-        row = replace(row, held=sequence.holds(row.start, row.end))
+        row = replace(row, held=held_by(sequence, row.start, row.end))
     if not spans:
         return row
     return row if guide is None else guide.restrict(row, sequence)

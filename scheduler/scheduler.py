@@ -23,8 +23,9 @@ from .pages import Limits, Pool
 from .prefixes import Prefixes
 from .request import Outcome, Request, State
 from .rows import Holding
-from .sequence import Sequence, Work
+from .sequence import Sequence
 from .vocabulary import END, Vocabulary
+from .work import Work
 
 
 class QueueFull(Exception):

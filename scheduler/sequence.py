@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from .biases import NEUTRAL, Biasing
 from .boundaries import Longs, Nesting
 from .caches import NOTHING, CachePolicy, Canvas, Progress, Reach, Shown, Window
 from .constraint import Guide
-from .contract import Bias, Ints, Row, Scores, Span, StepResult
+from .contract import Ints, Scores, Span, StepResult
 from .digest import View
 from .frames import Computed, Frame, Recorder
 from .geometry import Geometry
@@ -26,6 +27,9 @@ from .scores import Scorebook
 from .stability import Stability
 from .tree import LaneTree
 from .vocabulary import END, Vocabulary
+
+if TYPE_CHECKING:
+    from .work import Work
 
 NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
@@ -157,12 +161,6 @@ class Sequence:
             return window
         return window._replace(start=max(window.start, self.lease.begin()))
 
-    @property
-    def ranks(self) -> int | None:
-        """How many likeliest tokens its steps must tell."""
-        judged = None if self.judging is None else self.judging.ranks
-        return max((ranks for ranks in (self.request.ranks, judged) if ranks is not None), default=None)
-
     def view(self) -> View:
         """What the digest reads of it."""
         policy, live = self.request.decoder.policy, self.tree.live
@@ -170,29 +168,10 @@ class Sequence:
         settled = None if self.stability is None else self.stability.settled(start, end)
         return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill)
 
-    def biases(self, draft: Ints | None = None) -> tuple[Bias, ...]:
-        """What the next step adds to its logits, on the canvas or a draft of it."""
-        if self.biasing is None:
-            return ()
-        canvas, end = self.canvas, self.end_at
-        if draft is not None and self.judging is not None:
-            canvas, end = draft, min(end, self.judging.first_end(draft))
-        return self.biasing.of(self.prompt_length, canvas, end)
-
     @property
     def told(self) -> bool:
         """Whether the host decides what its canvas holds, so that the device must be told."""
         return self.judging is not None or self.guide is not None
-
-    def holds(self, start: int, end: int, draft: Ints | None = None) -> Ints:
-        """What stands at the absolute positions `[start, end)`, with a `draft` in the place of the canvas; masks behind
-        all, where a block has not ended."""
-        prompt, suffix = self.request.prompt, self.request.suffix
-        canvas = self.canvas if draft is None else draft
-        first, behind = self.prompt_length, self.prompt_length + len(canvas)
-        parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
-        held = np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
-        return np.pad(held, (0, end - start - len(held)), constant_values=self.tree.mask_id)
 
     @property
     def revises(self) -> bool:
@@ -303,6 +282,7 @@ class Sequence:
         if self.request.decoder.whole_blocks and self.tree.live:
             settled = min(settled, self.tree.live[0].start)
         stopped = self.end_at < settled or (guide is not None and guide.finished)
+        stopped |= not self.tree.live and self._canvas_end() < len(self.canvas)
         over = self.judging is not None and self.judging.over
         if self.tree.live and not over and not (stopped and self.request.decoder.early_stop):
             return None
@@ -318,21 +298,3 @@ class Sequence:
         end = self._canvas_end()  # drafts may have been written behind where it was cut
         masked = self.canvas[self.frontier : end] == self.tree.mask_id
         return self.frontier + int(masked.argmax()) if masked.any() else end
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What the step in flight computes of a request, and what the commit needs to know of it.
-
-    `open` counts the masks before the step, of a request that adapts to the load.
-    """
-
-    sequence: Sequence
-    window: Window
-    reach: Reach
-    rows: tuple[Row, ...]
-    open: int
-
-    @property
-    def tokens(self) -> int:
-        return sum(row.tokens for row in self.rows)
