@@ -111,14 +111,11 @@ def field_main(argv: Sequence[str]) -> int:
     parser = arguments("python -m asynclane.bench.quality --all", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost, a row for each model")
-    parser.add_argument("--again", type=Path, metavar="FILE", help="show what --json has written, and measure nothing")
+    parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="show what --json wrote; measure nothing")
     options = parser.parse_args(argv)
     check_outputs(parser, options.plot, options.json)
     if options.again:
-        written = json.loads(options.again.read_text(encoding="utf-8"))["models"]
-        _show(
-            {model: [Entry(model, each) for each in part["decoders"]] for model, part in written.items()}, options.plot
-        )
+        _show(_read(options.again), options.plot)
         return 0
     fields = {model: entrants(model) for model in options.models}
 
@@ -138,6 +135,13 @@ def field_main(argv: Sequence[str]) -> int:
     }
     finish({"benchmark": "field", "processes": options.processes, "models": models}, options)
     return 0
+
+
+def _read(paths: Sequence[Path]) -> dict[str, list[Entry]]:
+    written = [json.loads(path.read_text(encoding="utf-8"))["models"] for path in paths]
+    return {
+        model: [Entry(model, each) for each in part["decoders"]] for models in written for model, part in models.items()
+    }
 
 
 def _show(of_model: Mapping[str, Sequence[Entry]], plot: Path | None) -> None:

@@ -209,8 +209,7 @@ class Sequence:
 
     def _take(self, start: int, tokens: Ints, proposals: Ints) -> None:
         """A step left `tokens` from canvas position `start` on, and proposed `proposals`."""
-        part = self.canvas[start : start + len(tokens)]
-        part[:] = tokens
+        self.canvas[start : start + len(tokens)] = tokens
         if self.stability is not None:
             self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
 

@@ -61,8 +61,8 @@ def test_the_outputs_belong_to_the_embedded_weights() -> None:
 
 
 def test_every_entry_is_tested() -> None:
-    """Those of Fast-dLLM's revision of June 2025 apart, which spends a call more on a block its full pass filled; Saber's
-    are below, where no tie of float32 decides."""
+    """Those of Fast-dLLM's revision of June 2025 apart, which spends a call more on a block its full pass filled; of
+    Saber's, those below, where no tie of float32 decides."""
     names = {name for prompt in GOLDEN["prompts"] for name in prompt["decoders"]}
     assert {name for name in names if "2025_06" not in name} == {*CASES, "saber"}
 
