@@ -31,7 +31,15 @@ HEAD = ("decoder", "accuracy", "95 % interval", "calls", "tokens/call", "compute
 # What decoders of the table make together, beyond their defaults.
 COMBINATIONS = (
     "fast-dllm:cache=none",
+    "fast-dllm:cache=none,threshold=0.95",
     "fast-dllm:cache=prefix",
+    "asynclane:cache=none",
+    "asynclane:cache=d2",
+    "asynclane:cache=interval",
+    "asynclane:block_length=64,lookahead=64",
+    "asynclane:rule=credit,threshold=0.95,later_threshold=0.98",
+    "asynclane:block_length=64,lookahead=64,rule=credit,threshold=0.95",
+    "asynclane:rule=tspd,refresh_every=2",
     *(f"asynclane:rule={rule}" for rule in JUDGES),
 )
 

@@ -60,11 +60,14 @@ def rules_section() -> str:
 
 
 def told(made: object) -> str:
-    """What a part of a decoder says of itself: the first paragraph of its module, if that is of it alone, and its
-    class's."""
+    """What a part of a decoder says of itself: its module, if that is of it alone, and its class."""
     module = inspect.getmodule(type(made))
-    classes = [value for value in vars(module).values() if getattr(value, "__module__", "") == type(made).__module__]
-    about = [(inspect.getdoc(module) or "").split("\n\n")[0]] if classes == [type(made)] else []
+    classes = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == type(made).__module__
+    ]
+    about = [inspect.getdoc(module) or ""] if classes == [type(made)] else []
     own = type(made).__doc__  # not one that it inherits
     return " ".join(" ".join([*about, own or ""]).split())
 

@@ -147,7 +147,7 @@ def test_default_decoders_exist(text: str) -> None:
         ("asynclane:treshold=0.9", "has no knob 'treshold'"),
         ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),
         ("asynclane:threshold=nan", "threshold must be a number"),
-        ("fast-dllm:early_stop=no", "early_stop must be one of True, False, not 'no'"),
+        ("fast-dllm:early_stop=no", "early_stop must be one of True, False, 'block', not 'no'"),
     ],
 )
 def test_bad_decoder_arguments(text: str, reason: str) -> None:

@@ -13,6 +13,8 @@ import httpx
 import openai
 import pytest
 
+from asynclane.scheduler.methods import METHODS
+
 from .conftest import Server, aborted, gauge, start_server, stop_server, wait_for
 
 PARIS = "What is the capital of France?"
@@ -261,7 +263,7 @@ def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI
     (model,) = client.models.list().data
     assert model.id == "tiny-llada"
     assert model.model_extra is not None
-    assert set(model.model_extra["decoders"]) == {"asynclane", "dream", "fast-dllm", "llada"}
+    assert set(model.model_extra["decoders"]) == set(METHODS)
     assert model.model_extra["max_model_len"] == 1024
 
 

@@ -38,7 +38,7 @@ DECODERS = [
     ("llada", {"steps": 16}),
     ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
     ("dream", {"steps": 12, "alg": "origin"}),
-    ("freedave", {"commit_threshold": 0.9}),
+    ("freedave", {"commit_threshold": 0.9, "draft_steps": 2}),
     ("lopa", {"branches": 2}),
     ("blockbatch", {"branches": 2}),
 ]
