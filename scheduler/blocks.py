@@ -39,7 +39,8 @@ def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, o
     if not geometry.block:
         return fit
     if defaults.get("lookahead", CANVAS) == CANVAS:
-        fit["cache"] = "prefix"
+        if defaults.get("cache") in (*EXACT_CACHES, "dual"):  # one that is a method of its own is refused
+            fit["cache"] = "prefix"
         fit |= {knob: 0 for knob in ("lookahead",) if knob in defaults}
     if "block_length" in defaults:
         fit["block_length"] = geometry.block

@@ -33,6 +33,7 @@ BLOCKS_MODEL = EMBEDDED / "tiny-sdar"
 # Decoders that a block-causal network refuses, and what it says of each.
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
+    **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
     **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
 }

@@ -31,7 +31,7 @@ LONG = (PROMPTS[3] * 20)[:400]
 DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {}),
     ("fast-dllm", {"factor": 1.0, "block_length": 32}),
-    ("freedave", {"block_length": 32}),
+    ("freedave", {"block_length": 32, "draft_steps": 2}),
     ("llada", {"steps": 10}),
     ("asynclane", {"cache": "prefix"}),
     ("asynclane", {"threshold": 0.5, "draft_threshold": 0.8, "max_lanes": 8}),
