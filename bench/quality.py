@@ -75,8 +75,9 @@ def parse_decoder(text: str, max_tokens: int, geometry: Geometry = PLAIN) -> Cho
 
 
 def measure(engine: Engine, choice: Choice, asked: Sequence[Problem], max_tokens: int) -> Tally:
-    """All problems at once, so that the engine packs them as it would serve them. Grading is not timed."""
-    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs)
+    """All problems at once, so that the engine packs them as it would serve them. Grading is not timed. No decoder
+    finds prompts that another one has computed."""
+    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs, salt=choice.label)
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in asked], options)
     return tally(choice.label, asked, replies, time.perf_counter() - started)
