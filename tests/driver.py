@@ -30,6 +30,9 @@ from asynclane.server.text import Text
 
 MODEL = EMBEDDED / "tiny-llada"
 BLOCKS_MODEL = EMBEDDED / "tiny-sdar"
+LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
+
+
 # Decoders that a block-causal network refuses, and what it says of each.
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
@@ -37,7 +40,13 @@ UNSUITED = {
     **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
 }
-LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
+SHADOWED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so
+
+
+def refusal(decoder: str, geometry: Geometry) -> str | None:
+    """What a network of this geometry says of a decoder that it refuses."""
+    refused = geometry.block or (geometry.shift and decoder in SHADOWED)
+    return UNSUITED.get(decoder) if refused else None
 
 
 def embedded_runner(dtype: str = "float32", device: str = "cpu", model: Path = MODEL, **numerics: Any) -> Runner:

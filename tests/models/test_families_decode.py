@@ -18,13 +18,11 @@ from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..checkpoints import CONFIGS, write_checkpoint
-from ..driver import UNSUITED, Ask, run
+from ..driver import Ask, refusal, run
 
 LIMITS = Limits(slots=8, pages=64, page_size=16, step_tokens=256, max_model_len=96, max_queue=64)
 LENGTH = 16
 PROMPTS = ([7, 300, 21, 999], [5 + n for n in range(17)], [44])
-SHADOWED = {"leap", "wino"}  # they ask a position a second time
-BLOCK_CAUSAL = {"SDARForCausalLM", "SDARMoeForCausalLM", "LLaDA2MoeModelLM"}
 
 
 @pytest.fixture(scope="module", params=tuple(CONFIGS))
@@ -41,8 +39,8 @@ def test_every_family_answers_with_every_decoder_that_suits_it(
     family: tuple[str, Runner, Geometry], decoder: str, vocabulary: Vocabulary
 ) -> None:
     name, runner, geometry = family
-    if decoder in UNSUITED and (name in BLOCK_CAUSAL or (geometry.shift and decoder in SHADOWED)):
-        with pytest.raises(KnobError, match=UNSUITED[decoder]):
+    if (message := refusal(decoder, geometry)) is not None:
+        with pytest.raises(KnobError, match=message):
             resolve(decoder, {}, LENGTH, geometry)
         return
     asks = [Ask(prompt, LENGTH, decoder, {"early_stop": False}) for prompt in PROMPTS]

@@ -13,15 +13,15 @@ from asynclane.models.memory import Memory
 from asynclane.models.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.runner import Runner
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoders import METHODS
 from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..checkpoints import CONFIGS, write_checkpoint
-from ..driver import Ask, embedded_runner, run
+from ..driver import Ask, embedded_runner, refusal, run
 from .test_families import IDS, LENGTH, logits, placed, row
-from .test_families_decode import BLOCK_CAUSAL, LIMITS, PROMPTS
 from .test_families_decode import LENGTH as ANSWER
+from .test_families_decode import LIMITS, PROMPTS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -59,10 +59,10 @@ def test_narrow_logits_stay_near(family: Path, quantization: str | None) -> None
 
 @pytest.mark.parametrize("decoder", METHODS)
 def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, vocabulary: Vocabulary) -> None:
-    if decoder == "dream" and family.name in BLOCK_CAUSAL:
-        pytest.skip("no position sees behind its block")
     config = read_config(family)
     geometry = Geometry(config.shift, config.block)
+    if (message := refusal(decoder, geometry)) is not None:
+        pytest.skip(message)
     runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
     asks = [Ask(prompt, ANSWER, decoder, {"early_stop": False}) for prompt in PROMPTS]
     for ask, sequence in zip(asks, run(runner, vocabulary, asks, LIMITS, geometry=geometry), strict=True):

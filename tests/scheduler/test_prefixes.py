@@ -22,7 +22,7 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..driver import UNSUITED
+from ..driver import refusal
 from ..fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
 from .test_properties import LIMITS, Schedules
 
@@ -222,8 +222,8 @@ def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: di
 def test_defaults_follow_the_networks_block(block: int) -> None:
     geometry = Geometry(block=block)
     for name in METHODS:
-        if name in UNSUITED:
-            with pytest.raises(KnobError, match=UNSUITED[name]) as refused:
+        if (message := refusal(name, geometry)) is not None:
+            with pytest.raises(KnobError, match=message) as refused:
                 resolve(name, {}, 64, geometry)
             assert refused.value.param in ("decoder", "cache")
             continue
