@@ -26,19 +26,19 @@ PROMPTS = ([7, 300, 21, 999], [5 + n for n in range(17)], [44])
 
 
 @pytest.fixture(scope="module", params=tuple(CONFIGS))
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Runner, Geometry]:
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Runner, Geometry]:
     directory: Path = write_checkpoint(tmp_path_factory.mktemp("family"), request.param)
     config = read_config(directory)
     memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
     runner = load_runner(directory, config, memory, Hardware("cpu", "float32"), [1]).runner
-    return request.param, runner, Geometry(config.shift, config.block)
+    return runner, Geometry(config.shift, config.block)
 
 
 @pytest.mark.parametrize("decoder", METHODS)
 def test_every_family_answers_with_every_decoder_that_suits_it(
-    family: tuple[str, Runner, Geometry], decoder: str, vocabulary: Vocabulary
+    family: tuple[Runner, Geometry], decoder: str, vocabulary: Vocabulary
 ) -> None:
-    name, runner, geometry = family
+    runner, geometry = family
     if (message := refusal(decoder, geometry)) is not None:
         with pytest.raises(KnobError, match=message):
             resolve(decoder, {}, LENGTH, geometry)
