@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -105,7 +107,7 @@ class Runner:
                 pairs = self._staged(np.array(placement.copied, np.int64).T.copy()).to(self._device, non_blocking=True)
                 self._pages.copy(pairs[0], pairs[1])
 
-    def _staged(self, numbers: Ints) -> Tensor:
+    def _staged(self, numbers: npt.NDArray[np.integer[Any]]) -> Tensor:
         """Where a copy to the device can take them from without waiting for the steps in flight."""
         staged = torch.from_numpy(numbers)
         return staged.pin_memory() if self.on_gpu else staged

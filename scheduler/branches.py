@@ -83,10 +83,10 @@ class Independent:
         return tuple(self._row(sequence, turn) for turn in self._ensemble.turns)
 
     def follow(self, sequence: Sequence) -> None:
-        for source, target in self._ensemble.copies:
+        for source, target in self._ensemble.clones:
             copied = tuple(zip(self._pages[source], self._pages[target], strict=True))
             self.placements.append(replace(self._placed(sequence, target), copied=copied))
-        self._ensemble.copies.clear()
+        self._ensemble.clones.clear()
 
     def _placed(self, sequence: Sequence, number: int) -> Placement:
         """Its rows bring along what they hold; elsewhere nobody reads its canvas."""

@@ -35,8 +35,8 @@ class ExploreThenExploit(Remembering):
 
     @classmethod
     def of(cls, knobs: Knobs, length: int) -> Self:
-        thresholds = (knobs.number(name) for name in ("threshold", "ahead_threshold", "explore_threshold"))
-        return cls(*thresholds, knobs.integer("least"))
+        threshold, ahead = knobs.number("threshold"), knobs.number("ahead_threshold")
+        return cls(threshold, ahead, knobs.number("explore_threshold"), knobs.integer("least"))
 
     def choose(self, evidence: Evidence) -> Verdict:
         confidence, open_ = evidence.confidence, evidence.open

@@ -54,7 +54,7 @@ class Ensemble(Remembering, ABC):
     of them agree on for good, until it is `over` and holds what has won."""
 
     turns: list[Turn]  # rows of the next step
-    copies: list[tuple[int, int]]  # of keys and values, from one branch to another, before it
+    clones: list[tuple[int, int]]  # of keys and values, from one branch to another, before it
 
     @property
     @abstractmethod
