@@ -104,7 +104,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.looks else None
     judged = None if judge is None else judge()  # says now what it excludes
     if judged is not None:
-        _check_judge(name, judged, knobs, geometry)
+        _check_judge(name, judged, policy, knobs, geometry)
     return Decoder(
         name=name,
         policy=policy,
@@ -225,12 +225,12 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
         raise KnobError("stable_steps", "boundary 'stable' needs stable_steps of at least 1")
 
 
-def _check_judge(name: str, judge: Judge, knobs: Knobs, geometry: Geometry) -> None:
+def _check_judge(name: str, judge: Judge, policy: LanePolicy, knobs: Knobs, geometry: Geometry) -> None:
     """Raises `KnobError` for a judge that cannot decide for this decoder's lanes, or this network."""
     rule = METHODS[name].rule or knobs.get("rule")
-    if "siblings" in knobs and judge.revises:
+    if judge.revises and not policy.serial:
         raise KnobError("rule", f"rule {rule!r} changes what has committed, which lanes of decoder {name!r} build upon")
-    if "siblings" in knobs and judge.copies:
+    if judge.copies and not policy.serial:
         raise KnobError("rule", f"rule {rule!r} needs shadows of one lane, where decoder {name!r} has many")
     if judge.copies and (geometry.block or geometry.shift):
         what = "no position sees behind its block" if geometry.block else "a token is predicted at the one before it"

@@ -153,8 +153,8 @@ class Sequence:
         window = self.cache.window(reach)
         if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
-        if self.revises:
-            window = window.covering(reach.first, reach.last)  # what has committed is looked at again
+        if self.revises or self.request.decoder.shadows:  # what has committed is looked at again, or stood in for
+            window = window.covering(reach.first, reach.last)
         if self.lease is None or self.steps:
             return window
         return window._replace(start=max(window.start, self.lease.begin()))

@@ -99,6 +99,8 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("prophet", {"answer_at": 64}, "answer_at"),
         ("prophet", {"steps": 64, "threshold": 0.9}, "threshold"),
         ("asynclane", {"rule": "klass", "siblings": "isolated"}, "siblings"),
+        ("d2f", {"rule": "editing"}, "rule"),
+        ("d2f", {"rule": "leap"}, "rule"),
         ("asynclane", {"credit_alpha": 0.5}, "credit_alpha"),
         ("llada", {"early_stop": "answer"}, "early_stop"),
         ("fast-dllm", {"reload_every": 4}, "reload_every"),
