@@ -20,6 +20,7 @@ from .methods import METHODS, Method
 from .policies import LanePolicy
 from .rows import Holding, Isolated, Layout, Together
 from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
+from .rules.schedule import Schedule
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -265,17 +266,10 @@ def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
         return Threshold(knobs.number("threshold"), later)
     if knobs.get("factor") is not None:
         return Factor(knobs.number("factor"))
-    steps = knobs.get("steps")
     if "alg" in knobs:
-        calls = length if steps is None else knobs.integer("steps")
+        calls = length if knobs["steps"] is None else knobs.integer("steps")
         if calls > length:
             raise KnobError("steps", f"steps {calls} exceed the canvas of {length} (max_tokens): calls would be empty")
         measure = MEASURES[knobs.text("alg")]
         return Timesteps(calls, knobs.number("eps"), measure, knobs.number("alg_temp"))
-    block = knobs.integer("block_length") if "block_length" in knobs else length
-    blocks = -(-length // block)
-    if steps is None:  # one token a call
-        return Quota(block)
-    if knobs.integer("steps") % blocks:
-        raise KnobError("steps", f"steps must be a multiple of the canvas's {blocks} blocks, not {steps}")
-    return Quota(knobs.integer("steps") // blocks)
+    return Quota(Schedule.of(knobs, length).calls)

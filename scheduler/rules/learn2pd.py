@@ -55,17 +55,13 @@ class Learn2PD(Remembering):
     }
 
     def __init__(self, threshold: float, eotp: bool, forecast: Forecast | None) -> None:
-        self._threshold, self._forecast, self._eotp = threshold, forecast, eotp
+        self._threshold, self._forecast, self.sees_ahead = threshold, forecast, eotp
         self._filter = Filter(weights("learn2pd"))
 
     @classmethod
     def of(cls, knobs: Knobs, length: int) -> Self:
         forecast = Forecast.of(knobs, length) if knobs["extrapolate"] is True else None
         return cls(knobs.number("threshold"), knobs["eotp"] is True, forecast)
-
-    @property
-    def sees_ahead(self) -> bool:
-        return self._eotp
 
     def choose(self, evidence: Evidence) -> Verdict:
         score, open_ = self._score(evidence), evidence.open
@@ -76,7 +72,7 @@ class Learn2PD(Remembering):
         for part in evidence.parts:
             if part.first and open_[part.here].any():
                 chosen[part.here][best(evidence.confidence[part.here], open_[part.here])] = True
-        return evidence.commit(chosen)._replace(end=self._end(evidence, taken) if self._eotp else None)
+        return evidence.commit(chosen)._replace(end=self._end(evidence, taken) if self.sees_ahead else None)
 
     def _score(self, evidence: Evidence) -> Doubles:
         """[n] of the open positions in lanes, 0 elsewhere."""
