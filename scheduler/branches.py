@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from .caches import Window
 from .contract import Ints, Placement, Row, Span
-from .rows import EVERYTHING, Holding, Together
-from .rules.base import TELL
+from .rows import Holding, Together
+from .rules.base import EVERYTHING, TELL
 from .rules.speculation import Ensemble, Turn
 from .wishes import biases, held_by, ranks
 

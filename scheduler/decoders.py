@@ -20,12 +20,11 @@ from .methods import METHODS, Method
 from .policies import LanePolicy
 from .rows import Holding, Isolated, Layout, Together
 from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
+from .rules.base import EVERYTHING
 from .rules.schedule import Schedule
 
 if TYPE_CHECKING:
     from .sequence import Sequence
-
-WHOLE = 1 << 30  # positions, more than any request has
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branche
     if rule is None or rule.beside is None:
         return Branches()
     count, knob, independent, scored = rule.beside
-    row = knobs.integer("block_length") if knobs.get("cache") == "dual" else WHOLE
+    row = knobs.integer("block_length") if knobs.get("cache") == "dual" else EVERYTHING
     layout = Independent if independent else Speculating
     return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob, scored=scored)
 

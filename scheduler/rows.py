@@ -17,7 +17,7 @@ import numpy as np
 
 from .caches import Window
 from .contract import Copy, Placement, Row, Span, Transfer
-from .rules.base import TELL
+from .rules.base import EVERYTHING, TELL
 from .tree import Lane, Role
 from .wishes import biases, held_by, ranks
 
@@ -46,7 +46,6 @@ class Layout(Protocol):
         ...
 
 
-EVERYTHING = 1 << 30
 NOTHING = Transfer(sure=0, threshold=math.inf)
 
 

@@ -183,7 +183,8 @@ class Remembering:
         return ()
 
 
-EVERYTHING = 1 << 30
+EVERYTHING = 1 << 30  # positions, more than any request has
+
 # All may commit, so that the device tells what would; what does, the host tells it in the next step.
 TELL = Transfer(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
 
