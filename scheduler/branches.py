@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from .caches import Window
 from .contract import Ints, Placement, Row, Span
-from .rows import EVERYTHING, Holding, Together
-from .rules.base import TELL
+from .rows import Holding, Together
+from .rules.base import EVERYTHING, TELL
 from .rules.speculation import Ensemble, Turn
 from .wishes import biases, held_by, ranks
 
@@ -33,9 +33,7 @@ class Speculating:
         each = len(spare) // max(1, len(self._slots))
         self._private = [spare[at : at + each] for at in range(0, each * len(self._slots), each or 1)]
         self._canvas = Together(Holding((slot,), self._pages), sequence, page_size)
-        self._own = self._canvas.placements
-        self._drafted: list[Placement] = []
-        self.placements = list(self._own)
+        self.placements = list(self._canvas.placements)
 
     def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
         """Plans may be made and then not carry them: all that is due is said anew each time."""
@@ -83,10 +81,10 @@ class Independent:
         return tuple(self._row(sequence, turn) for turn in self._ensemble.turns)
 
     def follow(self, sequence: Sequence) -> None:
-        for source, target in self._ensemble.clones:
+        for source, target in self._ensemble.copied:
             copied = tuple(zip(self._pages[source], self._pages[target], strict=True))
             self.placements.append(replace(self._placed(sequence, target), copied=copied))
-        self._ensemble.clones.clear()
+        self._ensemble.copied.clear()
 
     def _placed(self, sequence: Sequence, number: int) -> Placement:
         """Its rows bring along what they hold; elsewhere nobody reads its canvas."""

@@ -106,9 +106,6 @@ class Copy(NamedTuple):
     hides: int
 
 
-MOST_COPIES = 2  # of a request in one step
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.

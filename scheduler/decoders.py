@@ -20,11 +20,11 @@ from .methods import METHODS, Method
 from .policies import LanePolicy
 from .rows import Holding, Isolated, Layout, Together
 from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
+from .rules.base import EVERYTHING
+from .rules.schedule import Schedule
 
 if TYPE_CHECKING:
     from .sequence import Sequence
-
-WHOLE = 1 << 30  # positions, more than any request has
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,8 @@ MEASURES: Mapping[str, Measure] = {
 # Caches whose rows have no gaps, and keep nothing of one step for the next: drafts are rows like the request's own.
 WHOLE_ROWS = ("none", "prefix", "dual", "compact")
 
+FORECAST_KNOBS = ("horizon", "coverage")
+
 COMPACT_KNOBS = ("refresh_every", "refresh_on", "reuse", "settle")
 
 
@@ -104,7 +106,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.looks else None
     judged = None if judge is None else judge()  # says now what it excludes
     if judged is not None:
-        _check_judge(name, judged, knobs, geometry)
+        _check_judge(name, judged, policy, knobs, geometry)
     return Decoder(
         name=name,
         policy=policy,
@@ -142,7 +144,7 @@ def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branche
     if rule is None or rule.beside is None:
         return Branches()
     count, knob, independent, scored = rule.beside
-    row = knobs.integer("block_length") if knobs.get("cache") == "dual" else WHOLE
+    row = knobs.integer("block_length") if knobs.get("cache") == "dual" else EVERYTHING
     layout = Independent if independent else Speculating
     return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob, scored=scored)
 
@@ -208,6 +210,9 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
     for knob in COMPACT_KNOBS:
         if knob in overrides and cache != "compact":
             raise KnobError(knob, f"{knob} is asked by cache 'compact' alone, not by {cache!r}")
+    for knob in FORECAST_KNOBS:
+        if knob in overrides and knobs.get("extrapolate") is False:
+            raise KnobError(knob, f"{knob} goes with extrapolate true")
     for knob in TIMESTEP_KNOBS:
         if knob in overrides and (knobs.get("threshold"), knobs.get("factor")) != (None, None):
             raise KnobError(knob, f"{knob} goes with the rule 'steps', not with threshold or factor")
@@ -225,12 +230,12 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
         raise KnobError("stable_steps", "boundary 'stable' needs stable_steps of at least 1")
 
 
-def _check_judge(name: str, judge: Judge, knobs: Knobs, geometry: Geometry) -> None:
+def _check_judge(name: str, judge: Judge, policy: LanePolicy, knobs: Knobs, geometry: Geometry) -> None:
     """Raises `KnobError` for a judge that cannot decide for this decoder's lanes, or this network."""
     rule = METHODS[name].rule or knobs.get("rule")
-    if "siblings" in knobs and judge.revises:
+    if judge.revises and not policy.serial:
         raise KnobError("rule", f"rule {rule!r} changes what has committed, which lanes of decoder {name!r} build upon")
-    if "siblings" in knobs and judge.copies:
+    if judge.copies and not policy.serial:
         raise KnobError("rule", f"rule {rule!r} needs shadows of one lane, where decoder {name!r} has many")
     if judge.copies and (geometry.block or geometry.shift):
         what = "no position sees behind its block" if geometry.block else "a token is predicted at the one before it"
@@ -265,17 +270,10 @@ def _plain_rule(knobs: Knobs, length: int) -> CommitRule:
         return Threshold(knobs.number("threshold"), later)
     if knobs.get("factor") is not None:
         return Factor(knobs.number("factor"))
-    steps = knobs.get("steps")
     if "alg" in knobs:
-        calls = length if steps is None else knobs.integer("steps")
+        calls = length if knobs["steps"] is None else knobs.integer("steps")
         if calls > length:
             raise KnobError("steps", f"steps {calls} exceed the canvas of {length} (max_tokens): calls would be empty")
         measure = MEASURES[knobs.text("alg")]
         return Timesteps(calls, knobs.number("eps"), measure, knobs.number("alg_temp"))
-    block = knobs.integer("block_length") if "block_length" in knobs else length
-    blocks = -(-length // block)
-    if steps is None:  # one token a call
-        return Quota(block)
-    if knobs.integer("steps") % blocks:
-        raise KnobError("steps", f"steps must be a multiple of the canvas's {blocks} blocks, not {steps}")
-    return Quota(knobs.integer("steps") // blocks)
+    return Quota(Schedule.of(knobs, length).calls)

@@ -11,8 +11,7 @@ from .budget import BLOCK_LENGTHS
 from .knobs import AUTO, CANVAS, Knobs
 from .policies import DELIMITERS, AdaBlock, AsyncLane, Blockwise, LanePolicy, MultiBlock, SlowFast
 from .rules import JUDGES
-
-EVERYTHING = 1 << 30  # positions, more than any canvas has
+from .rules.base import EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ import numpy as np
 
 from .caches import Window
 from .contract import Copy, Placement, Row, Span, Transfer
-from .rules.base import TELL
+from .rules.base import EVERYTHING, TELL
 from .tree import Lane, Role
 from .wishes import biases, held_by, ranks
 
 if TYPE_CHECKING:
+    from .judging import Judging
     from .sequence import Sequence
 
 
@@ -45,7 +46,6 @@ class Layout(Protocol):
         ...
 
 
-EVERYTHING = 1 << 30
 NOTHING = Transfer(sure=0, threshold=math.inf)
 
 
@@ -71,9 +71,10 @@ class Together:
                 if part.start < end and start < part.end:
                     spans.append(_within(part, start, end, joined=number == begun))
                     begun = number
-            rows.append(_row(sequence, self._slot, window._replace(start=start, end=end, gaps=()), spans))
-        own = tuple(rows)
-        return (*own, *_shadows(sequence, own[0])) if parts else own
+            rows.append(_row(sequence, self._slot, start, end, window.visible, spans))
+        if parts and sequence.judging is not None:
+            rows += _shadows(sequence, sequence.judging, rows[0])
+        return tuple(rows)
 
     def follow(self, sequence: Sequence) -> None:
         pass
@@ -116,17 +117,17 @@ class Isolated:
             self.known = first if window.refresh else min(first, window.start)
         if window.drives:
             for branch in self._branches:
-                own = Window(branch.start, branch.end, branch.end)
-                rows.append(_row(sequence, branch.slot, own, [_span(sequence, branch.lane, branch.start)]))
+                spans = [_span(sequence, branch.lane, branch.start)]
+                rows.append(_row(sequence, branch.slot, branch.start, branch.end, branch.end, spans))
         lane = sequence.tree.live[-1]
         if lane.role is Role.GENERATE and window.drives:
             start = sequence.prompt_length + lane.start
             if self._branches and not window.refresh:
                 window = window._replace(start=start)
             spans = [_span(sequence, lane, window.start), *_lookahead(sequence, window.end)]
-            rows.append(_row(sequence, self._slot, window, spans))
+            rows.append(_row(sequence, self._slot, *window[:3], spans))
         elif window.refresh or not window.drives:
-            rows.append(_row(sequence, self._slot, window, []))
+            rows.append(_row(sequence, self._slot, *window[:3], []))
         return tuple(rows)
 
     def follow(self, sequence: Sequence) -> None:
@@ -170,14 +171,12 @@ def _within(span: Span, start: int, end: int, joined: bool) -> Span:
     return replace(span, start=max(start, span.start), end=min(end, span.end), joined=joined)
 
 
-def _shadows(sequence: Sequence, row: Row) -> list[Row]:
+def _shadows(sequence: Sequence, judging: Judging, row: Row) -> list[Row]:
     """The rows behind the canvas for which a judge asks."""
-    if sequence.judging is None:
-        return []
     lane, first = sequence.tree.live[0], sequence.request.length
     size, origin = lane.end - lane.start, sequence.prompt_length + lane.start
     rows: list[Row] = []
-    for shadow in sequence.judging.shadows(sequence):
+    for shadow in judging.shadows(sequence):
         start = first + len(rows) * size
         end = start + size
         hidden = first + (shadow.hides - 1) * size if shadow.hides else origin
@@ -200,14 +199,19 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
     return [Span(start, end, drafts, may_end=judging is not None and judging.sees_ahead)]
 
 
-def _row(sequence: Sequence, slot: int, window: Window, spans: list[Span]) -> Row:
-    request, guide = sequence.request, sequence.guide
-    row = Row(slot, *window[:3], tuple(spans), request.sampling, sequence.steps, ranks=ranks(sequence))
+def _row(sequence: Sequence, slot: int, start: int, end: int, visible: int, spans: list[Span]) -> Row:
     if spans:  # what predicts the first position comes along
-        start = min(window.start, spans[0].start - sequence.geometry.shift)
-        row = replace(row, start=start, biases=biases(sequence))
-    if sequence.told:
-        row = replace(row, held=held_by(sequence, row.start, row.end))
-    if not spans:
-        return row
-    return row if guide is None else guide.restrict(row, sequence)
+        start = min(start, spans[0].start - sequence.geometry.shift)
+    row = Row(
+        slot,
+        start,
+        end,
+        visible,
+        tuple(spans),
+        sequence.request.sampling,
+        sequence.steps,
+        biases=biases(sequence) if spans else (),
+        ranks=ranks(sequence),
+        held=held_by(sequence, start, end) if sequence.told else None,
+    )
+    return row if sequence.guide is None or not spans else sequence.guide.restrict(row, sequence)

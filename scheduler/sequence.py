@@ -84,9 +84,7 @@ class Sequence:
         policy, mask_id = request.decoder.policy, vocabulary.mask_id
         canvas = np.full(request.max_tokens, mask_id, np.int32)
         tree = LaneTree(canvas, mask_id, len(request.prompt), geometry, vocabulary.filler)
-        stable_steps = policy.stable_steps
-        if not policy.boundary.known_to(vocabulary):
-            stable_steps = stable_steps or STABLE_STEPS
+        stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
         return cls(
             request=request,
             tree=tree,
@@ -155,8 +153,8 @@ class Sequence:
         window = self.cache.window(reach)
         if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
-        if self.revises:
-            window = window.covering(reach.first, reach.last)  # what has committed is looked at again
+        if self.revises or self.request.decoder.shadows:  # what has committed is looked at again, or stood in for
+            window = window.covering(reach.first, reach.last)
         if self.lease is None or self.steps:
             return window
         return window._replace(start=max(window.start, self.lease.begin()))
@@ -180,15 +178,17 @@ class Sequence:
 
     def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
         """`part` of a step's result is of `spans`, which were this request's."""
-        spans = [span for span in spans if span.start < self.request.length]  # those behind it are of shadows
-        whole, size = part, sum(span.end - span.start for span in spans)
-        part = slice(part.start, part.start + size)
+        whole = part
+        if self.request.decoder.shadows:  # which lie behind the canvas
+            spans = [span for span in spans if span.start < self.request.length]
+            part = slice(part.start, part.start + sum(span.end - span.start for span in spans))
         if self.cache.looks:
             positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
             self.cache.shown(Shown(positions, result.confidence[part]))
-        found, tokens = np.arange(part.start, part.stop), result.tokens[part]
+        found, tokens, proposals = np.arange(part.start, part.stop), result.tokens[part], result.proposals[part]
         if self.judging is not None:
             spans, tokens, found = self.judging.decide(self, spans, result, whole)
+            proposals = result.proposals[found]
             if self.judging.ensemble is None:
                 result.tokens[part.start : part.start + len(tokens)] = tokens
         at = 0
@@ -196,7 +196,7 @@ class Sequence:
             here = slice(at, at := at + span.end - span.start)
             start = span.start - self.prompt_length
             self._score(start, tokens[here], result.scores, found[here])
-            self._take(start, tokens[here], result.proposals[found[here]])
+            self._take(start, tokens[here], proposals[here])
         if self.guide is not None:
             self.guide.take(self, result, part)
 
@@ -231,14 +231,14 @@ class Sequence:
             self.recorder.before(tree.live)
         for lane, fact in zip(tree.live, facts, strict=True):
             lane.steps += 1
-            lane.masks = max(fact.open, stays)
+            lane.masks = fact.open or int(stays)
         if self.judging is not None and self.judging.cut is not None:
             tree.end_at(self.judging.cut)
-        left = [fact for lane, fact in zip(lanes, facts, strict=True) if lane in tree.live]
-        self.request.decoder.policy.advance(tree, left)
+        self.request.decoder.policy.advance(tree, facts[: len(tree.live)])  # a cut has left the first of them
         self.layout.follow(self)
-        final = [fact for lane, fact in zip(lanes, facts, strict=True) if not self.revises or lane not in tree.live]
-        self.end_at = min([self.end_at, *(fact.end_at for fact in final if fact.end_at != ABSENT)])
+        if self.revises:  # only what has left the lanes is final
+            facts = [fact for lane, fact in zip(lanes, facts, strict=True) if lane not in tree.live]
+        self.end_at = min([self.end_at, *(fact.end_at for fact in facts if fact.end_at != ABSENT)])
         passed, self.frontier = self.frontier, self._next_mask()
         if self.judging is not None and self.judging.sees_ahead:
             self.end_at = min(self.end_at, self._first_end(passed, vocabulary))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def ranks(sequence: Sequence) -> int | None:
     """How many likeliest tokens its steps must tell."""
     judged = None if sequence.judging is None else sequence.judging.ranks
-    return max((count for count in (sequence.request.ranks, judged) if count is not None), default=None)
+    return sequence.request.ranks if judged is None else judged  # a judge is told as many as there are
 
 
 def biases(sequence: Sequence, draft: Ints | None = None) -> tuple[Bias, ...]:

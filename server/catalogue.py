@@ -68,8 +68,10 @@ def told(made: object) -> str:
         if isinstance(value, type) and value.__module__ == type(made).__module__
     ]
     about = [inspect.getdoc(module) or ""] if classes == [type(made)] else []
-    own = type(made).__doc__  # not one that it inherits
-    return " ".join(" ".join([*about, own or ""]).split())
+    own = type(made).__doc__ or ""  # not one that it inherits, nor one that `dataclass` makes up
+    if own.startswith(f"{type(made).__name__}("):
+        own = ""
+    return " ".join(" ".join([*about, own]).split())
 
 
 def _knob_table(name: str) -> Iterator[str]:

@@ -32,11 +32,12 @@ TOLD_APART = 2.0**-18  # log-probabilities closer than this are equal, as in flo
 
 @dataclass(frozen=True, slots=True)
 class AdaBlock(Unforked):
+    looks = True
+
     block_length: int
     window: float
     delimiters: int  # classes of tokens
     delimiter_threshold: float
-    looks: bool = True
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = max(self.block_length, self._window(tree))

@@ -18,6 +18,8 @@ class AsyncLane(Unseeing):
     """`coupled` lanes wait at their boundary for what is left before it; without `early_stop` an end token is a
     token like others."""
 
+    serial = False
+
     block_length: int
     max_lanes: int
     min_fill: float

@@ -43,6 +43,11 @@ class LanePolicy(Protocol):
         ...
 
     @property
+    def serial(self) -> bool:
+        """Whether it has one lane at a time, which nothing else builds upon before it ends."""
+        ...
+
+    @property
     def looks(self) -> bool:
         """Whether it must see what a step has found before any of it commits: then the host decides what does."""
         ...
@@ -74,6 +79,7 @@ class Unforked:
     """What policies answer whose lanes never fork: they know no boundary, and no proposals settle."""
 
     __slots__ = ()
+    serial = True
     min_fill = 1.0
     boundary = Boundary.STABLE
     stable_steps = 0

@@ -23,6 +23,8 @@ class MultiBlock(Unforked, Unseeing):
     """With both thresholds at 1 blocks are serial. Without `early_stop` an end token is a token like others. One that
     `fills` has a judge, since only then the device is told."""
 
+    serial = False
+
     block_length: int
     add_threshold: float
     active_threshold: float

@@ -26,13 +26,14 @@ from .base import LaneFacts, Unforked
 
 @dataclass(frozen=True, slots=True)
 class SlowFast(Unforked):
+    looks = True
+
     block_length: int
     slow_calls: int
     cycle_threshold: float
     stable_window: int
     stable_spread: float
     patient: bool  # makes all slow calls
-    looks: bool = True
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = tree.block_length or self.block_length

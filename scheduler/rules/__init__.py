@@ -165,14 +165,14 @@ JUDGES: Mapping[str, Rule] = {
         },
         source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
         knobs=BlockBatch.KNOBS,
-        beside=Beside(BlockBatch.count, "branches", independent=True, scored=False),
+        beside=Beside(BlockBatch.beside, "branches", independent=True, scored=False),
     ),
     "freedave": Rule(
         judge=FreeDave.of,
         defaults={"draft_steps": 4, "tokens_per_call": 1, "commit_threshold": OFF},
         source="arXiv 2510.00294; cychomatica/FreeDave generation/core.py",
         knobs=FreeDave.KNOBS,
-        beside=Beside(FreeDave.branches, "draft_steps"),
+        beside=Beside(FreeDave.beside, "draft_steps"),
     ),
     "localleap": Rule(
         judge=LocalLeap.of,

@@ -48,7 +48,7 @@ class Ahd(Remembering):
         history.add(evidence)
         confidence = evidence.confidence
         chosen = evidence.at_least(confidence, self._threshold)
-        behind = evidence.parts[-1].here.stop
+        behind = evidence.lanes.stop
         ahead = behind + np.flatnonzero((evidence.open & (confidence >= self._threshold))[behind:])
         if len(ahead):
             ages = np.arange(1, self._calls + 1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..contract import Doubles, Transfer
-from .base import Bools, CommitRule, Evidence, Remembering, Verdict
+from .base import Bools, CommitRule, Evidence, Remembering, Verdict, top
 
 
 class Applied(Remembering):
@@ -26,8 +26,7 @@ class Applied(Remembering):
 
 def passing(transfer: Transfer, confidence: Doubles, among: Bools) -> Bools:
     """[n] which of the positions `among` [n] these commit, as `Transfer` says; the leftmost of equals first."""
-    places = np.flatnonzero(among)
-    places = places[np.argsort(-confidence[places], kind="stable")]
+    places = top(confidence, among)
     rank = np.arange(1, len(places) + 1)
     passes = confidence[places] >= transfer.threshold - transfer.factor / (rank + 1)
     passes |= rank <= transfer.sure

@@ -99,6 +99,11 @@ class Evidence:
         return masks
 
     @property
+    def lanes(self) -> slice:
+        """All parts; what is behind them is look-ahead."""
+        return slice(0, self.parts[-1].here.stop)
+
+    @property
     def may_end(self) -> Bools:
         """[n] where an end token may commit: not in refine lanes."""
         free = np.ones(len(self.positions), np.bool_)
@@ -129,8 +134,9 @@ def best(score: Doubles, among: Bools) -> int:
     return int(places[score[places].argmax()])
 
 
-def top(score: Doubles, among: Bools, count: int) -> Longs:
-    """Where the `count` best `score` [n] are `among` [n] these, or all of them; the leftmost of equals first."""
+def top(score: Doubles, among: Bools, count: int | None = None) -> Longs:
+    """Where the `count` best `score` [n] are `among` [n] these, the best first and the leftmost of equals; all of them
+    if there are no more, or without a `count`."""
     places = np.flatnonzero(among)
     return places[np.argsort(-score[places], kind="stable")[:count]]
 
@@ -177,7 +183,8 @@ class Remembering:
         return ()
 
 
-EVERYTHING = 1 << 30
+EVERYTHING = 1 << 30  # positions, more than any request has
+
 # All may commit, so that the device tells what would; what does, the host tells it in the next step.
 TELL = Transfer(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
 

@@ -136,7 +136,7 @@ class BlockBatch(Ensemble):
         self.ranks = max(END_RANKS, int(1 / self._merge_threshold))
         self.branches: list[Branch] = []
         self._winner: int | None = None
-        self.clones: list[tuple[int, int]] = []
+        self.copied: list[tuple[int, int]] = []
         self.turns: list[Turn] = []
 
     @classmethod
@@ -144,7 +144,7 @@ class BlockBatch(Ensemble):
         return cls(knobs, length)
 
     @staticmethod
-    def count(knobs: Knobs) -> int:
+    def beside(knobs: Knobs) -> int:
         return knobs.integer("branches") - 1
 
     def open(self, canvas: Ints, mask_id: int) -> None:
@@ -169,7 +169,7 @@ class BlockBatch(Ensemble):
         if not any(branch.calls for branch in self.branches):
             for branch in self.branches:
                 branch.observe(branches[0], self._threshold)
-            self.clones += [(0, number) for number in range(1, len(self.branches))]
+            self.copied += [(0, number) for number in range(1, len(self.branches))]
             self._exchange()
         elif self.turns[0].whole:
             for turn, evidence in zip(self.turns, branches, strict=True):
@@ -227,7 +227,7 @@ class BlockBatch(Ensemble):
             behind = self.branches[leader].decoded - branch.decoded
             if number != leader and not branch.done and behind > self._sync_lag:
                 branch.follow(self.branches[leader])
-                self.clones.append((leader, number))
+                self.copied.append((leader, number))
 
     def _canvas(self) -> Ints:
         """The winner's, or what all agree on from the left."""

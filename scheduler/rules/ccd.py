@@ -51,7 +51,7 @@ class Ccd(Remembering):
     def _chosen(self, part: Part, evidence: Evidence) -> Bools:
         here, due = part.here, self._schedule.due(part.lane.steps)
         tokens, positions, open_ = evidence.tokens[here], evidence.positions[here], evidence.open[here]
-        ranked = top(-evidence.entropy[here], open_, int(open_.sum()))
+        ranked = top(-evidence.entropy[here], open_)
         width = self._width(evidence.step, due, len(ranked) <= FEW * len(open_))
         known = self._remembered[positions] == tokens
         again = ranked[:width][known[ranked[:width]]]

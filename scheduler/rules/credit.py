@@ -48,7 +48,7 @@ class Credit(Remembering):
 
     def choose(self, evidence: Evidence) -> Verdict:
         """Look-ahead behind the lanes earns nothing: there was no credit before a block began."""
-        lanes = slice(0, evidence.parts[-1].here.stop)
+        lanes = evidence.lanes
         ids, credit = self._earn(evidence.positions[lanes], evidence.ranked[lanes, 0], evidence.logprobs[lanes, 0])
         tokens, confidence = evidence.tokens.copy(), np.zeros(len(evidence.tokens))
         tokens[lanes], confidence[lanes] = _fused(evidence, lanes, ids, (1.0 + credit) ** self._alpha)

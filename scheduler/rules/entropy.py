@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-import numpy as np
-
 from ..knobs import Knobs, Range, Values
 from .base import Evidence, Remembering, Verdict, best
 
@@ -25,14 +23,8 @@ class Entropy(Remembering):
         return cls(knobs.number("entropy_threshold"))
 
     def choose(self, evidence: Evidence) -> Verdict:
-        chosen = np.zeros(len(evidence.positions), np.bool_)
-        for part in evidence.parts:
-            chosen[part.here] = True
-        inside = chosen & evidence.open
-        chosen = inside & (evidence.entropy <= self._threshold)
-        if inside.any():
-            chosen[best(-evidence.entropy, inside)] = True
-        for part in evidence.parts:
-            if part.first and inside[part.here].any() and not chosen[part.here].any():
-                chosen[part.here.start + best(-evidence.entropy[part.here], inside[part.here])] = True
+        lanes, sharpness = evidence.lanes, -evidence.entropy
+        chosen = evidence.at_least(sharpness, -self._threshold)
+        if evidence.open[lanes].any():
+            chosen[best(sharpness[lanes], evidence.open[lanes])] = True
         return evidence.commit(chosen)

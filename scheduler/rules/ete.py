@@ -35,8 +35,8 @@ class ExploreThenExploit(Remembering):
 
     @classmethod
     def of(cls, knobs: Knobs, length: int) -> Self:
-        threshold, ahead = knobs.number("threshold"), knobs.number("ahead_threshold")
-        return cls(threshold, ahead, knobs.number("explore_threshold"), knobs.integer("least"))
+        ahead, explore = knobs.number("ahead_threshold"), knobs.number("explore_threshold")
+        return cls(knobs.number("threshold"), ahead, explore, knobs.integer("least"))
 
     def choose(self, evidence: Evidence) -> Verdict:
         confidence, open_ = evidence.confidence, evidence.open
@@ -48,8 +48,7 @@ class ExploreThenExploit(Remembering):
             telling &= np.isfinite(evidence.entropy[here])
             if telling.any():
                 chosen[here.start + best(evidence.entropy[here], telling)] = True
-        ahead = np.ones(len(chosen), np.bool_)
-        for part in evidence.parts:
-            ahead[part.here] = False
-        chosen |= ahead & open_ & (confidence >= self._ahead) & ~evidence.ends[evidence.tokens]
+        ahead = open_ & (confidence >= self._ahead) & ~evidence.ends[evidence.tokens]
+        ahead[evidence.lanes] = False
+        chosen |= ahead
         return evidence.commit(chosen)

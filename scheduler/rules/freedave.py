@@ -9,8 +9,8 @@ import numpy as np
 
 from ..contract import Ints
 from ..knobs import OFF, Knobs, Range, Values
-from .base import Evidence
-from .speculation import Branching, Speculator, extended, likeliest
+from .base import Evidence, top
+from .speculation import Branching, Speculator, extended
 
 
 class FreeDave(Speculator):
@@ -44,7 +44,7 @@ class FreeDave(Speculator):
         return cls(knobs.integer("draft_steps"), knobs.integer("tokens_per_call"), knobs.threshold("commit_threshold"))
 
     @staticmethod
-    def branches(knobs: Knobs) -> int:
+    def beside(knobs: Knobs) -> int:
         return knobs.integer("draft_steps") - 1
 
     def choose_among(self, branches: Sequence[Evidence]) -> Branching:
@@ -56,20 +56,17 @@ class FreeDave(Speculator):
         seen = np.full(len(tokens), kept[-1])
         for number in reversed(kept):  # what several rows have decided, the first one did
             seen[steps[number] == tokens] = number
-        order = likeliest(last, tokens == last.mask_id)
+        order = top(last.confidence, tokens == last.mask_id)
         fills = range(self._size, min(len(order), self._size * (self._draft_steps - 1) + 1), self._size)
         self.drafts = [extended(last, tokens, order[:fill]) for fill in fills]
         return Branching(tokens, seen)
 
     def _step(self, branch: Evidence) -> Ints:
         """What an ordinary step makes of it."""
-        open_, first = branch.open, branch.parts[0].here
-        inside = np.zeros(len(open_), np.bool_)
-        inside[first] = open_[first]
         if self._threshold <= 1.0:
             return branch.commit(branch.at_least(branch.confidence, self._threshold)).tokens
-        chosen = np.zeros(len(open_), np.bool_)
-        chosen[likeliest(branch, inside)[: self._size]] = True
+        first, chosen = branch.parts[0].here, np.zeros(len(branch.positions), np.bool_)
+        chosen[first.start + top(branch.confidence[first], branch.open[first], self._size)] = True
         return branch.commit(chosen).tokens
 
     @staticmethod

@@ -55,8 +55,7 @@ class Learn2PD(Remembering):
     }
 
     def __init__(self, threshold: float, eotp: bool, forecast: Forecast | None) -> None:
-        self._threshold, self._forecast = threshold, forecast
-        self.sees_ahead = eotp  # an end is looked for behind the lanes, too
+        self._threshold, self._forecast, self.sees_ahead = threshold, forecast, eotp
         self._filter = Filter(weights("learn2pd"))
 
     @classmethod

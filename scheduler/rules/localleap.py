@@ -26,7 +26,7 @@ class LocalLeap(Remembering):
         return cls(knobs.number("threshold"), knobs.number("near_threshold"), knobs.integer("reach"))
 
     def choose(self, evidence: Evidence) -> Verdict:
-        confidence, lanes = evidence.confidence, slice(0, evidence.parts[-1].here.stop)
+        confidence, lanes = evidence.confidence, evidence.lanes
         anchors = evidence.positions[lanes][(evidence.open & (confidence >= self._threshold))[lanes]]
         behind = np.searchsorted(anchors, evidence.positions - self._reach)
         through = np.searchsorted(anchors, evidence.positions + self._reach, side="right")

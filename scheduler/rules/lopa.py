@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 
 from ..knobs import Knobs, Range, Values
-from .base import Evidence
-from .speculation import Branching, Speculator, extended, likeliest
+from .base import Evidence, top
+from .speculation import Branching, Speculator, extended
 
 
 class LoPA(Speculator):
@@ -54,7 +54,7 @@ class LoPA(Speculator):
         tokens = won.commit(won.at_least(won.confidence, self._threshold)).tokens
         block = np.zeros(len(tokens), np.bool_)
         block[won.parts[0].here] = True
-        order = likeliest(won, block & (tokens == won.mask_id))[: self._branches - 1]
+        order = top(won.confidence, block & (tokens == won.mask_id), self._branches - 1)
         self.drafts = [extended(won, tokens, order[at : at + 1]) for at in range(len(order))]
         self._created = [1.0, *won.confidence[order].tolist()]
         return Branching(tokens, np.full(len(tokens), winner))

@@ -10,9 +10,9 @@ from typing import Self
 
 import numpy as np
 
-from ..contract import Doubles, Ints
+from ..contract import Doubles
 from ..knobs import Choice, Knobs, Range, Values
-from .base import Bools, Evidence, Remembering, Verdict
+from .base import Bools, Evidence, Longs, Remembering, Verdict, top
 
 SHARE = 8  # one position in so many commits is taken back
 
@@ -69,22 +69,17 @@ class Saber(Remembering):
             bar = np.float64(np.float32(bar))
         chosen: Bools = open_ & (confidence > bar)
         if chosen.sum() < self._at_least:
-            chosen[_lowest(np.where(open_, -confidence, np.inf), min(self._at_least, int(open_.sum())))] = True
+            chosen[top(confidence, open_, self._at_least)] = True
         return chosen
 
-    def _withdrawn(self, drop: Doubles, stands: Bools, commits: int) -> Ints:
+    def _withdrawn(self, drop: Doubles, stands: Bools, commits: int) -> Longs:
         """Where in the block what `stands` [n] there is taken back, of which so many are `commits` of this call."""
         count = max(self._at_least, commits)
         count = min(max(self._at_least // 2, -(-count // SHARE)), count - 1)
-        return _lowest(np.where(stands, drop, np.inf), count)
+        return top(-drop, stands, count)
 
 
 def _single(confidence: Doubles) -> Doubles:
     """What a softmax in float32 gives: the others' weight is added to the best one's 1."""
     weight = (1 / np.maximum(confidence, np.finfo(np.float64).tiny)).astype(np.float32)
     return (np.float32(1) / weight).astype(np.float64)
-
-
-def _lowest(values: Doubles, count: int) -> Ints:
-    """Where the `count` lowest are, the leftmost of equals."""
-    return np.argsort(values, kind="stable")[:count].astype(np.int32)

@@ -6,11 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ..boundaries import Longs
 from ..contract import Ints
-from .base import Bools, Evidence, Remembering, Verdict
+from .base import Evidence, Remembering, Verdict
 
 
 class Branching(NamedTuple):
@@ -54,7 +52,7 @@ class Ensemble(Remembering, ABC):
     of them agree on for good, until it is `over` and holds what has won."""
 
     turns: list[Turn]  # rows of the next step
-    clones: list[tuple[int, int]]  # of keys and values, from one branch to another, before it
+    copied: list[tuple[int, int]]  # of keys and values, from one branch to another, before it
 
     @property
     @abstractmethod
@@ -70,13 +68,6 @@ class Ensemble(Remembering, ABC):
 
     def choose(self, evidence: Evidence) -> Verdict:
         raise TypeError("it decides by more than one row")
-
-
-def likeliest(evidence: Evidence, among: Bools) -> Longs:
-    """Where it is `among` [n] these, in falling confidence, the leftmost of equals first."""
-    places = np.flatnonzero(among)
-    order: Longs = places[np.argsort(-evidence.confidence[places], kind="stable")]
-    return order
 
 
 def extended(evidence: Evidence, tokens: Ints, places: Longs) -> Ints:

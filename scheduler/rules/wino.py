@@ -13,7 +13,7 @@ import numpy as np
 from ..contract import MOST_RANKS
 from ..knobs import Knobs, Range, Values
 from ..tree import Lane
-from .base import Bools, Evidence, Remembering, Shadow, Verdict, best
+from .base import Bools, Evidence, Remembering, Shadow, Verdict, best, top
 
 SHARE = np.float32(0.7)  # of a block's masks that a call may commit, but
 LEAST, MOST = 5, 20  # so many at least and at most
@@ -64,8 +64,7 @@ class Wino(Remembering):
         most = min(max(int(np.float32(open_.sum()) * SHARE), LEAST), MOST)
         chosen: Bools = open_ & (confidence > self._threshold)
         if chosen.sum() > most:
-            order = np.argsort(np.where(open_, -confidence, np.inf), kind="stable")
-            chosen[order[most:]] = False
+            chosen[top(confidence, chosen)[most:]] = False
         elif not chosen.any():
             chosen[best(confidence, open_)] = True
         return chosen
@@ -77,5 +76,5 @@ class Wino(Remembering):
         again = np.where(evidence.open, np.inf, evidence.shadow.probability(evidence.held))
         doubted: Bools = again < self._back_threshold
         if doubted.sum() >= self._came:
-            doubted[np.argsort(again, kind="stable")[self._came - 1 :]] = False
+            doubted[top(-again, doubted)[self._came - 1 :]] = False
         return doubted

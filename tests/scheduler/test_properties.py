@@ -81,6 +81,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
 
 WITH_SHADOWS: list[tuple[str, dict[str, Any]]] = [
     ("leap", {"block_length": 8, "threshold": 0.4}),
+    ("leap", {"block_length": 8, "threshold": 0.4, "cache": "d2"}),
     ("wino", {"block_length": 16, "cache": "dual"}),
     ("wino", {"block_length": 8, "cache": "prefix", "early_stop": False}),
     ("saber", {}),
