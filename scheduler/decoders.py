@@ -149,6 +149,15 @@ def _branches(knobs: Knobs, rule: Rule | None, lookahead: int | None) -> Branche
     return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob, scored=scored)
 
 
+def suits(name: str, geometry: Geometry) -> bool:
+    """Whether a network of this geometry takes the decoder `name` at all."""
+    try:
+        resolve(name, {}, 1, geometry)
+    except KnobError:
+        return False
+    return True
+
+
 def _rule_named(name: str, overrides: Mapping[str, object]) -> Rule | None:
     """The judge's row, if the method has one or is given one."""
     method = METHODS[name]
@@ -239,9 +248,8 @@ def _check_judge(name: str, judge: Judge, policy: LanePolicy, knobs: Knobs, geom
         raise KnobError("rule", f"rule {rule!r} needs shadows of one lane, where decoder {name!r} has many")
     if judge.copies and (geometry.block or geometry.shift):
         what = "no position sees behind its block" if geometry.block else "a token is predicted at the one before it"
-        raise KnobError(
-            "decoder", f"decoder {name!r} with rule {rule!r} needs shadows that this model cannot have: {what}"
-        )
+        param = "decoder" if METHODS[name].rule else "rule"
+        raise KnobError(param, f"{param} {rule!r} needs shadows that this model cannot have: {what}")
 
 
 def _check_adaptive(name: str, knobs: Knobs) -> None:

@@ -73,6 +73,14 @@ class Request:
         """Positions that it needs on the device, shadows of its lanes included."""
         return self.length + self.decoder.shadows
 
+    def require_scores(self) -> None:
+        """Raises `KnobError` if it asks how likely its tokens were of a decoder that cannot tell."""
+        if self.ranks is None or self.constraint is not None or self.decoder.scored:
+            return
+        what = "logprobs, best_of, or a suffix without max_tokens"
+        name = self.decoder.name
+        raise KnobError("decoder", f"decoder {name!r} cannot tell how likely a token was: not with {what}")
+
     def require_room(self, limit: int) -> None:
         """Raises `ValueError` if it has more than `limit` positions, `KnobError` if it does with its shadows."""
         if self.length > limit:

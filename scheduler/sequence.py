@@ -77,8 +77,7 @@ class Sequence:
             raise KnobError(
                 name, f"{name} is not for decoder {decoder!r} and its rule, which change what has committed"
             )
-        if request.ranks is not None and request.constraint is None and not request.decoder.scored:
-            raise KnobError("decoder", f"decoder {request.decoder.name!r} and logprobs exclude each other")
+        request.require_scores()
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, mask_id = request.decoder.policy, vocabulary.mask_id

@@ -17,7 +17,7 @@ from ..models.memory import Footprint, Memory
 from ..models.registry import Hardware, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, Halving, StepCost
-from ..scheduler.decoders import defaults_of
+from ..scheduler.decoders import defaults_of, suits
 from ..scheduler.geometry import Geometry
 from ..scheduler.methods import METHODS
 from ..scheduler.pages import Limits
@@ -101,7 +101,7 @@ def build_service(settings: Settings) -> Service:
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,
-        decoders={name: defaults_of(name, parts.geometry) for name in METHODS},
+        decoders={name: defaults_of(name, parts.geometry) for name in METHODS if suits(name, parts.geometry)},
         default_decoder=settings.decoder,
     )
 
