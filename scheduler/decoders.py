@@ -220,7 +220,7 @@ def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], le
         if knob in overrides and cache != "compact":
             raise KnobError(knob, f"{knob} is asked by cache 'compact' alone, not by {cache!r}")
     for knob in FORECAST_KNOBS:
-        if knob in overrides and knobs.get("extrapolate") is False:
+        if knobs.get("extrapolate") is False and knobs[knob] != JUDGES[str(judged)].defaults[knob]:
             raise KnobError(knob, f"{knob} goes with extrapolate true")
     for knob in TIMESTEP_KNOBS:
         if knob in overrides and (knobs.get("threshold"), knobs.get("factor")) != (None, None):
