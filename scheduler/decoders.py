@@ -56,7 +56,7 @@ RULES: tuple[str, ...] = ("steps", "threshold", "factor")
 
 ALL_KNOBS: Mapping[str, Values] = {
     **KNOBS,
-    "rule": Choice(tuple(JUDGES)),
+    "rule": Choice(tuple(name for name, rule in JUDGES.items() if rule.beside is None)),
     **{knob: values for rule in JUDGES.values() for knob, values in rule.knobs.items()},
     **{knob: values for cached in CACHES.values() for knob, values in cached.knobs.items()},
 }

@@ -36,7 +36,7 @@ def catalogue_main(name: str | None, markdown: bool) -> int:
     else:
         wide = max(map(len, names))
         print("\n".join(f"{each:{wide}}  {METHODS[each].source}" for each in names))
-        print(f"\nrules for the knob `rule`: {', '.join(JUDGES)}", file=sys.stderr)
+        print(f"\nrules for the knob `rule`: {', '.join(_given())}", file=sys.stderr)
     return 0
 
 
@@ -50,10 +50,16 @@ def section(name: str) -> str:
     return "\n".join([*lines, "", *_knob_table(name), ""])
 
 
+def _given() -> list[str]:
+    """Rules that a request may give by name."""
+    return [name for name, rule in JUDGES.items() if rule.beside is None]
+
+
 def rules_section() -> str:
     """The rules that a request may give by name."""
     lines = ["## Rules by name", "Values of the knob `rule`, with the knobs that each brings along.", ""]
-    for name, rule in JUDGES.items():
+    for name in _given():
+        rule = JUDGES[name]
         knobs = ", ".join(f"`{knob}` ({_shown(value)})" for knob, value in rule.defaults.items())
         lines.append(_wrapped(f"- **{name}**: {knobs}. Source: {rule.source}."))
     return "\n".join([*lines, ""])

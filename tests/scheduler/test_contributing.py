@@ -24,14 +24,14 @@ from tests.fakes import ScriptedExecutor, vocabulary
 sure = {3, 4, 5, 9}
 scheduler = Scheduler(Limits(2, 64, 16, 512, 256, 4), vocabulary())
 executor = ScriptedExecutor(lambda slot, position: (7, 0.95 if position in sure else 0.1))
-decoder = resolve("fast-dllm", {"rule": "leftward", "cache": "none", "block_length": 8}, 8)
+decoder = resolve("fast-dllm", {"rule": "leftward", "sure_from": 0.95, "cache": "none", "block_length": 8}, 8)
 sequence = scheduler.add(Request(0, np.full(3, 6, np.int32), 8, decoder))
 shown = []
 while (plan := scheduler.plan()) is not None:
     scheduler.commit(executor.execute(plan))
     shown.append("".join("_x"[token != 0] for token in sequence.canvas.tolist()))
 print(*shown)
-print("least" in DecoderKnobs.model_fields, sequence.outcome)
+print("sure_from" in DecoderKnobs.model_fields, sequence.outcome)
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 from asynclane.scheduler.caches import CACHES
 from asynclane.scheduler.contract import Measure, Transfer
 from asynclane.scheduler.decoders import ALL_KNOBS, resolve
-from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.knobs import KNOBS, KnobError
 from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.rules import JUDGES, CommitRule, Factor, Quota, Threshold, Timesteps
 from asynclane.scheduler.tree import Lane, Role
@@ -212,3 +212,10 @@ def test_only_the_leftmost_lane_is_forced() -> None:
     assert Threshold(0.9).transfer(lane, first=True) == Transfer(sure=1, threshold=0.9)
     assert Threshold(0.9).transfer(lane, first=False) == Transfer(sure=0, threshold=0.9)
     assert Factor(1.0).transfer(lane, first=False) == Transfer(sure=0, threshold=1.0, factor=1.0)
+
+
+def test_a_knob_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:
+    told: dict[str, object] = dict(KNOBS)
+    for row in (*JUDGES.values(), *CACHES.values()):
+        for knob, values in row.knobs.items():
+            assert told.setdefault(knob, values) == values, knob
