@@ -25,7 +25,7 @@ test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(ARGS)
 
 test-golden: $(VENV)/with-test ## every decoder against its authors' outputs, on all prompts: some minutes
-	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal tests/models/test_golden.py $(ARGS)
+	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal tests/models/test_golden.py tests/models/test_mixed.py $(ARGS)
 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)

@@ -203,8 +203,6 @@ def _no_knob(name: str, knob: str, overrides: Mapping[str, object]) -> str:
 def _check_together(name: str, knobs: Knobs, overrides: Mapping[str, object], length: int) -> None:
     """Raises `KnobError` for knobs that make no sense together."""
     judged = METHODS[name].rule or knobs.get("rule")
-    if METHODS[name].rule is None and judged and JUDGES[str(judged)].beside is not None:
-        raise KnobError("rule", f"rule {judged!r} computes rows of its own: use decoder {judged!r}, not {name!r}")
     if judged and JUDGES[str(judged)].beside is not None and knobs.get("cache", "none") not in WHOLE_ROWS:
         raise KnobError("cache", f"cache {knobs['cache']!r} leaves gaps in rows: not for decoder {name!r}")
     if judged and knobs.get("siblings") in ("isolated", "commit"):

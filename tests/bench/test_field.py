@@ -33,12 +33,12 @@ def test_every_decoder_enters_or_is_refused_with_a_reason(model: str) -> None:
 def test_all_measures_tabulates_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asynclane.bench.field.METHODS", {"asynclane": None, "fast-dllm": None})
+    monkeypatch.setattr("asynclane.bench.field.METHODS", {"asynclane": None})
     monkeypatch.setattr("asynclane.bench.field.COMBINATIONS", ())
     out, plot = tmp_path / "field.json", tmp_path / "field.png"
     options = ["--models", "tiny-llada", "--problems", "3", "--processes", "1", "--json", str(out), "--plot", str(plot)]
     assert main(["--all", *options]) == 0
     figures = json.loads(out.read_text(encoding="utf-8"))
-    assert [each["decoder"] for each in figures["models"]["tiny-llada"]["decoders"]] == ["asynclane", "fast-dllm"]
+    assert [each["decoder"] for each in figures["models"]["tiny-llada"]["decoders"]] == ["asynclane"]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "frontier" in capsys.readouterr().out
