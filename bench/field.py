@@ -122,6 +122,8 @@ def field_main(argv: Sequence[str]) -> int:
     parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="show what --json wrote; measure nothing")
     options = parser.parse_args(argv)
     check_outputs(parser, options.plot, options.json)
+    if options.again and options.json:
+        parser.error("--again measures nothing: there is no --json to write")
     if options.again:
         _show(_read(options.again), options.plot)
         return 0

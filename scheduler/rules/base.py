@@ -2,9 +2,9 @@
 
 `first` marks the leftmost lane of a request: it must commit something in every step; lanes behind it commit only what
 passes, because later sentences depend on numbers that are still open before them. A policy may mark more of them
-(`Lane.active`). A rule that needs no memory is a
-`Transfer`, which the device applies beside the logits. One that remembers, compares positions or takes tokens back is a
-`Judge`: the device reports what it sees, and the host decides.
+(`Lane.active`). A rule that asks no more than ranks and thresholds within a lane is a `Transfer`, which the device
+applies beside the logits. One that remembers, compares positions or takes tokens back is a `Judge`: the device reports
+what it sees, and the host decides.
 """
 
 from __future__ import annotations
