@@ -1,48 +1,35 @@
-"""Runs many decoders of `bench.quality` side by side, one process each, to choose defaults from a written sweep.
+"""Runs many decoders of `bench.quality` side by side, to choose defaults from a written sweep.
 
-Usage: python -m asynclane.bench.sweep FILE [--processes 2] [--problems 400] [--seed 777] [--json FILE]
+Usage: python -m asynclane.bench.sweep FILE [--processes 2] [--problems 400] [--seed 777] [--device cuda] [--json FILE]
 FILE holds one decoder a line, as `bench.quality` takes them; `#` starts a comment.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..scheduler.geometry import Geometry
+from ..server.checkpoint import open_checkpoint
 from .quality import parse_decoder, positive
 from .report import check_outputs, json_line, table
+from .workers import MAX_TOKENS, Job, Terms, measure_each
 
+MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar")
 HEAD = ("decoder", "accuracy", "95 % interval", "calls", "computed/token", "tokens/call")
 
 
-def read_decoders(path: Path) -> list[str]:
-    """Raises `ValueError` for a line that is no decoder, and `OSError`."""
+def read_decoders(path: Path, model: str = MODELS[0]) -> list[str]:
+    """Raises `ValueError` for a line that is no decoder of `model`, and `OSError`."""
+    config = open_checkpoint(model).config
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     decoders = [line for line in lines if line]
     for decoder in decoders:
-        parse_decoder(decoder, max_tokens=256)
+        parse_decoder(decoder, MAX_TOKENS, Geometry(config.shift, config.block))
     return decoders
-
-
-def measure(decoder: str, problems: int, seed: int, model: str = "tiny-llada") -> dict[str, Any]:
-    """One decoder's figures, from a process of its own with one thread: answers do not depend on either."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [sys.executable, "-P", "-m", "asynclane.bench.quality", decoder, "--model", model]
-        command += ["--problems", str(problems), "--seed", str(seed), "--json", out.name]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if done.returncode:
-            raise RuntimeError(f"measuring {decoder} failed:\n{done.stderr}")
-        figures: dict[str, Any] = json.loads(Path(out.name).read_text(encoding="utf-8"))["decoders"][0]
-    return figures
 
 
 def row(figures: dict[str, Any]) -> list[str]:
@@ -57,9 +44,15 @@ def row(figures: dict[str, Any]) -> list[str]:
     ]
 
 
-def measure_all(decoders: Sequence[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(options.processes) as pool:
-        return list(pool.map(lambda decoder: measure(decoder, options.problems, options.seed), decoders))
+def measure_all(decoders: Sequence[str], options: argparse.Namespace, model: str = MODELS[0]) -> list[dict[str, Any]]:
+    """Their figures, in order."""
+    jobs = [Job(model, decoder) for decoder in decoders]
+    found = dict(measure_each(jobs, terms(options), options.processes))
+    return [found[job] for job in jobs]
+
+
+def terms(options: argparse.Namespace) -> Terms:
+    return Terms(options.problems, options.seed, options.batch, options.device)
 
 
 def arguments(program: str, text: str | None) -> argparse.ArgumentParser:
@@ -69,6 +62,8 @@ def arguments(program: str, text: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=positive, default=os.cpu_count() or 1, help="default: every core")
     parser.add_argument("--problems", type=positive, default=400, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=777, help="default: %(default)s")
+    parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     return parser
 
@@ -84,15 +79,16 @@ def finish(figures: dict[str, object], options: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments("python -m asynclane.bench.sweep", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="default: %(default)s")
     options = parser.parse_args(argv)
     check_outputs(parser, None, options.json)
     try:
-        decoders = read_decoders(options.file)
+        decoders = read_decoders(options.file, options.model)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    found = measure_all(decoders, options)
+    found = measure_all(decoders, options, options.model)
     print(table(HEAD, [row(figures) for figures in found]))
-    finish({"benchmark": "sweep", "decoders": found}, options)
+    finish({"benchmark": "sweep", "model": options.model, "decoders": found}, options)
     return 0
 
 

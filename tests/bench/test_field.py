@@ -7,13 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.field import MODELS, Entry, entrants, frontier
+from asynclane.bench.field import Entry, entrants, frontier, page, read
 from asynclane.bench.quality import main
+from asynclane.bench.sweep import MODELS
+from asynclane.bench.workers import Job, Terms, measure_each
 from asynclane.scheduler.methods import METHODS
 
 
 def entry(name: str, accuracy: float, calls: float) -> Entry:
-    return Entry("tiny-llada", {"decoder": name, "accuracy": accuracy, "calls_per_problem": calls})
+    return Entry({"decoder": name, "accuracy": accuracy, "calls_per_problem": calls})
+
+
+def written(path: Path, device: str, problems: int, accuracy: float, wall_s: float) -> Path:
+    run = {
+        "model": "tiny-llada",
+        "decoder": "asynclane",
+        "device": device,
+        "problems": problems,
+        "wall_s": wall_s,
+        "accuracy": accuracy,
+        "interval_95": [0.5, 1.0],
+        "calls_per_problem": 5.0,
+        "tokens_per_call": 16.0,
+        "computed_tokens_per_answer_token": 5.0,
+    }
+    path.write_text(json.dumps({"runs": [run], "refused": {"tiny-llada": {"bacd": "no blocks"}}}), encoding="utf-8")
+    return path
 
 
 def test_a_frontier_holds_those_that_nobody_beats() -> None:
@@ -33,12 +52,38 @@ def test_every_decoder_enters_or_is_refused_with_a_reason(model: str) -> None:
 def test_all_measures_tabulates_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And what has been measured can be shown again."""
     monkeypatch.setattr("asynclane.bench.field.METHODS", {"asynclane": None})
-    monkeypatch.setattr("asynclane.bench.field.COMBINATIONS", ())
-    out, plot = tmp_path / "field.json", tmp_path / "field.png"
+    monkeypatch.setattr("asynclane.bench.field.COMBINATIONS", ("asynclane:threshold=0.9",))
+    out, plot, page = tmp_path / "field.json", tmp_path / "field.png", tmp_path / "field.md"
     options = ["--models", "tiny-llada", "--problems", "3", "--processes", "1", "--json", str(out), "--plot", str(plot)]
     assert main(["--all", *options]) == 0
-    figures = json.loads(out.read_text(encoding="utf-8"))
-    assert [each["decoder"] for each in figures["models"]["tiny-llada"]["decoders"]] == ["asynclane"]
+    runs = json.loads(out.read_text(encoding="utf-8"))["runs"]
+    assert [(run["model"], run["decoder"]) for run in runs] == [
+        ("tiny-llada", "asynclane"),
+        ("tiny-llada", "asynclane:threshold=0.9"),
+    ]
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert "frontier" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "ahead in" in shown
+    assert main(["--all", "--again", str(out), "--page", str(page)]) == 0
+    assert capsys.readouterr().out == shown
+    assert shown.strip().split("\n", 1)[1] in page.read_text(encoding="utf-8")
+
+
+def test_what_several_runs_found_is_shown_together(tmp_path: Path) -> None:
+    """Answers come of the run with most problems, times of the one on a CPU."""
+    gpu = written(tmp_path / "gpu.json", "cuda", 400, 0.9, 1.0)
+    cpu = written(tmp_path / "cpu.json", "cpu", 20, 0.8, 3.0)
+    (one,) = read([cpu, gpu]).entries("tiny-llada")
+    assert (one.accuracy, one.cpu_ms) == (0.9, 150.0)
+    (untimed,) = read([gpu]).entries("tiny-llada")
+    assert untimed.cpu_ms is None
+    assert "- `bacd`: no blocks" in page(read([gpu]))
+
+
+def test_a_process_that_fails_is_told_with_its_decoder(capfd: pytest.CaptureFixture[str]) -> None:
+    jobs = [Job("tiny-llada", "asynclane:threshold=2")]
+    with pytest.raises(RuntimeError, match="asynclane:threshold=2 on tiny-llada"):
+        list(measure_each(jobs, Terms(1, 777, 1, "cpu"), 1))
+    assert "threshold" in capfd.readouterr().err

@@ -92,7 +92,7 @@ def test_attention_within_blocks_at_real_shapes(
     most = max(visible for _, visible in rows)
     config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, 128)
     plan = tiles.plan_attention(case["queries"], case["keys"], case["page_table"], case["row_starts"], config)
-    assert distance(attention.paged_attention(*given, block, case["positions"], plan), want) < 6e-3
+    assert distance(attention.paged_attention(*given, block, case["positions"], plan=plan), want) < 6e-3
 
 
 def test_measures_at_a_real_vocabulary() -> None:
