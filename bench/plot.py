@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -91,25 +92,27 @@ def _panel(axes: Axes, tallies: Sequence[Point], label: str, measure: Callable[[
 
 
 def draw_field(fields: Mapping[str, tuple[Sequence[Point], Frontier]], path: Path) -> None:
-    """Many decoders on some models, a row for each model: a line through those that no other beats, with their names.
-
-    AsyncLane's are filled, the others hollow.
+    """Many decoders on some models, a row for each model: a line through those that no other beats, numbered, with
+    their names beside it. AsyncLane's are filled, the others hollow.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.6 * len(fields)), dpi=130, layout="constrained")
+    figure = Figure(figsize=(14, 4.4 * len(fields)), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(len(fields), len(COSTS), squeeze=False)
+    shape = {"squeeze": False, "width_ratios": (*(1.0 for _ in COSTS), 0.85)}
+    grid = figure.subplots(len(fields), len(COSTS) + 1, **shape)
     for line, (model, (points, frontier)) in zip(grid, fields.items(), strict=True):
-        for axes, (label, cost) in zip(line, COSTS, strict=True):
-            _scatter(axes, points, frontier(cost), cost)
+        named = list(dict.fromkeys(point.decoder for _, cost in COSTS for point in frontier(cost)))
+        for axes, (label, cost) in zip(line, COSTS, strict=False):
+            _scatter(axes, points, frontier(cost), cost, named)
             axes.set_xlabel(label)
         line[0].set_ylabel(f"{model}: accuracy")
+        _names(line[-1], named)
     figure.savefig(path, format="png")
 
 
-def _scatter(axes: Axes, points: Sequence[Point], ahead: Sequence[Point], cost: str) -> None:
+def _scatter(axes: Axes, points: Sequence[Point], ahead: Sequence[Point], cost: str, named: Sequence[str]) -> None:
     for point in points:
         ours = point.decoder.startswith("asynclane")
         colour = COLOURS[1] if ours else COLOURS[0]
@@ -118,10 +121,22 @@ def _scatter(axes: Axes, points: Sequence[Point], ahead: Sequence[Point], cost: 
     axes.step([getattr(p, cost) for p in ahead], [p.accuracy for p in ahead], where="post", color="0.6", zorder=0)
     for point in ahead:
         place = getattr(point, cost), point.accuracy
-        axes.annotate(point.decoder, place, xytext=(5, -10), textcoords="offset points", fontsize=7)
+        number = str(1 + named.index(point.decoder))
+        axes.annotate(number, place, xytext=(-4, 6), textcoords="offset points", ha="right", fontsize=9)
     axes.set_xscale("log", subs=[])
-    axes.set_xticks([step * 10**power for power in range(3) for step in (1, 2, 5)])
+    axes.set_xticks([step * 10**power for power in range(4) for step in (1, 2, 5)])
     costs = [getattr(point, cost) for point in points]
     axes.set_xlim(min(costs) / 1.3, max(costs) * 1.3)
     axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(y=0.08)
     axes.grid(alpha=0.3)
+
+
+def _names(axes: Axes, named: Sequence[str]) -> None:
+    """What the numbers of a row mean, and its signs."""
+    lines = [
+        textwrap.fill(f"{n} {name.replace(',', ', ')}", 52, subsequent_indent="   ") for n, name in enumerate(named, 1)
+    ]
+    signs = "filled: AsyncLane's lanes; hollow: others"
+    axes.text(0, 1, "\n".join([signs, *lines]), va="top", fontsize=8.5, transform=axes.transAxes)
+    axes.axis("off")
