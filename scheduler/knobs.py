@@ -48,6 +48,7 @@ KNOBS: Mapping[str, Values] = {
     "threshold": Range(0.0, 1.0),
     "factor": Range(0.0, 100.0),
     "block_length": Range(1, 4096, whole=True, words=(AUTO,)),
+    "block_count": Range(1, 64, whole=True),
     "cache": Choice(("none", "prefix", "dual", "compact", "d2", "delayed", "interval", "window")),
     "lookahead": Range(0, 4096, whole=True, words=(CANVAS,)),
     "draft_threshold": Range(0.0, 1.0, words=(OFF,)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .knobs import AUTO, CANVAS, Knobs
-from .policies import DELIMITERS, AdaBlock, AsyncLane, Blockwise, LanePolicy, MultiBlock, SlowFast
+from .policies import DELIMITERS, AdaBlock, AsyncLane, Blockwise, Growing, LanePolicy, MultiBlock, SlowFast
 from .rules import JUDGES
 from .rules.base import EVERYTHING
 
@@ -33,6 +33,10 @@ def _blockwise(knobs: Knobs) -> LanePolicy:
 def _whole(knobs: Knobs) -> LanePolicy:
     """The canvas as one block."""
     return Blockwise(EVERYTHING)
+
+
+def _growing(knobs: Knobs) -> LanePolicy:
+    return Growing(knobs.integer("block_count"))
 
 
 def _asynclane(knobs: Knobs) -> LanePolicy:
@@ -162,8 +166,8 @@ METHODS: Mapping[str, Method] = {
     ),
     "ahd": _serial("ahd", cache="none"),
     "ass": Method(
-        policy=_whole,
-        defaults={"cache": "none", "early_stop": True},
+        policy=_growing,
+        defaults={"block_count": 1, "cache": "none", "early_stop": True},
         source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
         rule="ass",
     ),
