@@ -7,12 +7,15 @@ from .blockwise import Blockwise
 from .growing import Growing
 from .multiblock import MultiBlock
 from .slowfast import SlowFast
+from .tccf import TURNS, CoarseFine
 
 __all__ = [
     "DELIMITERS",
+    "TURNS",
     "AdaBlock",
     "AsyncLane",
     "Blockwise",
+    "CoarseFine",
     "Growing",
     "LaneFacts",
     "LanePolicy",

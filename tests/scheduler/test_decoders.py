@@ -8,7 +8,8 @@ import pytest
 
 from asynclane.scheduler.caches import CACHES
 from asynclane.scheduler.contract import Measure, Transfer
-from asynclane.scheduler.decoders import ALL_KNOBS, resolve
+from asynclane.scheduler.decoders import ALL_KNOBS, resolve, suits
+from asynclane.scheduler.geometry import PLAIN, Geometry
 from asynclane.scheduler.knobs import KNOBS, KnobError
 from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.rules import JUDGES, CommitRule, Factor, Quota, Threshold, Timesteps
@@ -18,7 +19,7 @@ from asynclane.scheduler.tree import Lane, Role
 def test_every_default_of_the_table_is_a_value_that_its_knob_admits() -> None:
     for name, method in METHODS.items():
         overrides = {knob: value for knob, value in method.defaults.items() if value is not None}
-        resolve(name, overrides, length=64)
+        resolve(name, overrides, 64, PLAIN if suits(name, PLAIN) else Geometry(block=16))
 
 
 def test_naming_a_rule_replaces_the_methods_own() -> None:
