@@ -51,7 +51,7 @@ KNOBS: Mapping[str, Values] = {
     "block_count": Range(1, 64, whole=True),
     "fine_length": Range(1, 4096, whole=True),
     "turn": Choice(("think", "newlines", "newline")),
-    "cache": Choice(("none", "prefix", "dual", "compact", "d2", "delayed", "interval", "window")),
+    "cache": Choice(("none", "prefix", "dual", "compact", "d2", "delayed", "finished", "interval", "window")),
     "lookahead": Range(0, 4096, whole=True, words=(CANVAS,)),
     "draft_threshold": Range(0.0, 1.0, words=(OFF,)),
     "end_threshold": Range(0.0, 1.0, words=(OFF,)),
