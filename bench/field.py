@@ -20,6 +20,7 @@ from ..scheduler.geometry import Geometry
 from ..scheduler.knobs import KnobError
 from ..scheduler.methods import METHODS
 from ..scheduler.rules import JUDGES
+from ..scheduler.vocabulary import Vocabulary
 from ..server.checkpoint import open_checkpoint
 from ..server.knobs import parse_knobs
 from .plot import draw_field
@@ -60,6 +61,7 @@ COMBINATIONS = (
     "asynclane:rule=localleap,threshold=0.95,near_threshold=0.9",
     "asynclane:rule=entropy,entropy_threshold=0.2",
     "asynclane:rule=tspd,refresh_every=2",
+    "tccf:turn=newline",
     *(f"asynclane:rule={rule}" for rule in JUDGES),
 )
 
@@ -133,14 +135,17 @@ def frontier(entries: Sequence[Entry], cost: str = "calls_per_problem") -> list[
 
 def entrants(model: str, max_tokens: int = 256) -> tuple[list[str], dict[str, str]]:
     """The decoders that a model takes, and why it refuses others."""
-    config = open_checkpoint(model).config
+    checkpoint = open_checkpoint(model)
+    config, words = checkpoint.config, checkpoint.text
     geometry = Geometry(config.shift, config.block)
+    vocabulary = Vocabulary(words.pieces, words.mask_id, words.end_ids)
     taken: list[str] = []
     refused: dict[str, str] = {}
     for text in (*METHODS, *COMBINATIONS):
         name, _, knobs = text.partition(":")
         try:
-            resolve(name, parse_knobs(knobs.split(",") if knobs else []), max_tokens, geometry)
+            decoder = resolve(name, parse_knobs(knobs.split(",") if knobs else []), max_tokens, geometry)
+            decoder.policy.require(vocabulary)
             taken.append(text)
         except KnobError as error:
             refused[text] = str(error)

@@ -50,8 +50,14 @@ def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, o
 
 
 def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
-    """Raises `KnobError` for what a block-causal network cannot do, or never needs."""
+    """Raises `KnobError` for what a block-causal network cannot do, or never needs, or what only one can."""
     if not geometry.block:
+        if "fine_length" in knobs:
+            raise KnobError(
+                "decoder",
+                "decoder 'tccf' is for block-causal models, whose blocks it decodes in parts: this one sees the whole"
+                " canvas: use 'bacd'",
+            )
         return
     if "block_length" not in knobs:
         raise KnobError(
@@ -90,4 +96,8 @@ def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
     if length != AUTO and knobs.integer("block_length") % geometry.block:
         raise KnobError(
             "block_length", f"block_length must be a multiple of this model's block of {geometry.block}, not {length}"
+        )
+    if "fine_length" in knobs and geometry.block % knobs.integer("fine_length"):
+        raise KnobError(
+            "fine_length", f"fine_length must divide this model's block of {geometry.block}, not {knobs['fine_length']}"
         )

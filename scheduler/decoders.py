@@ -72,7 +72,7 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 # Caches whose rows have no gaps, and keep nothing of one step for the next: drafts are rows like the request's own.
-WHOLE_ROWS = ("none", "prefix", "dual", "compact")
+WHOLE_ROWS = ("none", "prefix", "dual", "compact", "finished")
 
 FORECAST_KNOBS = ("horizon", "coverage")
 

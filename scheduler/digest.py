@@ -26,6 +26,7 @@ class View(NamedTuple):
     boundary: Boundary
     nesting: Nesting
     min_fill: float
+    marks: int = 0  # classes of tokens that are looked for
 
 
 def lane_facts(views: Sequence[View], vocabulary: Vocabulary) -> list[list[LaneFacts]]:
@@ -58,12 +59,17 @@ def lane_facts(views: Sequence[View], vocabulary: Vocabulary) -> list[list[LaneF
     ends = inside & ((vocabulary.classes[packed] & END) != 0)
     end = np.minimum.reduceat(np.where(ends, offset, FAR), first)
     ended = end != FAR
+    mark = np.full(len(first), FAR)
+    if any(view.marks for view in views):
+        asked = np.repeat([view.marks for _, view, _ in lanes], stretches)
+        mark = np.minimum.reduceat(np.where(inside & ((vocabulary.classes[packed] & asked) != 0), offset, FAR), first)
 
     origin = np.array([lane.start for lane, _, _ in lanes])
     columns = (
         open_here[first + sizes - 1],
         np.where(fork == ABSENT, ABSENT, fork + origin),
         np.where(ended, end + origin, ABSENT),
+        np.where(mark != FAR, mark + origin, ABSENT),
     )
     facts = iter([LaneFacts(*lane) for lane in zip(*(column.tolist() for column in columns), strict=True)])
     return [[next(facts) for _ in view.lanes] for view in views]

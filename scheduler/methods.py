@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .knobs import AUTO, CANVAS, Knobs
-from .policies import DELIMITERS, AdaBlock, AsyncLane, Blockwise, LanePolicy, MultiBlock, SlowFast
+from .policies import (
+    DELIMITERS,
+    AdaBlock,
+    AsyncLane,
+    Blockwise,
+    CoarseFine,
+    Growing,
+    LanePolicy,
+    MultiBlock,
+    SlowFast,
+)
 from .rules import JUDGES
 from .rules.base import EVERYTHING
 
@@ -33,6 +43,10 @@ def _blockwise(knobs: Knobs) -> LanePolicy:
 def _whole(knobs: Knobs) -> LanePolicy:
     """The canvas as one block."""
     return Blockwise(EVERYTHING)
+
+
+def _growing(knobs: Knobs) -> LanePolicy:
+    return Growing(knobs.integer("block_count"))
 
 
 def _asynclane(knobs: Knobs) -> LanePolicy:
@@ -85,6 +99,10 @@ def _slowfast(knobs: Knobs) -> LanePolicy:
         stable_spread=knobs.number("stable_spread"),
         patient=knobs["explore"] == "all",
     )
+
+
+def _tccf(knobs: Knobs) -> LanePolicy:
+    return CoarseFine(knobs.integer("block_length"), knobs.integer("fine_length"), knobs.text("turn"))
 
 
 def _serial(rule: str, **defaults: object) -> Method:
@@ -162,8 +180,8 @@ METHODS: Mapping[str, Method] = {
     ),
     "ahd": _serial("ahd", cache="none"),
     "ass": Method(
-        policy=_whole,
-        defaults={"cache": "none", "early_stop": True},
+        policy=_growing,
+        defaults={"block_count": 1, "cache": "none", "early_stop": True},
         source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
         rule="ass",
     ),
@@ -228,6 +246,12 @@ METHODS: Mapping[str, Method] = {
             "early_stop": True,
         },
         source="arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
+    ),
+    "tccf": Method(
+        policy=_tccf,
+        defaults={"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},
+        source="arXiv 2602.09555; LuLuLuyi/TDAR, with the differences that its lanes name",
+        rule="bacd",
     ),
     "tspd": _serial("tspd", cache="dual"),
     "window": Method(

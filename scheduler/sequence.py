@@ -81,6 +81,7 @@ class Sequence:
         if geometry.block and len(request.suffix):
             raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, mask_id = request.decoder.policy, vocabulary.mask_id
+        policy.require(vocabulary)
         canvas = np.full(request.max_tokens, mask_id, np.int32)
         tree = LaneTree(canvas, mask_id, len(request.prompt), geometry, vocabulary.filler)
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
@@ -163,7 +164,7 @@ class Sequence:
         policy, live = self.request.decoder.policy, self.tree.live
         start, end = live[0].start, live[-1].end
         settled = None if self.stability is None else self.stability.settled(start, end)
-        return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill)
+        return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill, policy.marks)
 
     @property
     def told(self) -> bool:

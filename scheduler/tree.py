@@ -71,6 +71,11 @@ class LaneTree:
         """Open positions in `[start, end)`."""
         return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
 
+    def first_open(self, start: int) -> int:
+        """The first open position from `start` on, or the limit."""
+        open_ = self.canvas[start : self.limit] == self.mask_id
+        return start + int(open_.argmax()) if open_.any() else self.limit
+
     def forced(self, lane: Lane) -> bool:
         """Whether it must commit something in the next step."""
         return lane.active or lane is self.live[0]
@@ -78,10 +83,9 @@ class LaneTree:
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
         """A generate lane at the right end, from the first open position on; none if nothing is open up to the limit.
         It ends at `block_end` if that lies behind its start, or else is a block."""
-        open_ = self.canvas[start : self.limit] == self.mask_id
-        if not open_.any():
+        start = self.first_open(start)
+        if start == self.limit:
             return
-        start += int(open_.argmax())
         end = min(block_end if block_end > start else self._block_end(start), self.limit)
         origin = None if parent is None else parent.id
         self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end), block_end=end))

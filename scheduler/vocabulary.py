@@ -22,6 +22,8 @@ DOUBLE = 512  # an odd number of double quotes
 SINGLE = 1024  # an odd number of single quotes
 PAUSE = 2048  # a comma with nothing but spaces around it
 NEWLINE = 4096  # one line break and nothing else
+EMPTY = 8192  # holds an empty line: two line breaks with nothing but spaces between them
+THOUGHT = 16384  # ends what a model thinks before its answer
 
 # Unicode's Sentence_Terminal characters that end sentences in living scripts.
 _TERMINALS = (
@@ -31,6 +33,7 @@ _TERMINALS = (
 )
 _CLOSERS = "\"'\u201d\u2019\u00bb\u203a)\\]\u300d\u300f\uff09"
 _SENTENCE = re.compile(rf"\s*[{_TERMINALS}][{_CLOSERS}]*\s*")
+_EMPTY = re.compile(r"\n[^\S\n]*\n")
 _COMMAS = re.compile(r"\s*[,;:\u060c\u061b\u3001\uff0c\uff1b]\s*")
 _UNFINISHED = re.compile(r".*[-,\\+*/=%&|^<>:@(\[{]|(.*[^\w])?(and|or|not|in|is|if|else|for|while|lambda)")
 
@@ -70,6 +73,8 @@ def _classes(piece: str) -> int:
         | SINGLE * (piece.count("'") % 2)
         | PAUSE * (piece.strip(" ") == ",")
         | NEWLINE * (piece == "\n")
+        | EMPTY * bool(_EMPTY.search(piece))
+        | THOUGHT * (piece.strip() == "</think>")
     )
 
 

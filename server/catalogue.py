@@ -8,13 +8,15 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
-from ..scheduler.decoders import ALL_KNOBS, defaults_of, resolve
+from ..scheduler.decoders import ALL_KNOBS, defaults_of, resolve, suits
+from ..scheduler.geometry import PLAIN, Geometry
 from ..scheduler.knobs import Choice, KnobError, Values, plain
 from ..scheduler.methods import METHODS
 from ..scheduler.rules import JUDGES
 
 WIDTH = 100
 LENGTH = 1 << 12  # of a canvas that all defaults fit
+BLOCKS = Geometry(block=16)
 INTRODUCTION = """# Decoders
 
 Each decoder is a row of a table: a lane policy, a commit rule and a cache, with defaults. A request names one
@@ -42,12 +44,19 @@ def catalogue_main(name: str | None, markdown: bool) -> int:
 
 def section(name: str) -> str:
     """A decoder in Markdown: where it comes from, its three parts, its knobs."""
-    decoder, method = resolve(name, {}, LENGTH), METHODS[name]
+    decoder, method = resolve(name, {}, LENGTH, told_for(name)), METHODS[name]
     rule = decoder.rule if decoder.judge is None else decoder.judge()
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
     lines = [f"## {name}", f"Source: {method.source}.", ""]
+    if told_for(name).block:
+        lines.append(f"For block-causal models alone; what follows is of one with blocks of {BLOCKS.block}.\n")
     lines += [_wrapped(f"- **{part}** (`{type(made).__name__}`): {told(made)}") for part, made in parts.items()]
     return "\n".join([*lines, "", *_knob_table(name), ""])
+
+
+def told_for(name: str) -> Geometry:
+    """A network that takes the decoder: one that sees the whole canvas, if such do."""
+    return PLAIN if suits(name, PLAIN) else BLOCKS
 
 
 def _given() -> list[str]:
@@ -83,7 +92,7 @@ def told(made: object) -> str:
 def _knob_table(name: str) -> Iterator[str]:
     yield "| knob | default | values |"
     yield "|---|---|---|"
-    for knob, value in defaults_of(name).items():
+    for knob, value in defaults_of(name, told_for(name)).items():
         yield f"| `{knob}` | {_shown(value)} | {_values(name, knob, ALL_KNOBS[knob])} |"
 
 
@@ -108,7 +117,7 @@ def _values(name: str, knob: str, kind: Values) -> str:
 
 def _takes(name: str, knob: str, value: object) -> bool:
     try:
-        resolve(name, {knob: value}, LENGTH)
+        resolve(name, {knob: value}, LENGTH, told_for(name))
     except KnobError:
         return False
     return True

@@ -77,6 +77,7 @@ def _report(model: str) -> Report:
     checkpoint = open_checkpoint(model)
     config, text = checkpoint.config, checkpoint.text
     weights = survey(checkpoint.directory, config)
+    vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
     return Report(
         model=model,
         directory=str(checkpoint.directory),
@@ -94,8 +95,8 @@ def _report(model: str) -> Report:
         mask=_tokens(checkpoint, [config.mask_id])[0],
         ends=_tokens(checkpoint, sorted(text.end_ids)),
         chat_template=text.has_template,
-        boundaries=_boundaries(checkpoint),
-        decoders={name: _refusal(name, config) for name in METHODS},
+        boundaries={boundary.name.lower(): boundary.known_to(vocabulary) for boundary in Boundary},
+        decoders={name: _refusal(name, config, vocabulary) for name in METHODS},
     )
 
 
@@ -110,15 +111,10 @@ def _tokens(checkpoint: Checkpoint, ids: Sequence[int]) -> list[Token]:
     return [Token(*pair) for pair in zip(ids, checkpoint.text.token_strings(ids), strict=True)]
 
 
-def _boundaries(checkpoint: Checkpoint) -> dict[str, bool]:
-    text = checkpoint.text
-    vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
-    return {boundary.name.lower(): boundary.known_to(vocabulary) for boundary in Boundary}
-
-
-def _refusal(decoder: str, config: ModelConfig) -> str | None:
+def _refusal(decoder: str, config: ModelConfig, vocabulary: Vocabulary) -> str | None:
     try:
-        resolve(decoder, {}, config.max_model_len, Geometry(config.shift, config.block))
+        made = resolve(decoder, {}, config.max_model_len, Geometry(config.shift, config.block))
+        made.policy.require(vocabulary)
     except KnobError as error:
         return str(error)
     return None

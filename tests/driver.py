@@ -40,11 +40,15 @@ UNSUITED = {
     **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
 }
+# Decoders for block-causal networks alone, and knobs that the embedded models' tokenizer leaves them.
+BLOCKS_ONLY: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}}
 SHADOWED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so
 
 
 def refusal(decoder: str, geometry: Geometry) -> str | None:
     """What a network of this geometry says of a decoder that it refuses."""
+    if decoder in BLOCKS_ONLY and not geometry.block:
+        return f"decoder {decoder!r} is for block-causal models"
     refused = geometry.block or (geometry.shift and decoder in SHADOWED)
     return UNSUITED.get(decoder) if refused else None
 

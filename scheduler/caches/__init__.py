@@ -16,6 +16,7 @@ from .compact import Compact
 from .d2 import D2
 from .delayed import Delayed
 from .dual import Dual
+from .finished import Finished
 from .interval import Interval
 from .none import NoCache
 from .prefix import Prefix
@@ -31,6 +32,7 @@ __all__ = [
     "Compact",
     "Delayed",
     "Dual",
+    "Finished",
     "Interval",
     "NoCache",
     "Prefix",
@@ -64,6 +66,7 @@ CACHES: Mapping[str, Cached] = {
     ),
     "d2": Cached(D2.of, D2.DEFAULTS, D2.KNOBS),
     "delayed": Cached(Delayed.of, Delayed.DEFAULTS, Delayed.KNOBS),
+    "finished": Cached(Finished.of, Finished.DEFAULTS, Finished.KNOBS),
     "interval": Cached(Interval.of, Interval.DEFAULTS, Interval.KNOBS),
     "window": Cached(Sliding.of, Sliding.DEFAULTS, Sliding.KNOBS),
 }

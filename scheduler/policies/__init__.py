@@ -4,7 +4,21 @@ from .adablock import DELIMITERS, AdaBlock
 from .asynclane import AsyncLane
 from .base import LaneFacts, LanePolicy
 from .blockwise import Blockwise
+from .growing import Growing
 from .multiblock import MultiBlock
 from .slowfast import SlowFast
+from .tccf import TURNS, CoarseFine
 
-__all__ = ["DELIMITERS", "AdaBlock", "AsyncLane", "Blockwise", "LaneFacts", "LanePolicy", "MultiBlock", "SlowFast"]
+__all__ = [
+    "DELIMITERS",
+    "TURNS",
+    "AdaBlock",
+    "AsyncLane",
+    "Blockwise",
+    "CoarseFine",
+    "Growing",
+    "LaneFacts",
+    "LanePolicy",
+    "MultiBlock",
+    "SlowFast",
+]

@@ -9,19 +9,20 @@ from ..rules.base import Evidence
 from ..tree import LaneTree
 from ..vocabulary import Vocabulary
 
+ABSENT = -1
+
 
 class LaneFacts(NamedTuple):
     """What a step left in a lane. Positions are canvas positions, `ABSENT` where there is none.
 
-    `open` counts its masks; `fork_at` is the last position behind which it may fork; `end_at` its first end token.
+    `open` counts its masks; `fork_at` is the last position behind which it may fork; `end_at` its first end token;
+    `mark_at` its first token of the classes `LanePolicy.marks`.
     """
 
     open: int
     fork_at: int
     end_at: int
-
-
-ABSENT = -1
+    mark_at: int = ABSENT
 
 
 class LanePolicy(Protocol):
@@ -52,6 +53,15 @@ class LanePolicy(Protocol):
         """Whether it must see what a step has found before any of it commits: then the host decides what does."""
         ...
 
+    @property
+    def marks(self) -> int:
+        """Classes of tokens of which it must know where they have committed; 0: none."""
+        ...
+
+    def require(self, vocabulary: Vocabulary) -> None:
+        """Raises `KnobError` for a vocabulary without a token that it cannot do without."""
+        ...
+
     def open(self, tree: LaneTree) -> None:
         """Put the first lanes on an empty canvas, with blocks as long as the tree says, if it does."""
         ...
@@ -65,7 +75,20 @@ class LanePolicy(Protocol):
         ...
 
 
-class Unseeing:
+class Unmarked:
+    """What policies answer to which one token is as good as another."""
+
+    __slots__ = ()
+
+    @property
+    def marks(self) -> int:
+        return 0
+
+    def require(self, vocabulary: Vocabulary) -> None:
+        pass
+
+
+class Unseeing(Unmarked):
     """What policies answer to which lanes' facts are enough."""
 
     __slots__ = ()
@@ -75,7 +98,7 @@ class Unseeing:
         pass
 
 
-class Unforked:
+class Unforked(Unmarked):
     """What policies answer whose lanes never fork: they know no boundary, and no proposals settle."""
 
     __slots__ = ()

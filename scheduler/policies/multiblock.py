@@ -5,8 +5,8 @@ Sources: D2F, arXiv 2508.09192 (zhijie-group/Discrete-Diffusion-Forcing D2F-eval
 once a share `add_threshold` of it is committed. A block is active once its predecessor has `active_threshold`: then it
 commits something in every step, before that only what passes the rule. The leftmost block always is, so a rule that
 looks at all blocks as one, as d3LLM's does, needs no other. At an end token the canvas is cut, whatever is still open
-before it, and no blocks are added; d3LLM fills up what is behind it, as in training. The end of a
-turn is an end token, too, where d3LLM waits for that of the text.
+before it, and no blocks are added; d3LLM fills up what is behind it, as in training. The end of a turn is an end token,
+too, where d3LLM waits for that of the text. The cache `finished` keeps the keys of blocks when both do.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Self
 
@@ -54,30 +53,43 @@ class Eoser(Remembering):
 class Ass(Eoser):
     """As `Eoser`, but a lane's calls commit 1, 2, 4, ... positions: of S calls, where 2^S is the highest power of 2
     that the lane holds, the last takes what is left. End tokens count `end_weight` of their probability, and in
-    call i = 0, 1, ... the share (2^(i+1) - 1) / 2^S of the rest more.
+    call i = 0, 1, ... the share (2^(i+1) - 1) / 2^S of the rest more. Where blocks grow (`policies.Growing`), S is the
+    canvas's and i goes on from one block to the next.
 
-    Source: as `Eoser`, eoser_ass_generate; with `end_weight` 1, ass_generate. The authors' blocks grow with the calls
-    (`block_num`): of a canvas of 128, 15 positions take four calls, then 16, 32 and 65 one each. Here the canvas is one
-    block, as with their `block_num` 1, or blocks are all alike and each begins with one position.
+    Source: as `Eoser`, eoser_ass_generate; with `end_weight` 1, ass_generate.
     """
 
     KNOBS: Mapping[str, Values] = {"end_weight": Range(0.0, 1.0)}
 
-    def __init__(self, end_weight: float) -> None:
-        self._end_weight = end_weight
+    def __init__(self, end_weight: float, canvas: int | None = None) -> None:
+        """`canvas`: its length, if blocks grow along it."""
+        self._end_weight, self._canvas = end_weight, canvas
 
     @classmethod
     def of(cls, knobs: Knobs, length: int) -> Self:
-        return cls(knobs.number("end_weight"))
+        if "block_count" not in knobs:
+            return cls(knobs.number("end_weight"))
+        most = max(1, doublings(length))
+        holds = knobs.integer("block_count") <= most
+        knobs.require("block_count", holds, f"exceeds the {most} calls that a canvas of {length} (max_tokens) takes")
+        return cls(knobs.number("end_weight"), length)
 
     def _progress(self, part: Part) -> float:
-        calls = _doublings(part)
-        return (2.0 ** (min(part.lane.steps, calls) + 1) - 1.0) / 2.0**calls
+        call, calls = self._turn(part)
+        return (2.0 ** (min(call, calls) + 1) - 1.0) / 2.0**calls
 
     def _due(self, part: Part) -> int:
-        call = part.lane.steps
-        return part.lane.end - part.lane.start if call >= _doublings(part) - 1 else 1 << call
+        call, calls = self._turn(part)
+        return part.lane.end - part.lane.start if call >= calls - 1 else 1 << call
+
+    def _turn(self, part: Part) -> tuple[int, int]:
+        """Which call this is, and of how many. Those before a block that grows have filled 2^i - 1 positions."""
+        lane = part.lane
+        if self._canvas is None:
+            return lane.steps, doublings(lane.end - lane.start)
+        return doublings(lane.start + 1) + lane.steps, doublings(self._canvas)
 
 
-def _doublings(part: Part) -> int:
-    return int(math.log2(part.lane.end - part.lane.start))
+def doublings(count: int) -> int:
+    """The exponent of the highest power of 2 up to `count`."""
+    return count.bit_length() - 1

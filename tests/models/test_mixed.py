@@ -8,7 +8,8 @@ import pytest
 
 from asynclane.models.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.decoders import resolve, suits
+from asynclane.scheduler.geometry import PLAIN
 from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.request import Outcome
@@ -20,12 +21,13 @@ from .test_golden import GOLDEN
 
 CROWD = 32
 LENGTHS = 16, 24, 32
+TAKEN = [name for name in METHODS if suits(name, PLAIN)]
 PROMPTS = [prompt["prompt_ids"][:24] for prompt in GOLDEN["prompts"][:5]]
 
 
 def asks() -> list[Ask]:
     """Every decoder, and lanes with every rule that they take, some sampled, some scored, of several lengths."""
-    kinds: list[tuple[str, dict[str, object]]] = [(name, {}) for name in METHODS]
+    kinds: list[tuple[str, dict[str, object]]] = [(name, {}) for name in TAKEN]
     kinds += [("asynclane", {"rule": rule}) for rule in JUDGES if _taken("asynclane", {"rule": rule})]
     taken = []
     for number, (name, knobs) in enumerate(kinds):
@@ -53,7 +55,7 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd_of_all_decoders(runner: Runn
         assert (crowded.steps, crowded.outcome) == (alone.steps, alone.outcome), ask
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TAKEN)
 def test_no_answer_holds_a_mask_before_its_end(name: str, runner: Runner, vocabulary: Vocabulary) -> None:
     """Of one token, and of a prompt of one token, too."""
     for prompt, length in ((PROMPTS[0], 1), (PROMPTS[0][:1], 20), (PROMPTS[1], 33)):

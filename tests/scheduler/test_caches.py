@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asynclane.scheduler.caches import CachePolicy, Compact, Dual, NoCache, Prefix, Progress, Reach, Window
+from asynclane.scheduler.caches import CachePolicy, Compact, Dual, Finished, NoCache, Prefix, Progress, Reach, Window
 
 START = Reach(first=50, last=82, end=178, frontier=50)
 WITHIN = Reach(first=50, last=82, end=178, frontier=60)
@@ -77,3 +77,45 @@ def test_a_refresh_stops_at_the_look_ahead_and_never_computes_the_unused_tail() 
 def test_a_pass_for_the_cache_alone_does_not_bring_on_the_next_one() -> None:
     windows = steps(Compact(1, refresh_on="steps", reuse=False), *[WITHIN] * 6)
     assert [window.drives for window in windows] == [False, True, False, True, False, True]
+
+
+BEHIND = Reach(first=114, last=146, end=178, frontier=114)
+FULL, AGAIN = Window(0, 178, 178), Window(0, 178, 178, refresh=True)
+
+
+def after(start: int) -> Window:
+    return Window(start, 178, 178)
+
+
+def test_a_finished_block_is_cached_so_many_calls_later_and_full_passes_come_before() -> None:
+    """The prompt of 50 was finished before the first call, the block up to 82 is after the fourth."""
+    reaches = START, WITHIN, WITHIN, WITHIN, NEXT, NEXT, NEXT, NEXT, NEXT
+    got = {delay: steps(Finished(delay, 10_000), *reaches) for delay in (0, 1, 2, 10_000)}
+    assert got[0] == [FULL, *[after(50)] * 4, *[after(82)] * 4]
+    assert got[1] == [FULL, *[after(50)] * 3, AGAIN, after(50), *[after(82)] * 3]
+    assert got[2] == [FULL, FULL, *[after(50)] * 2, AGAIN, AGAIN, after(50), *[after(82)] * 2]
+    assert got[10_000] == [FULL] * 9
+
+
+def test_a_block_finished_while_another_waits_begins_to_wait_when_that_one_is_cached() -> None:
+    reaches = START, WITHIN, NEXT, BEHIND, BEHIND, BEHIND, BEHIND
+    assert steps(Finished(1, 10_000), *reaches) == [
+        FULL,
+        after(50),
+        AGAIN,  # the block up to 82 waits
+        after(50),  # and is cached, and that up to 114 waits
+        after(82),  # and is cached
+        after(114),
+        after(114),
+    ]
+    assert steps(Finished(2, 10_000), *reaches) == [FULL, FULL, AGAIN, AGAIN, after(50), AGAIN, after(82)]
+
+
+def test_a_full_pass_comes_at_intervals_unless_a_block_is_cached() -> None:
+    reaches = START, WITHIN, WITHIN, WITHIN, WITHIN, NEXT, NEXT, NEXT
+    assert steps(Finished(0, 3), *reaches) == [
+        *[FULL, after(50), AGAIN],
+        *[after(50), after(50), after(50)],  # the sixth caches a block
+        *[after(82), after(82)],
+    ]
+    assert steps(Finished(10_000, 3), *reaches) == [FULL] * 8

@@ -8,7 +8,8 @@ import pytest
 
 from asynclane.scheduler.caches import CACHES
 from asynclane.scheduler.contract import Measure, Transfer
-from asynclane.scheduler.decoders import ALL_KNOBS, resolve
+from asynclane.scheduler.decoders import ALL_KNOBS, resolve, suits
+from asynclane.scheduler.geometry import PLAIN, Geometry
 from asynclane.scheduler.knobs import KNOBS, KnobError
 from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.rules import JUDGES, CommitRule, Factor, Quota, Threshold, Timesteps
@@ -18,7 +19,7 @@ from asynclane.scheduler.tree import Lane, Role
 def test_every_default_of_the_table_is_a_value_that_its_knob_admits() -> None:
     for name, method in METHODS.items():
         overrides = {knob: value for knob, value in method.defaults.items() if value is not None}
-        resolve(name, overrides, length=64)
+        resolve(name, overrides, 64, PLAIN if suits(name, PLAIN) else Geometry(block=16))
 
 
 def test_naming_a_rule_replaces_the_methods_own() -> None:
@@ -110,6 +111,9 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("fast-dllm", {"cache": "delayed", "candidates": 4}, "candidates"),
         ("llada", {"cache": "interval", "response_share": 1.1}, "response_share"),
         ("asynclane", {"cache": "delayed", "refresh_every": 4}, "refresh_every"),
+        ("d3llm", {"cache_delay": 2}, "cache_delay"),
+        ("d3llm", {"cache": "finished", "cache_delay": -1}, "cache_delay"),
+        ("d2f", {"cache": "finished", "refresh_interval": 0}, "refresh_interval"),
         ("window", {"block_length": 32}, "block_length"),
         ("window", {"threshold": 0.9, "active_tokens": 0}, "active_tokens"),
     ],

@@ -30,6 +30,7 @@ def view(
     boundary: Boundary = Boundary.AUTO,
     nesting: Nesting | None = None,
     settled: str = "",
+    marks: int = 0,
 ) -> View:
     """One request; each of `lanes` follows the last, `|` within one ends it and what follows lies between lanes."""
     made, text = [], ""
@@ -38,7 +39,7 @@ def view(
         made.append(Lane(number, None, Role.GENERATE, start + len(text), start + len(text) + len(own), 0))
         text += own + between
     known = np.array([letter == "s" for letter in settled], np.bool_) if settled else None
-    return View(made, ids(text), known, boundary, nesting or Nesting(), min_fill)
+    return View(made, ids(text), known, boundary, nesting or Nesting(), min_fill, marks)
 
 
 def facts(*views: View) -> list[list[LaneFacts]]:
@@ -145,6 +146,13 @@ def test_positions_settle_when_what_is_proposed_stays_the_same() -> None:
 def test_the_first_end_token_counts() -> None:
     ((fact,),) = facts(view("w_wE_E_"))
     assert (fact.end_at, fact.open) == (3, 3)
+
+
+def test_the_first_token_of_the_classes_asked_for_is_told() -> None:
+    (fact,), (other,) = facts(view("w_/w/_", start=5, marks=LINE), view("w/"))
+    assert (fact.mark_at, other.mark_at) == (7, ABSENT)
+    ((left, right),) = facts(view("w_|/", "w/", marks=LINE))
+    assert (left.mark_at, right.mark_at) == (ABSENT, 4)
 
 
 def test_lanes_and_requests_do_not_see_each_other_and_speak_in_canvas_positions() -> None:

@@ -48,6 +48,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {"early_stop": False, "threshold": 0.2, "block_length": 8}),
     ("freedave", {"draft_steps": 2, "tokens_per_call": 2, "block_length": 8}),
     ("lopa", {"branches": 2, "block_length": 8}),
+    ("tccf", {"turn": "newline", "fine_length": 2, "block_length": 8}),
 ]
 
 

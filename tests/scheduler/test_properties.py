@@ -53,6 +53,8 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("d2f", {"block_length": 8, "rule": "localleap", "cache": "none", "early_stop": False}),
     ("d3llm", {"block_length": 4, "entropy_threshold": 0.0}),
     ("d3llm", {"block_length": 8, "cache": "prefix", "early_stop": False}),
+    ("d3llm", {"block_length": 4, "cache": "finished", "refresh_interval": 5}),
+    ("lopa", {"branches": 2, "block_length": 4, "cache": "finished", "cache_delay": 0}),
     ("slowfast", {"block_length": 16, "slow_calls": 2, "explore": "stable"}),
     ("slowfast", {"lookahead": 0, "cache": "none", "early_stop": False, "stable_window": 1}),
     ("llada", {}),

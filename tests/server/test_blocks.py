@@ -78,6 +78,16 @@ async def test_defaults_suit_the_network_and_what_does_not_is_a_400_that_says_wh
     assert "use 'prefix'" in refusals["cache"]["message"]
 
 
+async def test_a_turn_that_the_vocabulary_has_no_token_for_is_a_400_that_says_what_to_give(served: Open) -> None:
+    async with served() as http:
+        asked = {**ASK, "decoder": "tccf", "max_tokens": 8}
+        error = error_of(await http.post("/v1/completions", json=asked))
+        given = await http.post("/v1/completions", json={**asked, "turn": "newline"})
+    assert (error["param"], error["type"]) == ("turn", "invalid_request_error")
+    assert "needs a token '</think>', which this model's vocabulary does not have: give 'newline'" in error["message"]
+    assert given.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

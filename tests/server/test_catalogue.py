@@ -8,7 +8,7 @@ import pytest
 
 from asynclane.scheduler.decoders import defaults_of, resolve
 from asynclane.scheduler.methods import METHODS
-from asynclane.server.catalogue import section, told
+from asynclane.server.catalogue import section, told, told_for
 from asynclane.server.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -25,13 +25,13 @@ def test_the_page_in_docs_is_what_the_command_prints(capsys: pytest.CaptureFixtu
 def test_a_decoder_names_its_source_and_every_knob(name: str) -> None:
     text = section(name)
     assert METHODS[name].source in text
-    assert all(f"| `{knob}` |" in text for knob in defaults_of(name))
+    assert all(f"| `{knob}` |" in text for knob in defaults_of(name, told_for(name)))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_part_of_a_decoder_explains_itself(name: str) -> None:
     """Where it is defined: the rule in a paragraph, not only its name."""
-    decoder = resolve(name, {}, 64)
+    decoder = resolve(name, {}, 64, told_for(name))
     rule = decoder.rule if decoder.judge is None else decoder.judge()
     for part in (decoder.policy, rule, decoder.cache()):
         assert len(told(part)) > 60, type(part)

@@ -1,0 +1,69 @@
+"""TCCF: serial blocks that are coarse as long as the model thinks, and fine from there on.
+
+Source: Think Coarse, Critic Fine, arXiv 2602.09555; LuLuLuyi/TDAR src/sample/tdar_sample_tccf.py. For networks that
+attend within blocks: a coarse lane is one of their blocks, or some. Once the mark that ends thinking (`turn`) has
+committed, the lane is cut at the next border of fine ones, which are equal parts of a block. A mark in the prompt is
+none.
+
+It differs in three things. The authors run a second engine whose network attends within fine blocks; here a position
+sees its whole block as before, with the masks behind its lane. They discard what their last coarse block holds behind
+the mark, and compute it anew; here what has committed stays. And they put a sentence behind the mark, which asks to
+check for mistakes: a prompt, which is the client's to give, as the beginning of an assistant's message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..geometry import Geometry
+from ..knobs import KnobError
+from ..tree import Lane, LaneTree
+from ..vocabulary import EMPTY, LINE, THOUGHT, Vocabulary
+from .base import ABSENT, LaneFacts, Unforked, Unseeing
+
+TURNS: Mapping[str, int] = {"think": THOUGHT, "newlines": EMPTY, "newline": LINE}
+LACKS: Mapping[str, str] = {"think": "'</think>'", "newlines": "with an empty line", "newline": "that ends a line"}
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseFine(Unforked, Unseeing):
+    """`block_length` is a multiple of the network's block, and `fine_length` divides it."""
+
+    block_length: int
+    fine_length: int
+    turn: str
+
+    @property
+    def marks(self) -> int:
+        return TURNS[self.turn]
+
+    def require(self, vocabulary: Vocabulary) -> None:
+        if vocabulary.has(self.marks):
+            return
+        others = [repr(turn) for turn, marks in TURNS.items() if vocabulary.has(marks)]
+        instead = f"give {' or '.join(others)}" if others else "use another decoder"
+        lacks = f"turn {self.turn!r} needs a token {LACKS[self.turn]}, which this model's vocabulary does not have"
+        raise KnobError("turn", f"{lacks}: {instead}")
+
+    def open(self, tree: LaneTree) -> None:
+        tree.block_length = self.block_length
+        tree.append(0)
+
+    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+        (lane,), (fact,) = tree.live, facts
+        if fact.mark_at != ABSENT and tree.block_length != self.fine_length:
+            tree.block_length = self.fine_length
+            tree.cut(lane, min(self._border(tree, fact.mark_at), lane.end))
+        if not lane.masks:
+            tree.finish(lane)
+            self._append(tree, lane)
+
+    def _append(self, tree: LaneTree, before: Lane) -> None:
+        start = tree.first_open(before.end)
+        fine = tree.block_length == self.fine_length
+        tree.append(start, before, self._border(tree, start) if fine else 0)
+
+    def _border(self, tree: LaneTree, position: int) -> int:
+        """The first border of fine lanes behind it."""
+        return Geometry(block=self.fine_length).ceil(tree.origin + position + 1) - tree.origin
