@@ -100,8 +100,8 @@ def draw_field(fields: Mapping[str, tuple[Sequence[Point], Frontier]], path: Pat
 
     figure = Figure(figsize=(14, 4.4 * len(fields)), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    shape = {"squeeze": False, "width_ratios": (*(1.0 for _ in COSTS), 0.85)}
-    grid = figure.subplots(len(fields), len(COSTS) + 1, **shape)
+    widths = (*(1.0 for _ in COSTS), 0.85)
+    grid = figure.subplots(len(fields), len(COSTS) + 1, squeeze=False, width_ratios=widths)
     for line, (model, (points, frontier)) in zip(grid, fields.items(), strict=True):
         named = list(dict.fromkeys(point.decoder for _, cost in COSTS for point in frontier(cost)))
         for axes, (label, cost) in zip(line, COSTS, strict=False):

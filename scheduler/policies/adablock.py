@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..knobs import KnobError
 from ..rules.base import Bools, Evidence, best
 from ..tree import LaneTree
 from ..vocabulary import BARE, NEWLINE, PAUSE, PERIOD, Vocabulary
@@ -38,6 +39,10 @@ class AdaBlock(Unforked):
     window: float
     delimiters: int  # classes of tokens
     delimiter_threshold: float
+
+    def require(self, vocabulary: Vocabulary) -> None:
+        if not vocabulary.has(self.delimiters):
+            raise KnobError("delimiters", "this model's vocabulary has no token of these delimiters: give others")
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = max(self.block_length, self._window(tree))
