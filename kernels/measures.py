@@ -8,7 +8,7 @@ from torch import Tensor
 from .noise import gumbel, position_noise
 from .prediction import Draws, Prediction
 
-PROBABILITY, MARGIN, ENTROPY, RANDOM = range(4)  # as `scheduler.contract.Measure` has them
+PROBABILITY, MARGIN, ENTROPY, RANDOM, SINGLE = range(5)  # as `scheduler.contract.Measure` has them
 BEHIND = 64.0  # how far stand-ins lie behind: no vocabulary has an entropy of so many nats
 
 
@@ -28,8 +28,19 @@ def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Te
             torch.where(stands_in, behind, found.margin),
             torch.where(stands_in, behind, -found.entropy.double()),
             drawn,
+            found.chances.float().double(),
         )
     )
     chosen = plain.gather(0, kinds.long()[None])[0]
     wide = noise.double()
     return torch.where(noise > 0, chosen / torch.where(noise > 0, wide, 1.0) + gumbel(drawn), chosen)
+
+
+def with_singles(found: Prediction, logits: Tensor, kinds: Tensor) -> Prediction:
+    """`found` in logits [N, V], but where kinds [N] int32 are SINGLE, with chances of torch's own softmax in float32:
+    published rules compare such, of which many are equal, so that their last bits decide."""
+    where = (kinds == SINGLE).nonzero()[:, 0]
+    if not len(where):
+        return found
+    shares = logits[where].float().softmax(-1).gather(-1, found.tokens[where, None])[:, 0]
+    return found._replace(chances=found.chances.index_copy(0, where, shares.double()))

@@ -189,13 +189,14 @@ def predict(
     return reference.predict(logits, banned, end_ids, endless, draws)
 
 
-def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
-    """What counts as the confidence of positions whose rule does not go by probability: [N] float64."""
+def measure(found: Prediction, logits: Tensor, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
+    """What counts as the confidence of positions whose rule does not go by probability: [N] float64. `logits` as
+    `predict` left them."""
     if kinds.is_cuda:
         from .triton import measures as device
 
         return device.measure(found, kinds, noise, draws)
-    return measures.measure(found, kinds, noise, draws)
+    return measures.measure(measures.with_singles(found, logits, kinds), kinds, noise, draws)
 
 
 def transfer(

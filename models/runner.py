@@ -135,7 +135,7 @@ class Runner:
         found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
         judged, measures = found.chances, batch.measures
         if measures is not None:
-            judged = ops.measure(found, measures.kinds, measures.noise, measures.draws)
+            judged = ops.measure(found, logits, measures.kinds, measures.noise, measures.draws)
         held = ops.commit(
             self._canvases,
             batch.slots[batch.projected],

@@ -35,12 +35,13 @@ MOST_RANKS = 20  # likeliest tokens of a position that a row may ask for
 
 
 class Measure(IntEnum):
-    """What a position's confidence is. In the middle two, what stands in for an end token comes behind all others."""
+    """What a position's confidence is. By MARGIN and ENTROPY, what stands in for an end token is behind all others."""
 
     PROBABILITY = 0  # of what may commit, at temperature 1
     MARGIN = 1  # of the best token over the second best
     ENTROPY = 2  # in nats, negative
     RANDOM = 3  # uniform noise in (0, 1)
+    SINGLE = 4  # PROBABILITY rounded to float32; on a CPU to the last bit what torch's softmax in float32 gives
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
 from .blocks import EXACT_CACHES, check_blocks, fitted
@@ -20,7 +20,7 @@ from .methods import METHODS, Method
 from .policies import LanePolicy
 from .rows import Holding, Isolated, Layout, Together
 from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
-from .rules.base import EVERYTHING
+from .rules.base import EVERYTHING, TELL
 from .rules.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     return Decoder(
         name=name,
         policy=policy,
-        rule=commits if judge is None else Judged(),
+        rule=commits if judged is None else Judged(replace(TELL, measure=judged.measure)),
         judge=judge,
         cache=lambda: cache(knobs),
         lookahead=lookahead,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .boundaries import Longs
-from .contract import MOST_RANKS, Doubles, Ints, Span, StepResult
+from .contract import MOST_RANKS, Doubles, Ints, Measure, Span, StepResult
 from .rules.base import TELL, Bools, Evidence, Judge, Part, Shadow, Shadowed
 from .rules.speculation import Ensemble, Speculator
 from .tree import LaneTree
@@ -153,22 +153,30 @@ class Judging:
         canvas = sequence.canvas if draft is None else draft
         held, proposals = canvas[positions], result.proposals[part]
         tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
-        stands_in = tokens != proposals
-        measured = -result.confidence[part] if result.measured is None else result.measured[part].astype(np.float64)
+        confidence, entropy = self._sureness(result, part, tokens != proposals)
         ranked, logprobs = self._likeliest(result, part)
         return Evidence(
             canvas=canvas,
             mask_id=mask_id,
             positions=positions,
             tokens=tokens,
-            confidence=np.where(stands_in, measured + BEHIND, result.confidence[part]),
-            entropy=np.where(stands_in, np.inf, -measured),
+            confidence=confidence,
+            entropy=entropy,
             ranked=ranked,
             logprobs=logprobs,
             parts=(),
             ends=self._ends,
             step=sequence.steps,
+            prompt=prompt,
         )
+
+    def _sureness(self, result: StepResult, part: slice, stands_in: Bools) -> tuple[Doubles, Doubles]:
+        """Confidence and entropy [n]."""
+        confidence = result.confidence[part]
+        measured = -confidence if result.measured is None else result.measured[part].astype(np.float64)
+        if self._judge.measure is Measure.SINGLE:
+            return confidence if result.measured is None else measured, np.full(len(confidence), np.nan)
+        return np.where(stands_in, measured + BEHIND, confidence), np.where(stands_in, np.inf, -measured)
 
     def _shadowed(self, result: StepResult, part: slice) -> Shadowed:
         return Shadowed(result.proposals[part], result.confidence[part], *self._likeliest(result, part))

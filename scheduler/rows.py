@@ -17,7 +17,7 @@ import numpy as np
 
 from .caches import Window
 from .contract import Copy, Placement, Row, Span, Transfer
-from .rules.base import EVERYTHING, TELL
+from .rules.base import EVERYTHING
 from .tree import Lane, Role
 from .wishes import biases, held_by, ranks
 
@@ -195,7 +195,9 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
     asked = not decoder.draft_threshold == decoder.end_threshold == math.inf
     if start >= end or not (asked or (judging is not None and judging.sees_ahead)):
         return []
-    drafts = Transfer(sure=0, threshold=decoder.draft_threshold) if judging is None else TELL
+    drafts = Transfer(sure=0, threshold=decoder.draft_threshold)
+    if judging is not None:
+        drafts = decoder.rule.transfer(sequence.tree.live[-1], first=False)
     return [Span(start, end, drafts, may_end=judging is not None and judging.sees_ahead)]
 
 

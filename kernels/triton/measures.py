@@ -16,7 +16,9 @@ from ..noise import POSITION
 from ..prediction import Draws, Prediction
 from .sampling import counter_key, mixed
 
-MARGIN, ENTROPY, RANDOM = (tl.constexpr(kind) for kind in (measures.MARGIN, measures.ENTROPY, measures.RANDOM))
+MARGIN, ENTROPY, RANDOM, SINGLE = (
+    tl.constexpr(kind) for kind in (measures.MARGIN, measures.ENTROPY, measures.RANDOM, measures.SINGLE)
+)
 BEHIND = tl.constexpr(measures.BEHIND)
 NOISE_ID = tl.constexpr(POSITION)
 BLOCK = 128  # positions of a program
@@ -68,6 +70,7 @@ def _measure(
     drawn = (((bits >> 9).to(tl.float32) + 0.5) * (1.0 / (1 << 23))).to(tl.float64)
 
     chosen = tl.where(kind == RANDOM, drawn, chance)
+    chosen = tl.where(kind == SINGLE, chance.to(tl.float32).to(tl.float64), chosen)
     chosen = tl.where(kind == MARGIN, tl.where(stands_in, chance - BEHIND, margin), chosen)
     chosen = tl.where(kind == ENTROPY, tl.where(stands_in, chance - BEHIND, certainty), chosen)
     noise = tl.load(noise_ptr + at, mask=inside, other=0.0).to(tl.float64)

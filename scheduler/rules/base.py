@@ -79,13 +79,14 @@ class Evidence:
     positions: Ints  # [n] on the canvas, ascending
     tokens: Ints  # [n] what may commit where the canvas is open; elsewhere what the network proposes instead
     confidence: Doubles  # [n] probability of `tokens`
-    entropy: Doubles  # [n] nats; infinite where `tokens` stands in for an end token
+    entropy: Doubles  # [n] nats; infinite where `tokens` stands in for an end token; NaN if the judge goes by SINGLE
     ranked: Ints  # [n, ranks] the likeliest tokens in falling order
     logprobs: Doubles  # [n, ranks] theirs
     parts: tuple[Part, ...]
     ends: Bools  # [vocabulary] which tokens end an answer
     step: int  # calls of the request before this one
     shadow: Shadowed | None = None  # if the rule has asked for one
+    prompt: int = 0  # tokens before the canvas
 
     @property
     def held(self) -> Ints:
@@ -150,6 +151,11 @@ class Judge(Protocol):
         ...
 
     @property
+    def measure(self) -> Measure:
+        """ENTROPY, which it is told beside probabilities; or SINGLE, which its probabilities then are."""
+        ...
+
+    @property
     def revises(self) -> bool:
         """Whether it may take back or change what has committed, as long as its lane lives."""
         ...
@@ -175,6 +181,7 @@ class Remembering:
     """What most judges answer."""
 
     ranks = 0
+    measure = Measure.ENTROPY
     revises = False
     sees_ahead = False
     copies = 0
@@ -189,8 +196,11 @@ EVERYTHING = 1 << 30  # positions, more than any request has
 TELL = Transfer(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
 
 
+@dataclass(frozen=True, slots=True)
 class Judged:
     """The device's half of every judge."""
 
+    tells: Transfer = TELL
+
     def transfer(self, lane: Lane, first: bool) -> Transfer:
-        return TELL
+        return self.tells

@@ -6,12 +6,14 @@ Source: arXiv 2510.18165; zhaoyMa/Saber decoding.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 
-from ..contract import Doubles
+from ..contract import Doubles, Ints, Measure
 from ..knobs import Choice, Knobs, Range, Values
+from . import torch_order
 from .base import Bools, Evidence, Longs, Remembering, Verdict, top
 
 SHARE = 8  # one position in so many commits is taken back
@@ -23,63 +25,68 @@ class Saber(Remembering):
     whose best token has lost most probability since the call before. A block that is full is over.
 
     The published code computes confidence in float32, in which many positions are equally certain: the mean then is 1,
-    which nothing exceeds. So does `precision` "single". It differs from that code in three ways. Blocks before the
-    current one are final, where that code takes tokens back in all of them; with one block, which is the default, there
-    are none. A block's last mask commits alone, where that code adds some other position's confidence to the mean. And
-    of equals the leftmost goes first, where that code leaves it to the library, as it does the last bit of a sum.
+    which nothing exceeds. So does `precision` "single", of equals the leftmost first. That code leaves the order of
+    equals, and of the mean's sum, to torch; `precision` "torch" follows it there, as it is on a CPU with AVX2, and so
+    gives its tokens in its calls, in one block, which is the default. With more of them it differs: blocks before the
+    current one are final, where that code takes tokens back in all of them; and a position of the prompt, which that
+    code may commit beside a block's last mask, counts in no mean.
     """
 
     KNOBS: Mapping[str, Values] = {
         "at_least": Range(2, 64, whole=True),
-        "precision": Choice(("single", "double")),
+        "precision": Choice(("single", "double", "torch")),
     }
 
     revises = True
 
-    def __init__(self, at_least: int, single: bool, length: int) -> None:
-        self._at_least, self._single = at_least, single
+    def __init__(self, at_least: int, precision: str, length: int) -> None:
+        self._at_least, self._as_torch = at_least, precision == "torch"
+        self._float: type[np.floating[Any]] = np.float64 if precision == "double" else np.float32
+        self.measure = Measure.ENTROPY if precision == "double" else Measure.SINGLE
         self._believed = np.zeros(length)  # the best token's probability in the call before
         self._committed = np.full(length, np.nan)  # confidence at the latest commit
 
     @classmethod
     def of(cls, knobs: Knobs, length: int) -> Self:
-        return cls(knobs.integer("at_least"), knobs["precision"] == "single", length)
+        return cls(knobs.integer("at_least"), knobs.text("precision"), length)
 
     def choose(self, evidence: Evidence) -> Verdict:
         tokens, (part,) = evidence.held.copy(), evidence.parts
-        confidence = evidence.confidence[part.here]
-        if self._single:
-            confidence = _single(confidence)
+        confidence = self._rounded(evidence.confidence[part.here])
         positions, open_ = evidence.positions[part.here], evidence.open[part.here]
-        drop = confidence - self._believed[positions]
+        pick = partial(_as_torch, evidence, positions) if self._as_torch else top
+        drop = self._rounded(confidence - self._believed[positions])
         self._believed[positions] = confidence
-        chosen = self._chosen(confidence, open_)
+        chosen: Bools = open_ & (confidence > self._bar())
+        if chosen.sum() < self._at_least:
+            chosen[pick(confidence, open_, self._at_least)] = True
         self._committed[positions[chosen]] = confidence[chosen]
         tokens[part.here][chosen] = evidence.tokens[part.here][chosen]
         stands = ~open_ | chosen
         if not stands.all():
-            tokens[part.here][self._withdrawn(drop, stands, int(chosen.sum()))] = evidence.mask_id
+            tokens[part.here][pick(-drop, stands, self._withdrawn(int(chosen.sum())))] = evidence.mask_id
         return Verdict(tokens)
 
-    def _chosen(self, confidence: Doubles, open_: Bools) -> Bools:
-        """[n] what commits of the block."""
+    def _rounded(self, values: Doubles) -> Doubles:
+        return values.astype(self._float).astype(np.float64)
+
+    def _bar(self) -> float:
+        """Above which positions commit."""
         known = self._committed[~np.isnan(self._committed)]
-        bar = known.mean() if len(known) else np.float64(1)
-        if self._single:
-            bar = np.float64(np.float32(bar))
-        chosen: Bools = open_ & (confidence > bar)
-        if chosen.sum() < self._at_least:
-            chosen[top(confidence, open_, self._at_least)] = True
-        return chosen
+        if not len(known):
+            return 1.0
+        return float((torch_order.mean if self._as_torch else np.mean)(known.astype(self._float)))
 
-    def _withdrawn(self, drop: Doubles, stands: Bools, commits: int) -> Longs:
-        """Where in the block what `stands` [n] there is taken back, of which so many are `commits` of this call."""
+    def _withdrawn(self, commits: int) -> int:
+        """How many are taken back where so many commit."""
         count = max(self._at_least, commits)
-        count = min(max(self._at_least // 2, -(-count // SHARE)), count - 1)
-        return top(-drop, stands, count)
+        return min(max(self._at_least // 2, -(-count // SHARE)), count - 1)
 
 
-def _single(confidence: Doubles) -> Doubles:
-    """What a softmax in float32 gives: the others' weight is added to the best one's 1."""
-    weight = (1 / np.maximum(confidence, np.finfo(np.float64).tiny)).astype(np.float32)
-    return (np.float32(1) / weight).astype(np.float64)
+def _as_torch(evidence: Evidence, positions: Ints, score: Doubles, among: Bools, count: int) -> Longs:
+    """As `top`, where the lane is `positions` [n]: in torch's order, which depends on where in the row of prompt and
+    canvas they lie. Where there are less than `count`, others are picked too."""
+    row = np.full(evidence.prompt + len(evidence.canvas), -np.inf)
+    places = evidence.prompt + positions
+    row[places[among]] = score[among]
+    return np.flatnonzero(np.isin(places, torch_order.topk(row, count)))

@@ -103,7 +103,7 @@ def test_measures_at_a_real_vocabulary() -> None:
     draws = draws_of(count, DEVICE, positions=list(range(count)))
     found = confidence.predict(logits, none, none, nobody, draws)
     number = torch.arange(count, device=DEVICE)
-    kinds, noise = (number % 4).int(), (number // 4 % 2).float()
+    kinds, noise = (number % 5).int(), (number // 5 % 2).float()
     want, got = (kind.measure(found, kinds, noise, draws) for kind in (plain_measures, measures))
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
     assert torch.equal(got[noise == 0], want[noise == 0])

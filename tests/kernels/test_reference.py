@@ -252,6 +252,20 @@ def test_measures_are_what_the_contract_says() -> None:
     torch.testing.assert_close(measured(measures.MARGIN, 0.25), want)
 
 
+def test_a_single_has_the_bits_of_torch_s_softmax_where_it_is_asked_for() -> None:
+    """A probability from the others' weight, rounded, differs from it in some of them."""
+    torch.manual_seed(0)
+    logits = torch.randn(200, 1408) * 3
+    logits[:, 7] += 14
+    nobody, draws = torch.zeros(200, dtype=torch.bool), draws_of(200)
+    found = ops.predict(logits, NO_IDS, NO_IDS, nobody, draws)
+    kinds = torch.tensor([measures.SINGLE, measures.PROBABILITY] * 100).int()
+    got = measures.measure(measures.with_singles(found, logits, kinds), kinds, torch.zeros(200), draws)
+    assert torch.equal(got[::2].float(), logits.softmax(-1).amax(-1)[::2])
+    assert not torch.equal(got[::2].float(), found.chances[::2].float())
+    assert torch.equal(got[1::2], found.chances[1::2])
+
+
 def test_a_margin_is_that_of_the_distribution_whatever_is_drawn() -> None:
     logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(40, 3).contiguous()
     draws = draws_of(40, temperature=1.0, positions=list(range(40)))

@@ -273,7 +273,7 @@ def test_measures_equal_the_twin(count: int) -> None:
     logits, ends = some_logits(count, 90, torch.float32), torch.arange(40, device=DEVICE)
     endless = torch.rand(count, generator=generator).to(DEVICE) < 0.5
     found = reference.predict(logits, NO_IDS, ends, endless, draws)
-    kinds = torch.randint(0, 4, (count,), generator=generator, dtype=torch.int32).to(DEVICE)
+    kinds = torch.randint(0, 5, (count,), generator=generator, dtype=torch.int32).to(DEVICE)
     noise = torch.tensor([0.0, 0.0, 0.3, 2.0], device=DEVICE)[torch.randint(0, 4, (count,), generator=generator)]
     want = plain_measures.measure(found, kinds, noise, draws)
     got = measures.measure(found, kinds, noise, draws)

@@ -144,8 +144,9 @@ def test_a_noisy_rule_draws_positions_without_replacement() -> None:
 
 
 def test_kernels_and_contract_name_the_measures_alike() -> None:
-    kinds = measures.PROBABILITY, measures.MARGIN, measures.ENTROPY, measures.RANDOM
-    assert kinds == (Measure.PROBABILITY, Measure.MARGIN, Measure.ENTROPY, Measure.RANDOM)
+    assert {measure: getattr(measures, measure.name) for measure in Measure} == {
+        measure: measure for measure in Measure
+    }
 
 
 def test_only_who_asks_for_a_measure_pays_for_it() -> None:

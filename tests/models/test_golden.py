@@ -49,9 +49,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "klass": ("klass", {}),
     "wino_block32": ("wino", {"block_length": 32}),
     "wino_block128": ("wino", {}),
+    "saber": ("saber", {"precision": "torch"}),
 }
 
 
+BY_LAST_BIT = {"saber"}  # many of its float32 values are equal, or nearly so
 ONE_END = {"blockbatch_8_16_32_64"}  # the authors' code knows only the end token of the model's configuration
 
 
@@ -61,10 +63,9 @@ def test_the_outputs_belong_to_the_embedded_weights() -> None:
 
 
 def test_every_entry_is_tested() -> None:
-    """Those of Fast-dLLM's revision of June 2025 apart, which spends a call more on a block its full pass filled; of
-    Saber's, those below, where no tie of float32 decides."""
+    """Those of Fast-dLLM's revision of June 2025 apart, which spends a call more on a block its full pass filled."""
     names = {name for prompt in GOLDEN["prompts"] for name in prompt["decoders"]}
-    assert {name for name in names if "2025_06" not in name} == {*CASES, "saber"}
+    assert {name for name in names if "2025_06" not in name} == set(CASES)
 
 
 def filled(sequence: Sequence, vocabulary: Vocabulary) -> Ints:
@@ -94,18 +95,9 @@ def assert_published(case: str, runner: Runner, vocabulary: Vocabulary) -> None:
 def test_decoder_gives_the_published_tokens_in_the_published_calls(
     case: str, runner: Runner, vocabulary: Vocabulary
 ) -> None:
+    if case in BY_LAST_BIT and torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("sums of a softmax have other last bits here")
     assert_published(case, runner, vocabulary)
-
-
-@pytest.mark.parametrize("number", [1, 10])
-def test_saber_gives_the_published_tokens_where_no_tie_decides(
-    number: int, runner: Runner, vocabulary: Vocabulary
-) -> None:
-    """Elsewhere the authors' code breaks ties of float32 as torch happens to sort them."""
-    prompt = GOLDEN["prompts"][number]
-    (answer,) = run(runner, vocabulary, [Ask(prompt["prompt_ids"], GOLDEN["gen_length"], "saber", PUBLISHED)])
-    assert answer.canvas.tolist() == prompt["decoders"]["saber"]["ids"][-len(answer.canvas) :]
-    assert answer.steps == prompt["decoders"]["saber"]["nfe"]
 
 
 @pytest.mark.parametrize("entry", GOLDEN["logits"], ids=lambda entry: str(entry["prompt"]))

@@ -58,6 +58,19 @@ class Canvas:
         return np.flatnonzero(before != self.tokens).tolist()
 
 
+def test_saber_takes_back_what_lost_most_and_forgets_no_confidence() -> None:
+    canvas, rule = Canvas(6, 6), judge("saber", 6)
+    assert canvas.step(rule, [0.9, 0.8, 0.7, 0.6, 0.5, 0.5]) == [0]  # and 1, which is taken back at once
+    assert canvas.step(rule, [0.6, 0.8, 0.7, 0.9, 0.86, 0.5]) == [0, 3, 4]  # above 0.85; 0 lost most
+
+
+def test_saber_tells_apart_what_its_precision_does() -> None:
+    """Of two commits the less certain one is taken back, the leftmost of equals."""
+    confidence = [1 - 1e-10, 0.5, 1 - 1e-9, 0.5]
+    assert Canvas(4, 4).step(judge("saber", 4, precision="double"), confidence) == [0]
+    assert Canvas(4, 4).step(judge("saber", 4), confidence) == [2]
+
+
 def test_localleap_asks_less_within_four_positions_of_an_anchor() -> None:
     confidence = [0.80, 0.80, 0.95, 0.74, 0.75, 0.80, 0.80, 0.80, 0.95]
     assert Canvas(9, 8).step(judge("localleap", 9), confidence) == [0, 1, 2, 4, 5, 6]
