@@ -30,7 +30,17 @@ from .workers import Job, measure_each
 
 Run = dict[str, Any]  # one decoder's figures on one model, as `bench.quality` gives them
 
-HEAD = ("decoder", "accuracy", "95 % interval", "calls", "tokens/call", "computed/token", "CPU ms", "ahead in")
+HEAD = (
+    "decoder",
+    "problems",
+    "accuracy",
+    "95 % interval",
+    "calls",
+    "tokens/call",
+    "computed/token",
+    "CPU ms",
+    "ahead in",
+)
 FRONTIERS = {"calls": "calls_per_problem", "computed": "computed_per_token"}
 INTRODUCTION = """# Every decoder on every embedded model
 
@@ -78,6 +88,10 @@ class Entry:
         return str(self.run["decoder"])
 
     @property
+    def problems(self) -> int:
+        return int(self.run["problems"])
+
+    @property
     def accuracy(self) -> float:
         return float(self.run["accuracy"])
 
@@ -113,24 +127,31 @@ class Field(NamedTuple):
         for run in self.runs:
             if run["model"] == model:
                 by_decoder.setdefault(run["decoder"], []).append(run)
-        found = [_entry(sorted(runs, key=lambda run: -int(run["problems"]))) for runs in by_decoder.values()]
-        return sorted(found, key=lambda entry: entry.calls_per_problem)
+        return sorted(map(_entry, by_decoder.values()), key=lambda entry: entry.calls_per_problem)
 
     def models(self) -> list[str]:
         return [model for model in MODELS if any(run["model"] == model for run in self.runs)]
 
 
 def _entry(runs: Sequence[Run]) -> Entry:
-    return Entry(runs[0], next((run for run in runs if run["device"] == "cpu"), None))
+    """Answers are those of most problems, the time is that of the last run on a CPU."""
+    timed = [run for run in runs if run["device"] == "cpu"]
+    return Entry(max(runs, key=lambda run: int(run["problems"])), timed[-1] if timed else None)
 
 
 def frontier(entries: Sequence[Entry], cost: str = "calls_per_problem") -> list[Entry]:
-    """Those that no other beats: none costs less, or as much, and is righter, or as right and costs less."""
+    """Those that no other beats: none costs less, or as much, and is righter, or as right and costs less. Of those that
+    were asked as many problems as any."""
     ahead: list[Entry] = []
-    for entry in sorted(entries, key=lambda entry: (getattr(entry, cost), -entry.accuracy)):
+    for entry in sorted(_asked_most(entries), key=lambda entry: (getattr(entry, cost), -entry.accuracy)):
         if not ahead or entry.accuracy > ahead[-1].accuracy:
             ahead.append(entry)
     return ahead
+
+
+def _asked_most(entries: Sequence[Entry]) -> list[Entry]:
+    most = max(entry.problems for entry in entries)
+    return [entry for entry in entries if entry.problems == most]
 
 
 def entrants(model: str, max_tokens: int = 256) -> tuple[list[str], dict[str, str]]:
@@ -158,6 +179,7 @@ def rows(entries: Sequence[Entry]) -> list[list[str]]:
     return [
         [
             entry.decoder,
+            str(entry.problems),
             f"{entry.accuracy:.3f}",
             "{:.3f}-{:.3f}".format(*entry.interval),
             f"{entry.calls_per_problem:.2f}",
@@ -174,9 +196,7 @@ def page(field: Field) -> str:
     """All tables, in Markdown."""
     parts = [INTRODUCTION]
     for model in field.models():
-        entries = field.entries(model)
-        counts = {int(entry.run["problems"]) for entry in entries}
-        parts.append(f"## {model}\n{max(counts)} problems.\n```\n{table(HEAD, rows(entries))}\n```\n")
+        parts.append(f"## {model}\n```\n{table(HEAD, rows(field.entries(model)))}\n```\n")
         if reasons := field.refused.get(model):
             parts.append("Refused:\n" + "\n".join(f"- `{name}`: {reason}" for name, reason in reasons.items()) + "\n")
     return "\n".join(parts)
@@ -185,6 +205,8 @@ def page(field: Field) -> str:
 def field_main(argv: Sequence[str]) -> int:
     parser = arguments("python -m asynclane.bench.quality --all", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL")
+    parser.add_argument("--decoders", nargs="+", metavar="DECODER", help="of the list, only these")
+    parser.add_argument("--resume", action="store_true", help="keep what the file of --json holds; measure the rest")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost, a row for each model")
     parser.add_argument("--page", type=Path, metavar="MD", help="write the tables as a page")
     parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="show what --json wrote; measure nothing")
@@ -192,11 +214,13 @@ def field_main(argv: Sequence[str]) -> int:
     check_outputs(parser, options.plot, options.json, options.page)
     if options.again and options.json:
         parser.error("--again measures nothing: there is no --json to write")
+    if options.resume and not options.json:
+        parser.error("--resume goes on with the file of --json")
     field = read(options.again) if options.again else _measured(options)
     for model in field.models():
         print(f"{model}\n{table(HEAD, rows(field.entries(model)))}\n")
     if options.plot:
-        by_model = {model: field.entries(model) for model in field.models()}
+        by_model = {model: _asked_most(field.entries(model)) for model in field.models()}
         draw_field({model: (entries, partial(frontier, entries)) for model, entries in by_model.items()}, options.plot)
     if options.page:
         options.page.write_text(page(field), encoding="utf-8")
@@ -206,8 +230,11 @@ def field_main(argv: Sequence[str]) -> int:
 def _measured(options: argparse.Namespace) -> Field:
     """Writes what there is after each decoder: all of them take long."""
     fields = {model: entrants(model) for model in options.models}
-    field = Field([], {model: refused for model, (_, refused) in fields.items()})
-    jobs = [Job(model, decoder) for model, (taken, _) in fields.items() for decoder in taken]
+    field = read([options.json]) if options.resume else Field([], {})
+    field.refused.update({model: refused for model, (_, refused) in fields.items()})
+    done = {Job(run["model"], run["decoder"]) for run in field.runs}
+    jobs = [Job(model, decoder) for model, (taken, _) in fields.items() for decoder in options.decoders or taken]
+    jobs = [job for job in jobs if job not in done and job.decoder in fields[job.model][0]]
     for job, figures in measure_each(jobs, terms(options), options.processes):
         field.runs.append({"model": job.model, **figures})
         if options.json:
