@@ -40,8 +40,9 @@ UNSUITED = {
     **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
 }
-# Decoders for block-causal networks alone, and knobs that the embedded models' tokenizer leaves them.
-BLOCKS_ONLY: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}}
+BLOCKS_ONLY = ("tccf",)  # decoders for block-causal networks alone
+# Knobs with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is foreseen.
+FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
 SHADOWED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so
 
 

@@ -18,7 +18,7 @@ from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..checkpoints import CONFIGS, write_checkpoint
-from ..driver import BLOCKS_ONLY, Ask, refusal, run
+from ..driver import FILLING, Ask, refusal, run
 
 LIMITS = Limits(slots=8, pages=64, page_size=16, step_tokens=256, max_model_len=96, max_queue=64)
 LENGTH = 16
@@ -43,7 +43,7 @@ def test_every_family_answers_with_every_decoder_that_suits_it(
         with pytest.raises(KnobError, match=message):
             resolve(decoder, {}, LENGTH, geometry)
         return
-    knobs = {"early_stop": False, **BLOCKS_ONLY.get(decoder, {})}
+    knobs = {"early_stop": False, **FILLING.get(decoder, {})}
     asks = [Ask(prompt, LENGTH, decoder, knobs) for prompt in PROMPTS]
     together = run(runner, vocabulary, asks, LIMITS, geometry=geometry)
     for ask, sequence in zip(asks, together, strict=True):

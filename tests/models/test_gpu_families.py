@@ -18,7 +18,7 @@ from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..checkpoints import CONFIGS, write_checkpoint
-from ..driver import BLOCKS_ONLY, Ask, embedded_runner, refusal, run
+from ..driver import FILLING, Ask, embedded_runner, refusal, run
 from .test_families import IDS, LENGTH, logits, placed, row
 from .test_families_decode import LENGTH as ANSWER
 from .test_families_decode import LIMITS, PROMPTS
@@ -64,7 +64,7 @@ def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, v
     if (message := refusal(decoder, geometry)) is not None:
         pytest.skip(message)
     runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
-    knobs = {"early_stop": False, **BLOCKS_ONLY.get(decoder, {})}
+    knobs = {"early_stop": False, **FILLING.get(decoder, {})}
     asks = [Ask(prompt, ANSWER, decoder, knobs) for prompt in PROMPTS]
     for ask, sequence in zip(asks, run(runner, vocabulary, asks, LIMITS, geometry=geometry), strict=True):
         (alone,) = run(runner, vocabulary, [ask], LIMITS, geometry=geometry)
