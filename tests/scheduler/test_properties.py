@@ -169,7 +169,9 @@ class Schedules(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.flights))
     @rule()
     def commit_step(self) -> None:
-        self._take(self.scheduler.commit(self.executor.execute(self.flights.popleft())))
+        updates = self.scheduler.commit(self.executor.execute(self.flights.popleft()))
+        assert not any(update.outcome is Outcome.FAILED for update in updates), "a rule raised"
+        self._take(updates)
 
     @precondition(lambda self: bool(self.flights))
     @rule()
@@ -293,6 +295,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
             failed = rng.random() < 0.02
             plan = flights.popleft()
             updates = scheduler.fail() if failed else scheduler.commit(executor.execute(plan))
+            assert failed or not any(update.outcome is Outcome.FAILED for update in updates), "a rule raised"
             ended += [u.sequence.id for u in updates if u.outcome is not None]
             scheduler.check_integrity()
         assert sorted(ended) == [s.id for s in sequences]
