@@ -24,8 +24,9 @@ serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(ARGS)
 
-test-golden: $(VENV)/with-test ## every decoder against its authors' outputs, on all prompts: some minutes
-	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal tests/models/test_golden.py tests/models/test_mixed.py $(ARGS)
+test-golden: $(VENV)/with-test ## what `make test` does a part of, in full: every golden prompt, every crowd: some minutes
+	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \
+	  $$(grep -rl --include='*.py' 'scale import ALL' tests) $(ARGS)
 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)

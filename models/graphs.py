@@ -22,7 +22,7 @@ from ..scheduler.contract import StepPlan
 from .config import ModelConfig
 from .numerics import Numerics
 from .pack import Batch, Shape, Tiling, batch_of, pack_into, projected
-from .wishes import bias_entries, copied, masks, measured, most_ranks, told
+from .sections import bias_entries, copied, masks, measured, most_ranks, told
 
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..kernels.prediction import Draws
 from ..kernels.tiles import AttentionConfig, row_tiles, tile_capacity
 from ..scheduler.contract import StepPlan
-from .wishes import (
+from .sections import (
     BIASES_OF_ROW,
     DRAW_WORDS,
     MEASURE_SECTIONS,

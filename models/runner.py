@@ -18,8 +18,8 @@ from ..scheduler.contract import GREEDY, Ints, Row, Scores, Span, StepPlan, Step
 from .graphs import ROW, StepGraphs
 from .kv_pages import KvPages
 from .pack import Batch, pack, projected
+from .sections import measured
 from .transformer import Transformer
-from .wishes import measured
 
 
 class Runner:

@@ -17,7 +17,7 @@ from .contract import Measure
 from .geometry import PLAIN, Geometry
 from .knobs import AUTO, BLOCK, CANVAS, KNOBS, OFF, Choice, KnobError, Knobs, Values, check
 from .methods import METHODS, Method
-from .policies import LanePolicy
+from .policies import DELIMITERS, TURNS, LanePolicy
 from .rows import Holding, Isolated, Layout, Together
 from .rules import JUDGES, Applied, CommitAtFork, CommitRule, Factor, Judge, Judged, Quota, Rule, Threshold, Timesteps
 from .rules.base import EVERYTHING, TELL
@@ -56,6 +56,9 @@ RULES: tuple[str, ...] = ("steps", "threshold", "factor")
 
 ALL_KNOBS: Mapping[str, Values] = {
     **KNOBS,
+    "cache": Choice(tuple(CACHES)),
+    "delimiters": Choice(tuple(DELIMITERS)),
+    "turn": Choice(tuple(TURNS)),
     "rule": Choice(tuple(name for name, rule in JUDGES.items() if rule.beside is None)),
     **{knob: values for rule in JUDGES.values() for knob, values in rule.knobs.items()},
     **{knob: values for cached in CACHES.values() for knob, values in cached.knobs.items()},
@@ -193,6 +196,8 @@ def _knobs(name: str, rule: Rule | None, overrides: Mapping[str, object], geomet
 
 def _no_knob(name: str, knob: str, overrides: Mapping[str, object]) -> str:
     """That a decoder with these overrides does not have `knob`, and which rule or cache has."""
+    if knob == "rule":
+        return f"decoder {name!r} takes no other rule"
     given = [f"{axis} {overrides[axis]!r}" for axis in ("rule", "cache") if axis in overrides]
     owners = [f"rule {owner!r}" for owner, row in JUDGES.items() if knob in row.knobs]
     owners += [f"cache {owner!r}" for owner, row in CACHES.items() if knob in row.knobs]

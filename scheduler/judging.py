@@ -39,6 +39,8 @@ class Judging:
 
     def __init__(self, judge: Judge, vocabulary: Vocabulary) -> None:
         self._judge = judge
+        self._speculator: Speculator | None = judge if isinstance(judge, Speculator) else None
+        self.ensemble: Ensemble | None = judge if isinstance(judge, Ensemble) else None
         self._vocabulary = vocabulary
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
@@ -66,16 +68,12 @@ class Judging:
     @property
     def drafts(self) -> Many[Ints]:
         """Canvases that the next step computes beside the request's own, as its judge wants them."""
-        return self._judge.drafts if isinstance(self._judge, Speculator) else ()
-
-    @property
-    def ensemble(self) -> Ensemble | None:
-        return self._judge if isinstance(self._judge, Ensemble) else None
+        return () if self._speculator is None else self._speculator.drafts
 
     @property
     def over(self) -> bool:
         """The answer is found, whatever lanes are left."""
-        return isinstance(self._judge, Ensemble) and self._judge.over
+        return self.ensemble is not None and self.ensemble.over
 
     def first_end(self, draft: Ints) -> int:
         """The first end token of a draft, a canvas position; behind it if there is none."""
@@ -85,9 +83,9 @@ class Judging:
     def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
         """What stands at the positions of `spans`, which are `part` of a step's result: those of the request's own
         row, and then the same ones in the row of each draft; or those of an ensemble's branches."""
-        if isinstance(self._judge, Ensemble):
-            return self._observe(self._judge, sequence, spans, result, part)
-        if not isinstance(self._judge, Speculator) or sequence.guide is not None:
+        if self.ensemble is not None:
+            return self._observe(self.ensemble, sequence, spans, result, part)
+        if self._speculator is None or sequence.guide is not None:
             return self._rule(sequence, spans, result, part)
         canvases = (sequence.canvas, *self.drafts)
         own, size = spans[: len(spans) // len(canvases)], (part.stop - part.start) // len(canvases)
@@ -97,7 +95,7 @@ class Judging:
             for canvas, start in zip(canvases, starts, strict=True)
         ]
         parts = tuple(_parts(sequence.tree, branches[0].positions))
-        choice = self._judge.choose_among([replace(branch, parts=parts) for branch in branches])
+        choice = self._speculator.choose_among([replace(branch, parts=parts) for branch in branches])
         return Ruling(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
 
     def _rule(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:

@@ -1,4 +1,4 @@
-"""The knobs of the decoders: values of all but those that a rule brings along, and errors that name the knob and what
+"""The knobs of the decoders: values of all but those that another table tells, and errors that name the knob and what
 was given."""
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ KNOBS: Mapping[str, Values] = {
     "block_length": Range(1, 4096, whole=True, words=(AUTO,)),
     "block_count": Range(1, 64, whole=True),
     "fine_length": Range(1, 4096, whole=True),
-    "turn": Choice(("think", "newlines", "newline")),
-    "cache": Choice(("none", "prefix", "dual", "compact", "d2", "delayed", "finished", "interval", "window")),
     "lookahead": Range(0, 4096, whole=True, words=(CANVAS,)),
     "draft_threshold": Range(0.0, 1.0, words=(OFF,)),
     "end_threshold": Range(0.0, 1.0, words=(OFF,)),
@@ -66,7 +64,6 @@ KNOBS: Mapping[str, Values] = {
     "refresh_on": Choice(("lanes", "forks", "steps")),
     "add_threshold": Range(0.0, 1.0),
     "active_threshold": Range(0.0, 1.0, words=(OFF,)),
-    "delimiters": Choice(("newline", "newlines", "newline_period_comma")),
     "delimiter_threshold": Range(0.0, 1.0),
     "window": Range(0.0, 1.0),
     "slow_calls": Range(1, 4096, whole=True),

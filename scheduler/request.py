@@ -37,7 +37,7 @@ class Outcome(Enum):
     STOP = "stop"  # an end token, or a stop string
     LENGTH = "length"  # the canvas is full
     ABORTED = "aborted"  # the client left
-    FAILED = "failed"  # its step raised, or its constraint leaves nothing to say
+    FAILED = "failed"  # its step or its rule raised, or its constraint leaves nothing to say
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from .request import Outcome, Request, State
 from .rows import Holding
 from .sequence import Sequence
 from .vocabulary import END, Vocabulary
-from .work import Work
+from .work import Work, take_in
 
 
 class QueueFull(Exception):
@@ -137,13 +137,16 @@ class Scheduler:
         """Take in the oldest step in flight: lanes advance, final tokens are handed out, what ended is freed."""
         self._step += 1
         flight = self._flights[0]
-        self._write(flight, result)
+        failed = take_in(flight, result)
         self._foresee(flight, result)
         self._learn(flight)
-        driven = [work for work in flight if work.window.drives]
+        for sequence in failed:
+            self.end(sequence, Outcome.FAILED)
+        updates = [self._update(sequence, None) for sequence in failed]
+        kept = [work for work in flight if work.sequence not in failed]
+        driven = [work for work in kept if work.window.drives]
         facts = iter(lane_facts([work.sequence.view() for work in driven], self._vocabulary))
-        updates = []
-        for work in flight:
+        for work in kept:
             sequence = work.sequence
             progress = Progress(0, 0, work.reach.frontier)
             if work.window.drives:
@@ -244,16 +247,8 @@ class Scheduler:
         reach = sequence.reach()
         window = sequence.window(reach)
         open_ = sequence.tree.masks(0, sequence.tree.limit) if sequence.request.decoder.adaptive else 0
-        return Work(sequence, window, reach, sequence.layout.rows(sequence, window), open_)
-
-    def _write(self, flight: list[Work], result: StepResult) -> None:
-        """Copies the result into the canvases."""
-        offset = 0
-        for work in flight:
-            spans = [span for row in work.rows for span in row.spans]
-            if spans:
-                part = slice(offset, offset := offset + sum(span.end - span.start for span in spans))
-                work.sequence.take_in(spans, result, part)
+        rows = sequence.layout.rows(sequence, window)
+        return Work(sequence, window, reach, rows, sum(row.tokens for row in rows), open_)
 
     def _learn(self, flight: list[Work]) -> None:
         """Tells the budget what a step brought the requests that adapt to the load."""

@@ -1,11 +1,13 @@
-"""What the step in flight computes of one request."""
+"""What the step in flight computes of one request, and how it gets what the step brought."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .caches import Reach, Window
-from .contract import Row
+from .contract import Row, StepResult
 from .sequence import Sequence
 
 
@@ -20,8 +22,21 @@ class Work:
     window: Window
     reach: Reach
     rows: tuple[Row, ...]
+    tokens: int
     open: int
 
-    @property
-    def tokens(self) -> int:
-        return sum(row.tokens for row in self.rows)
+
+def take_in(flight: Iterable[Work], result: StepResult) -> list[Sequence]:
+    """Copies a step's result into the canvases. The requests whose own rule, cache or grammar raised, which is logged:
+    it concerns no other."""
+    offset, failed = 0, list[Sequence]()
+    for work in flight:
+        spans = [span for row in work.rows for span in row.spans]
+        part = slice(offset, offset := offset + sum(span.end - span.start for span in spans))
+        try:
+            if spans:
+                work.sequence.take_in(spans, result, part)
+        except Exception:
+            logging.getLogger(__name__).exception("request %d ends: what decides for it failed", work.sequence.id)
+            failed.append(work.sequence)
+    return failed

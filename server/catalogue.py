@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..scheduler.decoders import ALL_KNOBS, defaults_of, resolve, suits
 from ..scheduler.geometry import PLAIN, Geometry
@@ -21,14 +21,15 @@ INTRODUCTION = """# Decoders
 
 Each decoder is a row of a table: a lane policy, a commit rule and a cache, with defaults. A request names one
 (`decoder`) and may override its knobs; the knob `rule`, where there is one, puts another commit rule in its place, with
-that rule's knobs. What does not go together is a 400 that names it. This page is `asynclane decoders --markdown`.
+that rule's knobs. Values are all that a decoder takes; some need another knob to be set as well, and what does not go
+together is a 400 that names it. This page is `asynclane decoders --markdown`.
 """
 
 
 def catalogue_main(name: str | None, markdown: bool) -> int:
     """Raises `KnobError` for an unknown name."""
     if name is not None and name not in METHODS:
-        raise KnobError("decoder", f"unknown decoder {name!r}; known: {', '.join(METHODS)}")
+        raise KnobError("decoder", _unknown(name))
     names = [name] if name else list(METHODS)
     if markdown:
         sections = [] if name else [INTRODUCTION]
@@ -40,6 +41,13 @@ def catalogue_main(name: str | None, markdown: bool) -> int:
         print("\n".join(f"{each:{wide}}  {METHODS[each].source}" for each in names))
         print(f"\nrules for the knob `rule`: {', '.join(_given())}", file=sys.stderr)
     return 0
+
+
+def _unknown(name: str) -> str:
+    if name not in JUDGES:
+        return f"unknown decoder {name!r}; known: {', '.join(METHODS)}"
+    takers = [each for each, method in METHODS.items() if method.rule == name or _takes(each, {"rule": name})]
+    return f"{name!r} is a commit rule, not a decoder; decoders that take it: {', '.join(takers)}"
 
 
 def section(name: str) -> str:
@@ -107,17 +115,29 @@ def _shown(value: object) -> str:
 
 
 def _values(name: str, knob: str, kind: Values) -> str:
-    """What a decoder takes, all else being its defaults."""
-    words = kind.values if isinstance(kind, Choice) else kind.words
-    taken = [_shown(value) for value in words if _takes(name, knob, value)]
+    """What a decoder takes, all else being its defaults, or all but one knob."""
+    companions: list[dict[str, object]] = [
+        {},
+        *({other: value} for other in defaults_of(name, told_for(name)) for value in _some(ALL_KNOBS[other])),
+    ]
+    taken = [_shown(value) for value in _words(kind) if any(_takes(name, {**more, knob: value}) for more in companions)]
     if isinstance(kind, Choice):
         return ", ".join(taken)
     return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])
 
 
-def _takes(name: str, knob: str, value: object) -> bool:
+def _words(kind: Values) -> tuple[object, ...]:
+    return kind.values if isinstance(kind, Choice) else kind.words
+
+
+def _some(kind: Values) -> tuple[object, ...]:
+    """Values of a knob with which another may go: each of its words, and a number."""
+    return _words(kind) if isinstance(kind, Choice) else (*kind.words, int(kind.high))
+
+
+def _takes(name: str, knobs: Mapping[str, object]) -> bool:
     try:
-        resolve(name, {knob: value}, LENGTH, told_for(name))
+        resolve(name, knobs, LENGTH, told_for(name))
     except KnobError:
         return False
     return True

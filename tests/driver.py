@@ -22,7 +22,7 @@ from asynclane.scheduler.contract import Executor, Sampling, StepPlan
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.geometry import PLAIN, Geometry
 from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.request import Request
+from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
@@ -120,6 +120,8 @@ def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 
             flights.append(plan)
         if not flights:
             break
-        scheduler.commit(runner.execute(flights.popleft()))
+        for update in scheduler.commit(runner.execute(flights.popleft())):
+            guide = update.sequence.guide
+            assert update.outcome is not Outcome.FAILED or (guide is not None and guide.failed), "its rule raised"
     scheduler.check_integrity()
     return sequences

@@ -116,15 +116,15 @@ class Evidence:
         """`tokens` [n], or those that the device would commit, do where `chosen` [n] and open."""
         return Verdict(np.where(chosen & self.open, self.tokens if tokens is None else tokens, self.held))
 
-    def at_least(self, score: Doubles, threshold: float) -> Bools:
-        """[n] the open positions of lanes with a `score` [n] of `threshold` or more, and in the first lane the best in
-        any case, the leftmost of equals."""
+    def at_least(self, score: Doubles, threshold: float, otherwise: Doubles | None = None) -> Bools:
+        """[n] the open positions of lanes with a `score` [n] of `threshold` or more; if none of the first lane has, its
+        best by `score`, or by what counts `otherwise` [n], the leftmost of equals."""
         chosen = np.zeros(len(score), np.bool_)
-        open_ = self.open
+        open_, fallback = self.open, score if otherwise is None else otherwise
         for part in self.parts:
             passes = open_[part.here] & (score[part.here] >= threshold)
             if part.first and not passes.any() and open_[part.here].any():
-                passes[best(score[part.here], open_[part.here])] = True
+                passes[best(fallback[part.here], open_[part.here])] = True
             chosen[part.here] = passes
         return chosen
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..contract import Doubles, Floats
 from ..knobs import Choice, Knobs, Values
-from .base import Bools, Evidence, Remembering, Verdict, best
+from .base import Evidence, Remembering, Verdict
 from .forecast import KNOBS as FORECAST_KNOBS
 from .forecast import Forecast
 from .weights import LEAST_DOUBT, certainty, weights
@@ -77,19 +77,14 @@ class TSPD(Remembering):
         )
 
     def choose(self, evidence: Evidence) -> Verdict:
-        open_ = evidence.open
-        score = self._score(evidence, open_)
+        score = self._score(evidence)
         if self._forecast is not None:
             score = self._forecast.raised(evidence, score)
-        chosen = open_ & (score >= self._threshold)
-        for part in evidence.parts:
-            here = open_[part.here]
-            if part.first and here.any() and not chosen[part.here].any():
-                chosen[part.here][best(evidence.confidence[part.here], here)] = True
-        return evidence.commit(chosen)
+        return evidence.commit(evidence.at_least(score, self._threshold, otherwise=evidence.confidence))
 
-    def _score(self, evidence: Evidence, open_: Bools) -> Doubles:
+    def _score(self, evidence: Evidence) -> Doubles:
         """[n] of the open positions in lanes, 0 elsewhere; their states go a step on."""
+        open_ = evidence.open
         among, distance = np.zeros_like(open_), np.zeros(len(open_))
         for part in evidence.parts:
             here = open_[part.here]

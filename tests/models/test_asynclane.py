@@ -27,9 +27,11 @@ PROBLEMS = problems(21, 8)
 LENGTH = 128
 
 
-def answers(runner: Runner, vocabulary: Vocabulary, decoder: str = "asynclane", **knobs: Any) -> list[Sequence]:
+def answers(
+    runner: Runner, vocabulary: Vocabulary, decoder: str = "asynclane", count: int = len(PROBLEMS), **knobs: Any
+) -> list[Sequence]:
     text = Text(MODEL)
-    prompts = [text.encode_chat([{"role": "user", "content": problem.prompt}]) for problem in PROBLEMS]
+    prompts = [text.encode_chat([{"role": "user", "content": problem.prompt}]) for problem in PROBLEMS[:count]]
     return run(runner, vocabulary, [Ask(prompt, LENGTH, decoder, knobs) for prompt in prompts])
 
 
@@ -37,11 +39,13 @@ def canvases(sequences: list[Sequence]) -> list[list[int]]:
     return [sequence.canvas.tolist() for sequence in sequences]
 
 
-def watched(runner: Runner, vocabulary: Vocabulary, **knobs: Any) -> list[tuple[Sequence, list[Frame]]]:
+def watched(
+    runner: Runner, vocabulary: Vocabulary, count: int = len(PROBLEMS), **knobs: Any
+) -> list[tuple[Sequence, list[Frame]]]:
     """Each answer with what every call did to its lanes."""
     text, seen = Text(MODEL), []
     decoder = resolve("asynclane", knobs, LENGTH)
-    for number, problem in enumerate(PROBLEMS):
+    for number, problem in enumerate(PROBLEMS[:count]):
         prompt = np.array(text.encode_chat([{"role": "user", "content": problem.prompt}]), np.int32)
         scheduler = Scheduler(LIMITS, vocabulary)
         sequence = scheduler.add(Request(number, prompt, LENGTH, decoder, watched=True))
@@ -54,14 +58,14 @@ def watched(runner: Runner, vocabulary: Vocabulary, **knobs: Any) -> list[tuple[
     return seen
 
 
-@pytest.mark.parametrize("rule", [{"threshold": 0.9}, {"factor": 1.0}, {"steps": 64}])
+@pytest.mark.parametrize("rule", [{"threshold": 0.9}, {"factor": 1.0}, {"steps": 32}])
 def test_without_forks_with_the_whole_canvas_and_a_refresh_per_block_it_is_fast_dllm(
     rule: dict[str, object], runner: Runner, vocabulary: Vocabulary
 ) -> None:
     plain = {"cache": "prefix", "early_stop": False, **rule}
     off = {"draft_threshold": "off", "end_threshold": "off", "later_threshold": "off"}
-    ours = answers(runner, vocabulary, max_lanes=1, lookahead="canvas", block_length=32, **off, **plain)
-    theirs = answers(runner, vocabulary, "fast-dllm", **plain)
+    ours = answers(runner, vocabulary, count=3, max_lanes=1, lookahead="canvas", block_length=32, **off, **plain)
+    theirs = answers(runner, vocabulary, "fast-dllm", count=3, **plain)
     assert canvases(ours) == canvases(theirs)
     assert [s.steps for s in ours] == [s.steps for s in theirs]
     assert [s.computed_tokens for s in ours] == [s.computed_tokens for s in theirs]
@@ -85,7 +89,7 @@ def test_calls_are_one_and_groups_and_refreshes_less_what_is_reused(
 ) -> None:
     """The paper's identity. Packed rows make one group of all that a request updates in a step."""
     reuse = knobs.get("reuse") is not False
-    for sequence, frames in watched(runner, vocabulary, **knobs):
+    for sequence, frames in watched(runner, vocabulary, count=4, **knobs):
         groups = sum(bool(frame.lanes) for frame in frames)
         full = [frame for frame in frames if frame.refresh or frame.step == 0]
         reused = sum(bool(frame.lanes) for frame in full)

@@ -19,6 +19,7 @@ from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..checkpoints import CONFIGS, write_checkpoint
 from ..driver import FILLING, Ask, refusal, run
+from ..scale import ALL
 
 LIMITS = Limits(slots=8, pages=64, page_size=16, step_tokens=256, max_model_len=96, max_queue=64)
 LENGTH = 16
@@ -46,7 +47,9 @@ def test_every_family_answers_with_every_decoder_that_suits_it(
     knobs = {"early_stop": False, **FILLING.get(decoder, {})}
     asks = [Ask(prompt, LENGTH, decoder, knobs) for prompt in PROMPTS]
     together = run(runner, vocabulary, asks, LIMITS, geometry=geometry)
-    for ask, sequence in zip(asks, together, strict=True):
-        (alone,) = run(runner, vocabulary, [ask], LIMITS, geometry=geometry)
-        assert alone.canvas.tolist() == sequence.canvas.tolist()
+    for sequence in together:
         assert vocabulary.mask_id not in sequence.canvas
+    one = list(METHODS).index(decoder) % len(PROMPTS)  # each prompt with a third of the decoders
+    for number in range(len(PROMPTS)) if ALL else [one]:
+        (alone,) = run(runner, vocabulary, [asks[number]], LIMITS, geometry=geometry)
+        assert alone.canvas.tolist() == together[number].canvas.tolist()

@@ -10,6 +10,7 @@ from asynclane.models.runner import Runner
 from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import Sampling
 from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 
@@ -53,26 +54,24 @@ def crowd(sampled: bool) -> list[Ask]:
         name, knobs = DECODERS[number % len(DECODERS)]
         hot = Sampling(rng.choice([0.5, 1.0, 1.3]), rng.choice([1.0, 0.9]), seed=rng.getrandbits(63))
         prompt = text.encode_chat([{"role": "user", "content": question}])
-        asks.append(Ask(prompt, 64 + 32 * (number % 3 == 1), name, knobs, hot if sampled else Sampling()))
+        asks.append(Ask(prompt, 48 + 32 * (number % 3 == 1), name, knobs, hot if sampled else Sampling()))
     return asks
 
 
-def test_two_steps_in_flight_change_no_answer(runner: Runner, vocabulary: Vocabulary) -> None:
-    asks = crowd(sampled=True)[:10]
+@pytest.fixture(scope="module")
+def sampled(runner: Runner, vocabulary: Vocabulary) -> list[Sequence]:
+    """The answers of the sampled crowd."""
+    return run(runner, vocabulary, crowd(sampled=True))
+
+
+def test_two_steps_in_flight_change_no_answer(sampled: list[Sequence], runner: Runner, vocabulary: Vocabulary) -> None:
     always = Halving(StepCost([1, 1000], [0.001, 1.0]))
-    for one, two in zip(run(runner, vocabulary, asks), run(runner, vocabulary, asks, halving=always), strict=True):
+    for one, two in zip(sampled, run(runner, vocabulary, crowd(sampled=True)[:10], halving=always), strict=False):
         assert one.canvas.tolist() == two.canvas.tolist()
         assert (one.steps, one.computed_tokens) == (two.steps, two.computed_tokens)
 
 
-@pytest.mark.parametrize("sampled", [False, True], ids=["argmax", "seeded"])
-def test_sixteen_mixed_requests_answer_as_each_does_alone(
-    sampled: bool, runner: Runner, vocabulary: Vocabulary
-) -> None:
-    asks = crowd(sampled)
-    if not sampled:
-        asks[::4] = [Ask(a.prompt, a.max_tokens, a.decoder, a.knobs, Sampling(1.0, 0.9, 5)) for a in asks[::4]]
-    together = run(runner, vocabulary, asks)
+def assert_alone(asks: list[Ask], together: list[Sequence], runner: Runner, vocabulary: Vocabulary) -> None:
     for ask, sequence in zip(asks, together, strict=True):
         (alone,) = run(runner, vocabulary, [ask])
         assert alone.canvas.tolist() == sequence.canvas.tolist()
@@ -80,13 +79,25 @@ def test_sixteen_mixed_requests_answer_as_each_does_alone(
         assert alone.computed_tokens == sequence.computed_tokens
 
 
-def test_waiting_for_budget_or_pages_changes_no_answer(runner: Runner, vocabulary: Vocabulary) -> None:
+def test_sixteen_sampled_requests_answer_as_each_does_alone(
+    sampled: list[Sequence], runner: Runner, vocabulary: Vocabulary
+) -> None:
+    assert_alone(crowd(sampled=True), sampled, runner, vocabulary)
+
+
+def test_sixteen_mixed_requests_answer_as_each_does_alone(runner: Runner, vocabulary: Vocabulary) -> None:
+    asks = crowd(sampled=False)
+    asks[::4] = [Ask(a.prompt, a.max_tokens, a.decoder, a.knobs, Sampling(1.0, 0.9, 5)) for a in asks[::4]]
+    assert_alone(asks, run(runner, vocabulary, asks), runner, vocabulary)
+
+
+def test_waiting_for_budget_or_pages_changes_no_answer(
+    sampled: list[Sequence], runner: Runner, vocabulary: Vocabulary
+) -> None:
     """So little room that requests queue for pages and take turns in steps."""
-    asks = crowd(sampled=True)
     tight = Limits(slots=3, pages=64, page_size=16, step_tokens=1024, max_model_len=1024, max_queue=256)
-    roomy = run(runner, vocabulary, asks)
-    squeezed = run(runner, vocabulary, asks, tight)
-    assert [s.canvas.tolist() for s in squeezed] == [s.canvas.tolist() for s in roomy]
+    squeezed = run(runner, vocabulary, crowd(sampled=True), tight)
+    assert [s.canvas.tolist() for s in squeezed] == [s.canvas.tolist() for s in sampled]
 
 
 def test_another_seed_gives_another_answer(runner: Runner, vocabulary: Vocabulary) -> None:

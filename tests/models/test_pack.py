@@ -15,7 +15,7 @@ from asynclane.models.config import read_config
 from asynclane.models.graphs import StepGraphs, spacing
 from asynclane.models.numerics import Numerics
 from asynclane.models.pack import NOWHERE, Shape, Tiling, batch_of, pack, pack_into, projected
-from asynclane.models.wishes import MOST_RANKS, Biases
+from asynclane.models.sections import MOST_RANKS, Biases
 from asynclane.scheduler.contract import GREEDY, Bias, Measure, Restriction, Row, Sampling, Span, StepPlan, Transfer
 
 from ..driver import MODEL

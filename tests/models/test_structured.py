@@ -26,6 +26,7 @@ from asynclane.server.scores import Place, ScoreReader
 from asynclane.server.text import Text
 
 from ..driver import MODEL, Ask, run
+from ..scale import ALL
 from .test_invariance import QUESTIONS
 
 TEXT = Text(MODEL)
@@ -96,8 +97,9 @@ def test_every_decoder_keeps_to_a_schema_alone_in_a_crowd_and_with_two_steps_in_
     for sequence in crowd[1:]:
         assert sequence.outcome is Outcome.STOP
         Draft202012Validator(ORDER).validate(json.loads(said(sequence)))
-    alone = [run(runner, vocabulary, [ask])[0] for ask in asks()]
-    assert list(map(facts, alone)) == list(map(facts, crowd))
+    some = slice(None) if ALL else slice(1, None, 2)
+    alone = [run(runner, vocabulary, [ask])[0] for ask in asks()[some]]
+    assert list(map(facts, alone)) == list(map(facts, crowd[some]))
     flying = run(runner, vocabulary, asks(), halving=Halving(StepCost([1, 1000], [0.001, 1.0])))
     assert list(map(facts, flying)) == list(map(facts, crowd))
 

@@ -198,6 +198,13 @@ def test_origin_gives_each_mask_the_chance_that_the_timesteps_leave_it() -> None
     assert [1 - transfer.threshold for transfer in asked[:3]] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
 
 
+@pytest.mark.parametrize("name", ["credit", "llada"])
+def test_a_decoder_that_takes_no_other_rule_says_so(name: str) -> None:
+    with pytest.raises(KnobError, match=f"^decoder {name!r} takes no other rule") as refused:
+        resolve(name, {"rule": "klass"}, 64)
+    assert refused.value.param == "rule"
+
+
 def test_later_lanes_may_have_a_stricter_threshold() -> None:
     rule = resolve("asynclane", {"later_threshold": 0.98, "threshold": 0.9}, 64).rule
     lane = Lane(0, None, Role.GENERATE, 0, 32, 32)

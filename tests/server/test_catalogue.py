@@ -37,6 +37,25 @@ def test_every_part_of_a_decoder_explains_itself(name: str) -> None:
         assert len(told(part)) > 60, type(part)
 
 
+def test_a_value_that_needs_another_knob_is_listed_and_one_that_never_goes_is_not() -> None:
+    asynclane = section("asynclane")
+    assert "| `boundary` | auto | auto, prose, code, comma, stride, stable |" in asynclane  # with stable_steps
+    assert "| `cache` | compact | none, prefix, dual, compact," in asynclane  # dual with lookahead
+    assert "| `block_length` | 32 | 1 to 4096, whole |" in section("fast-dllm")  # auto is AsyncLane's
+    assert "compact" not in section("fast-dllm")
+
+
+@pytest.mark.parametrize(("rule", "decoders"), [("editing", ["llada2", "fast-dllm"]), ("entropy", ["d3llm", "d2f"])])
+def test_a_rule_that_is_no_decoder_names_those_that_take_it(
+    rule: str, decoders: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decoders", rule]) == 2
+    message = capsys.readouterr().err
+    assert f"{rule!r} is a commit rule" in message
+    assert all(decoder in message for decoder in decoders)
+    assert "wino" not in message
+
+
 def test_an_unknown_decoder_is_one_line_that_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["decoders", "greedy"]) == 2
     message = capsys.readouterr().err

@@ -16,6 +16,7 @@ from asynclane.models.registry import EMBEDDED
 from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.rules.localleap import LocalLeap
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
@@ -203,6 +204,20 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
         assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalLeap, "choose", lambda *args: 1 / 0)
+    bench.executor.open()
+    async with running(bench):
+        asked = bench.ask(knobs={"rule": "localleap"}), bench.ask()
+        broken, whole = await asyncio.gather(*map(read, asked), return_exceptions=True)
+    assert isinstance(broken, errors.EngineFailure)
+    assert isinstance(whole, list)
+    assert "".join(delta.text for delta in whole) == ANSWER
     assert bench.empty
 
 

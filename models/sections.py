@@ -1,5 +1,5 @@
-"""Packs what only some requests ask of a step: biases of their logits, masks of the vocabulary, log-probabilities,
-other measures of confidence, noise, what the host has decided itself, copies."""
+"""Sections of a plan's buffer that only some requests need: biases of their logits, masks of the vocabulary,
+log-probabilities, other measures of confidence, noise, what the host has decided itself, copies."""
 
 from __future__ import annotations
 
