@@ -17,6 +17,7 @@ import pytest
 
 from asynclane.bench.problems import problems, right
 
+from ..driver import BLOCKS_ONLY
 from .conftest import Server, gauge
 
 README = Path(__file__).parents[2] / "README.md"
@@ -205,8 +206,9 @@ def test_the_decoders_in_the_readme_are_those_that_are_served(client: openai.Ope
     (model,) = client.models.list().data
     table = README.read_text().partition("| decoder | what it is |")[2].partition("\n\n")[0]
     named = re.findall(r"^\| `([a-z0-9-]+)`", table, re.M)
-    assert sorted(named) == sorted((model.model_extra or {})["decoders"])
-    for decoder in named:
+    served = (model.model_extra or {})["decoders"]
+    assert sorted(named) == sorted([*served, *BLOCKS_ONLY])
+    for decoder in served:
         assert chat(client, PARIS, max_tokens=16, extra_body={"decoder": decoder}).choices[0].message.content
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, PARIS, extra_body={"decoder": "beam"})

@@ -197,7 +197,7 @@ def test_marks_are_tokens_of_a_vocabulary() -> None:
         ({"block_length": 24}, GEOMETRY, "block_length", "must be a multiple of this model's block of 16"),
         ({"turn": "word"}, GEOMETRY, "turn", "must be one of 'think', 'newlines', 'newline'"),
         ({"cache": "dual"}, GEOMETRY, "cache", "use 'prefix'"),
-        ({"rule": "klass"}, GEOMETRY, "rule", "no knob 'rule'"),
+        ({"rule": "klass"}, GEOMETRY, "rule", "takes no other rule"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(
