@@ -74,7 +74,7 @@ MEASURES: Mapping[str, Measure] = {
     "entropy": Measure.ENTROPY,
 }
 
-# Caches whose rows have no gaps, and keep nothing of one step for the next: drafts are rows like the request's own.
+# Caches whose rows have no gaps: drafts are rows like the request's own.
 WHOLE_ROWS = ("none", "prefix", "dual", "compact", "finished")
 
 FORECAST_KNOBS = ("horizon", "coverage")

@@ -54,7 +54,8 @@ class LaneTree:
     canvas: Ints
     mask_id: int
     origin: int = 0
-    geometry: Geometry = field(default_factory=Geometry)
+    geometry: Geometry = field(default_factory=Geometry)  # of the network
+    grid: Geometry = field(init=False)  # where generate lanes end: the network's blocks, or parts of them
     filler: int = 0  # the token that comes behind an answer's end
     block_length: int = 0  # of the generate lanes to come
     limit: int = field(init=False)  # canvas positions from here on are out of reach: the canvas, or the answer, ends
@@ -65,16 +66,11 @@ class LaneTree:
     cancelled: int = 0
 
     def __post_init__(self) -> None:
-        self.limit = len(self.canvas)
+        self.limit, self.grid = len(self.canvas), self.geometry
 
     def masks(self, start: int, end: int) -> int:
         """Open positions in `[start, end)`."""
         return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
-
-    def first_open(self, start: int) -> int:
-        """The first open position from `start` on, or the limit."""
-        open_ = self.canvas[start : self.limit] == self.mask_id
-        return start + int(open_.argmax()) if open_.any() else self.limit
 
     def forced(self, lane: Lane) -> bool:
         """Whether it must commit something in the next step."""
@@ -83,17 +79,18 @@ class LaneTree:
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
         """A generate lane at the right end, from the first open position on; none if nothing is open up to the limit.
         It ends at `block_end` if that lies behind its start, or else is a block."""
-        start = self.first_open(start)
-        if start == self.limit:
+        open_ = self.canvas[start : self.limit] == self.mask_id
+        if not open_.any():
             return
-        end = min(block_end if block_end > start else self._block_end(start), self.limit)
+        start += int(open_.argmax())
+        end = min(block_end if block_end > start else self.block_end(start), self.limit)
         origin = None if parent is None else parent.id
         self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end), block_end=end))
         self.born += 1
 
-    def _block_end(self, start: int) -> int:
-        """The end of a block from `start`: the last border of the network's that it reaches, or else the next one."""
-        grid, first = self.geometry, self.origin + start
+    def block_end(self, start: int) -> int:
+        """The end of a block from `start`: the last border of the grid that it reaches, or else the next one."""
+        grid, first = self.grid, self.origin + start
         return max(grid.floor(first + self.block_length), grid.ceil(first + 1)) - self.origin
 
     def cut(self, lane: Lane, end: int) -> None:

@@ -27,8 +27,8 @@ class Work:
 
 
 def take_in(flight: Iterable[Work], result: StepResult) -> list[Sequence]:
-    """Copies a step's result into the canvases. The requests whose own rule, cache or grammar raised, which is logged:
-    it concerns no other."""
+    """Copies a step's result into the canvases. The requests whose own rule or grammar raised, or whose cache as
+    it looked, which is logged: it concerns no other."""
     offset, failed = 0, list[Sequence]()
     for work in flight:
         spans = [span for row in work.rows for span in row.spans]

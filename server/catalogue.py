@@ -15,8 +15,13 @@ from ..scheduler.methods import METHODS
 from ..scheduler.rules import JUDGES
 
 WIDTH = 100
-LENGTH = 1 << 12  # of a canvas that all defaults fit
+LENGTH = 1 << 9  # of a canvas that all defaults fit, and all words
 BLOCKS = Geometry(block=16)
+# What some values need beside them.
+NEEDS: Mapping[tuple[str, object], Mapping[str, object]] = {
+    ("cache", "dual"): {"lookahead": "canvas"},
+    ("boundary", "stable"): {"stable_steps": 1},
+}
 INTRODUCTION = """# Decoders
 
 Each decoder is a row of a table: a lane policy, a commit rule and a cache, with defaults. A request names one
@@ -115,24 +120,16 @@ def _shown(value: object) -> str:
 
 
 def _values(name: str, knob: str, kind: Values) -> str:
-    """What a decoder takes, all else being its defaults, or all but one knob."""
-    companions: list[dict[str, object]] = [
-        {},
-        *({other: value} for other in defaults_of(name, told_for(name)) for value in _some(ALL_KNOBS[other])),
-    ]
-    taken = [_shown(value) for value in _words(kind) if any(_takes(name, {**more, knob: value}) for more in companions)]
+    """What a decoder takes, all else being its defaults, or with what a value needs beside it."""
+    words = kind.values if isinstance(kind, Choice) else kind.words
+
+    def fits(word: object) -> bool:
+        return any(_takes(name, {**more, knob: word}) for more in ({}, NEEDS.get((knob, word), {})))
+
+    taken = [_shown(word) for word in words if fits(word)]
     if isinstance(kind, Choice):
         return ", ".join(taken)
     return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])
-
-
-def _words(kind: Values) -> tuple[object, ...]:
-    return kind.values if isinstance(kind, Choice) else kind.words
-
-
-def _some(kind: Values) -> tuple[object, ...]:
-    """Values of a knob with which another may go: each of its words, and a number."""
-    return _words(kind) if isinstance(kind, Choice) else (*kind.words, int(kind.high))
 
 
 def _takes(name: str, knobs: Mapping[str, object]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..rules.schedule import doublings
 from ..tree import LaneTree
 from .base import LaneFacts, Unforked, Unseeing
 
@@ -29,5 +30,6 @@ class Growing(Unforked, Unseeing):
     def _end(self, tree: LaneTree, start: int) -> int:
         """Of the block from `start`: the next 2^i - 1 from the first one's end on, or else the canvas's."""
         length = len(tree.canvas)
-        calls = max(length.bit_length() - self.block_count, (start + 1).bit_length())
-        return length if calls >= length.bit_length() - 1 else (1 << calls) - 1
+        calls = doublings(length)
+        done = max(calls - self.block_count, doublings(start + 1)) + 1
+        return length if done >= calls else (1 << done) - 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..geometry import Geometry
 from ..knobs import KnobError
-from ..tree import Lane, LaneTree
+from ..tree import LaneTree
 from ..vocabulary import EMPTY, LINE, THOUGHT, Vocabulary
 from .base import ABSENT, LaneFacts, Unforked, Unseeing
 
@@ -53,17 +53,8 @@ class CoarseFine(Unforked, Unseeing):
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
         (lane,), (fact,) = tree.live, facts
         if fact.mark_at != ABSENT and tree.block_length != self.fine_length:
-            tree.block_length = self.fine_length
-            tree.cut(lane, min(self._border(tree, fact.mark_at), lane.end))
+            tree.grid, tree.block_length = Geometry(block=self.fine_length), self.fine_length
+            tree.cut(lane, min(tree.block_end(fact.mark_at), lane.end))
         if not lane.masks:
             tree.finish(lane)
-            self._append(tree, lane)
-
-    def _append(self, tree: LaneTree, before: Lane) -> None:
-        start = tree.first_open(before.end)
-        fine = tree.block_length == self.fine_length
-        tree.append(start, before, self._border(tree, start) if fine else 0)
-
-    def _border(self, tree: LaneTree, position: int) -> int:
-        """The first border of fine lanes behind it."""
-        return Geometry(block=self.fine_length).ceil(tree.origin + position + 1) - tree.origin
+            tree.append(lane.end, lane)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..knobs import Choice, Knobs, Range, Values
 from .base import Evidence, Part, Remembering, Verdict, top
-from .schedule import Schedule
+from .schedule import Schedule, doublings
 
 
 class Eoser(Remembering):
@@ -88,8 +88,3 @@ class Ass(Eoser):
         if self._canvas is None:
             return lane.steps, doublings(lane.end - lane.start)
         return doublings(lane.start + 1) + lane.steps, doublings(self._canvas)
-
-
-def doublings(count: int) -> int:
-    """The exponent of the highest power of 2 up to `count`."""
-    return count.bit_length() - 1

@@ -29,7 +29,8 @@ class Saber(Remembering):
     equals, and of the mean's sum, to torch; `precision` "torch" follows it there, as it is on a CPU with AVX2, and so
     gives its tokens in its calls, in one block, which is the default. With more of them it differs: blocks before the
     current one are final, where that code takes tokens back in all of them; and a position of the prompt, which that
-    code may commit beside a block's last mask, counts in no mean.
+    code may commit beside a block's last mask, counts in no mean. A mean of more than 512 torch sums by parts, which is
+    refused. On a GPU confidence is rounded to float32, so its last bit may be another than torch's.
     """
 
     KNOBS: Mapping[str, Values] = {
@@ -48,7 +49,10 @@ class Saber(Remembering):
 
     @classmethod
     def of(cls, knobs: Knobs, length: int) -> Self:
-        return cls(knobs.integer("at_least"), knobs.text("precision"), length)
+        precision, most = knobs.text("precision"), torch_order.MOST
+        few = precision != "torch" or length <= most
+        knobs.require("precision", few, f"is for canvases of {most} (max_tokens) at most")
+        return cls(knobs.integer("at_least"), precision, length)
 
     def choose(self, evidence: Evidence) -> Verdict:
         tokens, (part,) = evidence.held.copy(), evidence.parts

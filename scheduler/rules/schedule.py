@@ -32,3 +32,8 @@ class Schedule:
         """Positions that the lane's call number `call` owes."""
         least, more = divmod(self.block, self.calls)
         return max(1, least + (min(call, self.calls - 1) < more))
+
+
+def doublings(count: int) -> int:
+    """The exponent of the highest power of 2 up to `count`."""
+    return count.bit_length() - 1

@@ -16,12 +16,14 @@ SUMS = 4  # that run beside each other
 FEW = 64  # no more than one in so many: a heap finds them
 SORTED = 3  # so many are sorted rather than parted
 
+MOST = 512  # values of which `mean` knows the order
+
 Singles = npt.NDArray[np.float32]
 Pair = tuple[float, int]  # a value and where it lies
 
 
 def mean(values: Singles) -> np.float32:
-    """Of float32 `values` [n], to the last bit what `torch.mean` gives for n up to 512; beyond, it sums by parts."""
+    """Of float32 `values` [n], to the last bit what `torch.mean` gives for n up to `MOST`; beyond, it sums by parts."""
     width = VECTOR if len(values) >= VECTOR else 1
     count = len(values) // width
     rows = values[: count * width].reshape(count, width)

@@ -6,6 +6,7 @@ import itertools
 
 from asynclane.models.runner import Runner
 from asynclane.scheduler.caches import CACHES
+from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import Ask, run
@@ -23,8 +24,8 @@ def test_lanes_go_with_every_rule_over_every_cache(runner: Runner, vocabulary: V
         knobs = {"rule": rule, "cache": cache, "block_length": 8, "lookahead": lookahead}
         asked.append(Ask(PROMPTS[number % len(PROMPTS)], LENGTH, "asynclane", knobs))
     for number, (ask, crowded) in enumerate(zip(asked, run(runner, vocabulary, asked), strict=True)):
-        assert vocabulary.mask_id not in crowded.canvas[: min(crowded.frontier, crowded.end_at)].tolist(), ask
-        if number % 3 == 0:  # each rule and each cache with some of the others
+        assert crowded.outcome is Outcome.STOP or crowded.frontier == LENGTH, ask
+        if (number + number // len(CACHES)) % 3 == 0:  # each rule and each cache with some of the others
             (alone,) = run(runner, vocabulary, [ask])
             assert alone.canvas.tolist() == crowded.canvas.tolist(), ask
             assert alone.steps == crowded.steps, ask

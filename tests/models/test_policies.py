@@ -7,7 +7,9 @@ import pytest
 
 from asynclane.models.runner import Runner
 from asynclane.scheduler.contract import Sampling
+from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.knobs import KnobError
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.vocabulary import Vocabulary
 
@@ -90,3 +92,11 @@ def test_a_block_causal_network_runs_several_blocks_and_cycles_too(decoder: str,
     whole, cached = run(runner, vocabulary, asks, geometry=geometry)
     assert whole.canvas.tolist() == cached.canvas.tolist()
     assert vocabulary.mask_id not in whole.canvas
+
+
+def test_delimiters_that_a_vocabulary_has_not_are_refused_by_name() -> None:
+    policy = resolve("adablock", {}, 64).policy
+    policy.require(Vocabulary(["", "a", "\n"], mask_id=0, end_ids=[]))
+    with pytest.raises(KnobError, match="give others") as refused:
+        policy.require(Vocabulary(["", "a"], mask_id=0, end_ids=[]))
+    assert refused.value.param == "delimiters"

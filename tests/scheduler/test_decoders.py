@@ -124,6 +124,12 @@ def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str,
     assert refused.value.param == param
 
 
+def test_torchs_order_is_known_for_canvases_of_512_at_most() -> None:
+    resolve("saber", {"precision": "torch"}, length=512)
+    with pytest.raises(KnobError, match="precision 'torch' is for canvases of 512"):
+        resolve("saber", {"precision": "torch"}, length=513)
+
+
 def test_every_knob_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in METHODS.values()))
     used |= {knob for rule in JUDGES.values() for knob in rule.defaults}
