@@ -5,14 +5,14 @@ Usage: python -m asynclane.bench.ablations [--problems 400] [--seed 777] [--plot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from .field import Entry
 from .plot import draw
-from .report import Interval, check_outputs, table
-from .sweep import arguments, finish, measure_all
+from .report import check_outputs, finish, table
+from .sweep import arguments, measure_all
 
 PAPER_PROBLEMS = 1319  # GSM8K's test set
 
@@ -61,28 +61,7 @@ ABLATIONS: tuple[Ablation, ...] = (
 HEAD = ("", "accuracy", "95 % interval", "calls", "computed/token", "paper: accuracy", "calls")
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """An ablation's figures, as `bench.plot` draws them."""
-
-    decoder: str
-    accuracy: float
-    interval: Interval
-    calls_per_problem: float
-    computed_per_token: float
-
-    @classmethod
-    def of(cls, ablation: Ablation, figures: Mapping[str, Any]) -> Measured:
-        return cls(
-            ablation.label,
-            figures["accuracy"],
-            Interval(*figures["interval_95"]),
-            figures["calls_per_problem"],
-            figures["computed_tokens_per_answer_token"],
-        )
-
-
-def row(ablation: Ablation, measured: Measured) -> list[str]:
+def row(ablation: Ablation, measured: Entry) -> list[str]:
     paper = ablation.paper
     return [
         ablation.label,
@@ -101,12 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     check_outputs(parser, options.plot, options.json)
     found = measure_all([ablation.decoder for ablation in ABLATIONS], options)
-    measured = [Measured.of(*pair) for pair in zip(ABLATIONS, found, strict=True)]
+    labels = [ablation.label for ablation in ABLATIONS]
+    measured = [Entry.of([{**figures, "decoder": label}]) for label, figures in zip(labels, found, strict=True)]
     print(table(HEAD, [row(*pair) for pair in zip(ABLATIONS, measured, strict=True)]))
     if options.plot:
         draw(measured, f"AsyncLane without its parts: {options.problems} problems, seed {options.seed}", options.plot)
-    labelled = [{"label": ablation.label, **figures} for ablation, figures in zip(ABLATIONS, found, strict=True)]
-    finish({"benchmark": "ablations", "ablations": labelled}, options)
+    labelled = [{"label": label, **figures} for label, figures in zip(labels, found, strict=True)]
+    finish({"benchmark": "ablations", "ablations": labelled}, options.json)
     return 0
 
 

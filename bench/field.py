@@ -11,24 +11,21 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..scheduler.decoders import resolve
-from ..scheduler.geometry import Geometry
 from ..scheduler.knobs import KnobError
 from ..scheduler.methods import METHODS
 from ..scheduler.rules import JUDGES
-from ..scheduler.vocabulary import Vocabulary
 from ..server.checkpoint import open_checkpoint
 from ..server.knobs import parse_knobs
-from .plot import draw_field
-from .report import Interval, check_outputs, json_line, table
+from .plot import COSTS, Cost, draw_field
+from .report import Interval, check_outputs, finish, json_line, table
 from .sweep import MODELS, arguments, terms
-from .workers import Job, measure_each
+from .workers import MAX_TOKENS, Job, measure_each
 
-Run = dict[str, Any]  # one decoder's figures on one model, as `bench.quality` gives them
+Run = dict[str, Any]  # one decoder's figures on one model, and its terms, as `bench.workers` gives them
 
 HEAD = (
     "decoder",
@@ -41,20 +38,19 @@ HEAD = (
     "CPU ms",
     "ahead in",
 )
-FRONTIERS = {"calls": "calls_per_problem", "computed": "computed_per_token"}
 INTRODUCTION = """# Every decoder on every embedded model
 
-Made by `python -m asynclane.bench.quality --all`, seed 777, in float32 at temperature 0; drawn in the
+Made by `python -m asynclane.bench.quality --all`, seed {seed}, in float32 at temperature 0; drawn in the
 [README](../README.md#what-it-costs-and-what-it-is-worth). `calls` are model calls per problem, `computed/token` every
 position that the network computed, prompt and look-ahead included, per answer token; `CPU ms` is one core's time for an
-answer, 16 at once. `ahead in`: no other decoder has fewer calls, or computes less, and is as often right.
+answer{batch}. `ahead in`: no other decoder has fewer calls, or computes less, and is as often right.
 """
 # What decoders of the table make together, beyond their defaults.
 COMBINATIONS = (
-    *(
-        f"fast-dllm:cache=none{threshold}"
-        for threshold in ("", ",threshold=0.95", ",threshold=0.97", ",threshold=0.98")
-    ),
+    "fast-dllm:cache=none",
+    "fast-dllm:cache=none,threshold=0.95",
+    "fast-dllm:cache=none,threshold=0.97",
+    "fast-dllm:cache=none,threshold=0.98",
     "fast-dllm:cache=prefix",
     "d3llm:cache=none,entropy_threshold=0.1",
     *(f"asynclane:cache={cache}" for cache in ("none", "d2", "interval", "delayed")),
@@ -78,125 +74,128 @@ COMBINATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of one decoder on one model: the run of most problems, and one that was timed on a CPU."""
+    """What is known of one decoder on one model. `cpu_ms`: milliseconds of one core for each answer, `batch` at once;
+    None: not timed on a CPU."""
 
-    run: Run
-    timed: Run | None = None
+    decoder: str
+    problems: int
+    accuracy: float
+    interval: Interval
+    calls_per_problem: float
+    tokens_per_call: float
+    computed_per_token: float
+    cpu_ms: float | None = None
+    batch: int | None = None
 
-    @property
-    def decoder(self) -> str:
-        return str(self.run["decoder"])
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Entry:
+        """Answers are those of the run with most problems, the time is that of the last run on a CPU."""
+        run = max(runs, key=lambda run: int(run["problems"]))
+        timed = next((run for run in reversed(runs) if run["device"] == "cpu"), None)
+        return cls(
+            decoder=str(run["decoder"]),
+            problems=int(run["problems"]),
+            accuracy=float(run["accuracy"]),
+            interval=Interval(*run["interval_95"]),
+            calls_per_problem=float(run["calls_per_problem"]),
+            tokens_per_call=float(run["tokens_per_call"]),
+            computed_per_token=float(run["computed_tokens_per_answer_token"]),
+            cpu_ms=1000.0 * float(timed["wall_s"]) / int(timed["problems"]) if timed else None,
+            batch=int(timed["batch"]) if timed else None,
+        )
 
-    @property
-    def problems(self) -> int:
-        return int(self.run["problems"])
 
-    @property
-    def accuracy(self) -> float:
-        return float(self.run["accuracy"])
+class Standing(NamedTuple):
+    """Of one model: every entry, the fewest calls first; those that were asked as many problems as any; who of these is
+    ahead, by cost."""
 
-    @property
-    def interval(self) -> Interval:
-        return Interval(*self.run["interval_95"])
+    entries: list[Entry]
+    compared: list[Entry]
+    ahead: dict[Cost, list[Entry]]
 
-    @property
-    def calls_per_problem(self) -> float:
-        return float(self.run["calls_per_problem"])
-
-    @property
-    def computed_per_token(self) -> float:
-        return float(self.run["computed_tokens_per_answer_token"])
-
-    @property
-    def cpu_ms(self) -> float | None:
-        """Milliseconds of one core for each answer."""
-        if self.timed is None:
-            return None
-        return 1000.0 * float(self.timed["wall_s"]) / int(self.timed["problems"])
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Standing:
+        most = max(entry.problems for entry in entries)
+        compared = [entry for entry in entries if entry.problems == most]
+        ahead = {cost: frontier(compared, cost) for cost in COSTS}
+        return cls(sorted(entries, key=lambda entry: entry.calls_per_problem), compared, ahead)
 
 
 class Field(NamedTuple):
-    """All runs, and by model and decoder why a model refuses it."""
+    """All runs, of one seed, and by model and decoder why a model refuses it."""
 
     runs: list[Run]
     refused: dict[str, dict[str, str]]
 
-    def entries(self, model: str) -> list[Entry]:
-        """The fewest calls first."""
-        by_decoder: dict[str, list[Run]] = {}
+    def standings(self) -> dict[str, Standing]:
+        """By model, of those that have run."""
+        found: dict[str, dict[str, list[Run]]] = {model: {} for model in MODELS}
         for run in self.runs:
-            if run["model"] == model:
-                by_decoder.setdefault(run["decoder"], []).append(run)
-        return sorted(map(_entry, by_decoder.values()), key=lambda entry: entry.calls_per_problem)
+            found[run["model"]].setdefault(run["decoder"], []).append(run)
+        return {
+            model: Standing.of([Entry.of(runs) for runs in decoders.values()])
+            for model, decoders in found.items()
+            if decoders
+        }
 
-    def models(self) -> list[str]:
-        return [model for model in MODELS if any(run["model"] == model for run in self.runs)]
-
-
-def _entry(runs: Sequence[Run]) -> Entry:
-    """Answers are those of most problems, the time is that of the last run on a CPU."""
-    timed = [run for run in runs if run["device"] == "cpu"]
-    return Entry(max(runs, key=lambda run: int(run["problems"])), timed[-1] if timed else None)
+    def told(self) -> dict[str, object]:
+        return {"benchmark": "field", **self._asdict()}
 
 
-def frontier(entries: Sequence[Entry], cost: str = "calls_per_problem") -> list[Entry]:
-    """Those that no other beats: none costs less, or as much, and is righter, or as right and costs less. Of those that
-    were asked as many problems as any."""
+def frontier(entries: Sequence[Entry], cost: Cost) -> list[Entry]:
+    """Those that no other beats: none costs less, or as much, and is righter, or as right and costs less."""
     ahead: list[Entry] = []
-    for entry in sorted(_asked_most(entries), key=lambda entry: (getattr(entry, cost), -entry.accuracy)):
+    for entry in sorted(entries, key=lambda entry: (cost.of(entry), -entry.accuracy)):
         if not ahead or entry.accuracy > ahead[-1].accuracy:
             ahead.append(entry)
     return ahead
 
 
-def _asked_most(entries: Sequence[Entry]) -> list[Entry]:
-    most = max(entry.problems for entry in entries)
-    return [entry for entry in entries if entry.problems == most]
-
-
-def entrants(model: str, max_tokens: int = 256) -> tuple[list[str], dict[str, str]]:
+def entrants(model: str) -> tuple[list[str], dict[str, str]]:
     """The decoders that a model takes, and why it refuses others."""
     checkpoint = open_checkpoint(model)
-    config, words = checkpoint.config, checkpoint.text
-    geometry = Geometry(config.shift, config.block)
-    vocabulary = Vocabulary(words.pieces, words.mask_id, words.end_ids)
     taken: list[str] = []
     refused: dict[str, str] = {}
     for text in (*METHODS, *COMBINATIONS):
         name, _, knobs = text.partition(":")
         try:
-            decoder = resolve(name, parse_knobs(knobs.split(",") if knobs else []), max_tokens, geometry)
-            decoder.policy.require(vocabulary)
+            chosen = parse_knobs(knobs.split(",") if knobs else [])
+            decoder = resolve(name, chosen, MAX_TOKENS, checkpoint.config.geometry)
+            decoder.policy.require(checkpoint.text.vocabulary)
             taken.append(text)
         except KnobError as error:
             refused[text] = str(error)
     return taken, refused
 
 
-def rows(entries: Sequence[Entry]) -> list[list[str]]:
-    """Of one model."""
-    ahead = {name: frontier(entries, cost) for name, cost in FRONTIERS.items()}
-    return [
+def tabulated(standing: Standing) -> str:
+    return table(
+        HEAD,
         [
-            entry.decoder,
-            str(entry.problems),
-            f"{entry.accuracy:.3f}",
-            "{:.3f}-{:.3f}".format(*entry.interval),
-            f"{entry.calls_per_problem:.2f}",
-            f"{entry.run['tokens_per_call']:.1f}",
-            f"{entry.computed_per_token:.1f}",
-            "-" if entry.cpu_ms is None else f"{entry.cpu_ms:.0f}",
-            " ".join(name for name, those in ahead.items() if entry in those),
-        ]
-        for entry in entries
-    ]
+            [
+                entry.decoder,
+                str(entry.problems),
+                f"{entry.accuracy:.3f}",
+                "{:.3f}-{:.3f}".format(*entry.interval),
+                f"{entry.calls_per_problem:.2f}",
+                f"{entry.tokens_per_call:.1f}",
+                f"{entry.computed_per_token:.1f}",
+                "-" if entry.cpu_ms is None else f"{entry.cpu_ms:.0f}",
+                " ".join(cost.name for cost, those in standing.ahead.items() if entry in those),
+            ]
+            for entry in standing.entries
+        ],
+    )
 
 
 def page(field: Field) -> str:
     """All tables, in Markdown."""
-    parts = [INTRODUCTION]
-    for model in field.models():
-        parts.append(f"## {model}\n```\n{table(HEAD, rows(field.entries(model)))}\n```\n")
+    standings = field.standings()
+    batches = sorted({entry.batch for one in standings.values() for entry in one.entries if entry.batch is not None})
+    batch = f", {' or '.join(map(str, batches))} at once" if batches else ""
+    parts = [INTRODUCTION.format(seed=field.runs[0]["seed"], batch=batch)]
+    for model, standing in standings.items():
+        parts.append(f"## {model}\n```\n{tabulated(standing)}\n```\n")
         if reasons := field.refused.get(model):
             parts.append("Refused:\n" + "\n".join(f"- `{name}`: {reason}" for name, reason in reasons.items()) + "\n")
     return "\n".join(parts)
@@ -205,7 +204,7 @@ def page(field: Field) -> str:
 def field_main(argv: Sequence[str]) -> int:
     parser = arguments("python -m asynclane.bench.quality --all", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL")
-    parser.add_argument("--decoders", nargs="+", metavar="DECODER", help="of the list, only these")
+    parser.add_argument("--decoders", nargs="+", metavar="DECODER", help="of the list, measure only these")
     parser.add_argument("--resume", action="store_true", help="keep what the file of --json holds; measure the rest")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost, a row for each model")
     parser.add_argument("--page", type=Path, metavar="MD", help="write the tables as a page")
@@ -216,38 +215,64 @@ def field_main(argv: Sequence[str]) -> int:
         parser.error("--again measures nothing: there is no --json to write")
     if options.resume and not options.json:
         parser.error("--resume goes on with the file of --json")
-    field = read(options.again) if options.again else _measured(options)
-    for model in field.models():
-        print(f"{model}\n{table(HEAD, rows(field.entries(model)))}\n")
+    if unknown := {*(options.decoders or ())} - {*METHODS, *COMBINATIONS}:
+        parser.error(f"--decoders takes those of the list, not {', '.join(sorted(unknown))}")
+    try:
+        field = read(options.again) if options.again else _kept(options)
+    except ValueError as error:
+        parser.error(str(error))
+    if not options.again:
+        _measure(field, options)
+    if not field.runs:
+        parser.error("nothing to show: no model takes what was asked for, or the files hold no runs")
+    standings = field.standings()
+    for model, standing in standings.items():
+        print(f"{model}\n{tabulated(standing)}\n")
     if options.plot:
-        by_model = {model: _asked_most(field.entries(model)) for model in field.models()}
-        draw_field({model: (entries, partial(frontier, entries)) for model, entries in by_model.items()}, options.plot)
+        draw_field({model: (one.compared, one.ahead) for model, one in standings.items()}, options.plot)
     if options.page:
         options.page.write_text(page(field), encoding="utf-8")
+    finish(field.told(), options.json)
     return 0
 
 
-def _measured(options: argparse.Namespace) -> Field:
-    """Writes what there is after each decoder: all of them take long."""
-    fields = {model: entrants(model) for model in options.models}
-    field = read([options.json]) if options.resume else Field([], {})
-    field.refused.update({model: refused for model, (_, refused) in fields.items()})
-    done = {Job(run["model"], run["decoder"]) for run in field.runs}
-    jobs = [Job(model, decoder) for model, (taken, _) in fields.items() for decoder in options.decoders or taken]
-    jobs = [job for job in jobs if job not in done and job.decoder in fields[job.model][0]]
-    for job, figures in measure_each(jobs, terms(options), options.processes):
-        field.runs.append({"model": job.model, **figures})
-        if options.json:
-            told = {"benchmark": "field", **terms(options)._asdict(), "processes": options.processes, **field._asdict()}
-            options.json.write_text(json_line(told) + "\n", encoding="utf-8")
+def _kept(options: argparse.Namespace) -> Field:
+    """What there is before measuring. Raises `ValueError` for what cannot stand beside what is asked for."""
+    field = read([options.json] if options.resume and options.json.exists() else [])
+    for run in field.runs:
+        if (run["problems"], run["seed"]) != (options.problems, options.seed):
+            raise ValueError(
+                f"{options.json} holds {run['problems']} problems of seed {run['seed']}: resume with these"
+            )
     return field
 
 
+def _measure(field: Field, options: argparse.Namespace) -> None:
+    """Adds what is not there, and writes what there is after each decoder: all of them take long."""
+    fields = {model: entrants(model) for model in options.models}
+    field.refused.update({model: refused for model, (_, refused) in fields.items()})
+    done = {Job(run["model"], run["decoder"]) for run in field.runs}
+    asked = options.decoders or (*METHODS, *COMBINATIONS)
+    jobs = [Job(model, decoder) for model, (taken, _) in fields.items() for decoder in taken if decoder in asked]
+    for job, figures in measure_each([job for job in jobs if job not in done], terms(options), options.processes):
+        field.runs.append({"model": job.model, **figures})
+        if options.json:
+            options.json.write_text(json_line(field.told()) + "\n", encoding="utf-8")
+
+
 def read(paths: Sequence[Path]) -> Field:
-    """Of some files that `--json` wrote: together."""
-    field = Field([], {})
+    """Of some files that `--json` wrote: together. Raises `ValueError` for another file, and for runs of several seeds,
+    which are not of the same problems."""
+    field, seeds = Field([], {}), set[int]()
     for path in paths:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        field.runs.extend(written["runs"])
-        field.refused.update(written["refused"])
+        try:
+            written = json.loads(path.read_text(encoding="utf-8"))
+            Field(written["runs"], {}).standings()  # fails where a figure is missing
+            seeds.update(run["seed"] for run in written["runs"])
+            field.runs.extend(written["runs"])
+            field.refused.update(written["refused"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{path} is not what --json writes: {type(error).__name__}: {error}") from None
+    if len(seeds) > 1:
+        raise ValueError(f"runs of seeds {', '.join(map(str, sorted(seeds)))} do not go together")
     return field

@@ -20,7 +20,7 @@ from ..server.settings import Settings
 from ..server.streams import AnswerOptions, Usage
 from .holes import HOLES, Hole, holes
 from .quality import DTYPE, open_offline, parse_decoder, positive
-from .report import Interval, check_outputs, json_line, table, wilson
+from .report import Interval, check_outputs, finish, table, wilson
 
 if TYPE_CHECKING:
     from ..server.offline import Offline
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 filled.append(measure(way, some, fill))
                 print(f"{some[0].kind}, {way}: {filled[-1].right} of {len(some)}", file=sys.stderr, flush=True)
     print(table([name for name, _ in COLUMNS], [[show(f) for _, show in COLUMNS] for f in filled]))
-    line = json_line(
+    finish(
         {
             "benchmark": "infill",
             "model": settings.model_name,
@@ -140,11 +140,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "seed": options.seed,
             "lengths": list(LENGTHS),
             "gaps": [f.figures for f in filled],
-        }
+        },
+        options.json,
     )
-    if options.json:
-        options.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
     return 0
 
 

@@ -27,7 +27,7 @@ from ..models.numerics import Numerics
 from ..models.runner import Runner
 from ..models.transformer import Transformer, allocate
 from ..scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
-from .report import check_outputs, json_line, table
+from .report import check_outputs, finish, table
 from .shapes import SHAPES
 from .timing import captured, gpu_facts, replay_ms, require_gpu
 
@@ -192,10 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     head = ("load", "tokens", "ours_ms", "reference_ms", "ratio")
     print(table(head, [["-" if step[name] is None else str(step[name]) for name in head] for step in steps]))
     asked = {"shape": options.shape, "keys": options.keys, "page_size": options.page_size}
-    line = json_line({"benchmark": "offline", **asked, "steps": steps, **gpu_facts()})
-    if options.json:
-        options.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    finish({"benchmark": "offline", **asked, "steps": steps, **gpu_facts()}, options.json)
     return 0
 
 

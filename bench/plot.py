@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .report import Interval
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SHAPES = ("o", "s", "D", "^", "v", "P", "X")
 WIDE = 8  # figures further apart than this factor are drawn on a logarithmic axis
-
-
-COSTS = (("model calls per problem", "calls_per_problem"), ("computed tokens per answer token", "computed_per_token"))
 
 
 class Point(Protocol):
@@ -36,11 +33,17 @@ class Point(Protocol):
     def computed_per_token(self) -> float: ...
 
 
-Frontier = Callable[[str], Sequence[Point]]  # those ahead by a cost of `COSTS`
+class Cost(NamedTuple):
+    """What a right answer is paid with: a word for it, what its axis says, and the figure."""
 
-PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
-    ("model calls per problem", lambda tally: tally.calls_per_problem),
-    ("computed tokens per answer token", lambda tally: tally.computed_per_token),
+    name: str
+    label: str
+    of: Callable[[Point], float]
+
+
+COSTS = (
+    Cost("calls", "model calls per problem", lambda point: point.calls_per_problem),
+    Cost("computed", "computed tokens per answer token", lambda point: point.computed_per_token),
 )
 
 
@@ -55,9 +58,9 @@ def draw(tallies: Sequence[Point], title: str, path: Path) -> None:
 
     figure = Figure(figsize=(10, 4.8), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    all_axes = figure.subplots(1, len(PANELS), sharey=True)
-    for axes, (label, measure) in zip(all_axes, PANELS, strict=True):
-        _panel(axes, tallies, label, measure)
+    all_axes = figure.subplots(1, len(COSTS), sharey=True)
+    for axes, cost in zip(all_axes, COSTS, strict=True):
+        _panel(axes, tallies, cost)
     all_axes[0].set_ylabel("accuracy, 95 % interval")
     figure.suptitle(f"{title} (higher and further left is better)", fontsize=11)
     handles, labels = all_axes[0].get_legend_handles_labels()
@@ -65,11 +68,11 @@ def draw(tallies: Sequence[Point], title: str, path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def _panel(axes: Axes, tallies: Sequence[Point], label: str, measure: Callable[[Point], float]) -> None:
+def _panel(axes: Axes, tallies: Sequence[Point], cost: Cost) -> None:
     for number, tally in enumerate(tallies):
         low, high = tally.interval
         axes.errorbar(
-            measure(tally),
+            cost.of(tally),
             tally.accuracy,
             yerr=[[max(0.0, tally.accuracy - low)], [max(0.0, high - tally.accuracy)]],
             fmt=SHAPES[number % len(SHAPES)],
@@ -78,7 +81,11 @@ def _panel(axes: Axes, tallies: Sequence[Point], label: str, measure: Callable[[
             capsize=4,
             label=tally.decoder,
         )
-    values = [measure(tally) for tally in tallies]
+    _scale(axes, tallies, cost)
+
+
+def _scale(axes: Axes, points: Sequence[Point], cost: Cost) -> None:
+    values = [cost.of(point) for point in points]
     low, high = min(values), max(values)
     if 0 < WIDE * low < high:
         axes.set_xscale("log", subs=[])
@@ -87,13 +94,13 @@ def _panel(axes: Axes, tallies: Sequence[Point], label: str, measure: Callable[[
     else:
         axes.set_xlim(0, 1.1 * max(high, 1.0))
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel(label)
+    axes.set_xlabel(cost.label)
     axes.grid(alpha=0.3)
 
 
-def draw_field(fields: Mapping[str, tuple[Sequence[Point], Frontier]], path: Path) -> None:
-    """Many decoders on some models, a row for each model: a line through those that no other beats, numbered, with
-    their names beside it. AsyncLane's are filled, the others hollow.
+def draw_field(fields: Mapping[str, tuple[Sequence[Point], Mapping[Cost, Sequence[Point]]]], path: Path) -> None:
+    """Many decoders on some models, a row for each model: a line through those that are ahead by each cost, numbered,
+    with their names beside it. AsyncLane's are filled, the others hollow.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,34 +109,32 @@ def draw_field(fields: Mapping[str, tuple[Sequence[Point], Frontier]], path: Pat
     FigureCanvasAgg(figure)
     widths = (*(1.0 for _ in COSTS), 0.85)
     grid = figure.subplots(len(fields), len(COSTS) + 1, squeeze=False, width_ratios=widths)
-    for line, (model, (points, frontier)) in zip(grid, fields.items(), strict=True):
-        named = list(dict.fromkeys(point.decoder for _, cost in COSTS for point in frontier(cost)))
-        for axes, (label, cost) in zip(line, COSTS, strict=False):
-            _scatter(axes, points, frontier(cost), cost, named)
-            axes.set_xlabel(label)
-        line[0].set_ylabel(f"{model}: accuracy")
-        _names(line[-1], named)
+    for line, (model, (points, ahead)) in zip(grid, fields.items(), strict=True):
+        *panels, side = line
+        named = list(dict.fromkeys(point.decoder for those in ahead.values() for point in those))
+        for axes, (cost, those) in zip(panels, ahead.items(), strict=True):
+            _scatter(axes, points, cost)
+            _frontier(axes, those, cost, named)
+        panels[0].set_ylabel(f"{model}: accuracy")
+        _names(side, named)
     figure.savefig(path, format="png")
 
 
-def _scatter(axes: Axes, points: Sequence[Point], ahead: Sequence[Point], cost: str, named: Sequence[str]) -> None:
+def _scatter(axes: Axes, points: Sequence[Point], cost: Cost) -> None:
     for point in points:
         ours = point.decoder.startswith("asynclane")
-        colour = COLOURS[1] if ours else COLOURS[0]
-        at = getattr(point, cost), point.accuracy
-        axes.plot(*at, "o" if ours else "s", color=colour, fillstyle="full" if ours else "none", markersize=6)
-    axes.step([getattr(p, cost) for p in ahead], [p.accuracy for p in ahead], where="post", color="0.6", zorder=0)
-    for point in ahead:
-        place = getattr(point, cost), point.accuracy
+        style, colour, fill = ("o", COLOURS[1], "full") if ours else ("s", COLOURS[0], "none")
+        axes.plot(cost.of(point), point.accuracy, style, color=colour, fillstyle=fill, markersize=6)
+    axes.margins(y=0.08)
+    _scale(axes, points, cost)
+
+
+def _frontier(axes: Axes, ahead: Sequence[Point], cost: Cost, named: Sequence[str]) -> None:
+    places = [(cost.of(point), point.accuracy) for point in ahead]
+    axes.step([x for x, _ in places], [y for _, y in places], where="post", color="0.6", zorder=0)
+    for point, place in zip(ahead, places, strict=True):
         number = str(1 + named.index(point.decoder))
         axes.annotate(number, place, xytext=(-4, 6), textcoords="offset points", ha="right", fontsize=9)
-    axes.set_xscale("log", subs=[])
-    axes.set_xticks([step * 10**power for power in range(4) for step in (1, 2, 5)])
-    costs = [getattr(point, cost) for point in points]
-    axes.set_xlim(min(costs) / 1.3, max(costs) * 1.3)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.margins(y=0.08)
-    axes.grid(alpha=0.3)
 
 
 def _names(axes: Axes, named: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from ..server.settings import Settings
 from ..server.streams import AnswerOptions
 from .plot import draw
 from .problems import TASKS, Problem, problems
-from .report import check_outputs, json_line, table
+from .report import check_outputs, finish, table
 from .tally import Reply, Tally, tally
 
 if TYPE_CHECKING:
@@ -115,9 +115,8 @@ def main(
     try:
         asked = problems(options.seed, options.problems)
         config = open_checkpoint(options.model).config
-        geometry = Geometry(config.shift, config.block)
         decoders = options.decoders or (BLOCK_DECODERS if config.block else DEFAULT_DECODERS)
-        choices = [parse_decoder(text, options.max_tokens, geometry) for text in decoders]
+        choices = [parse_decoder(text, options.max_tokens, config.geometry) for text in decoders]
         settings = Settings(
             model=options.model,
             dtype=options.dtype,
@@ -137,7 +136,7 @@ def main(
     print(table([name for name, _ in COLUMNS], [[show(t) for _, show in COLUMNS] for t in tallies]))
     if options.plot:
         draw(tallies, f"{settings.model_name}: {len(asked)} problems, seed {options.seed}", options.plot)
-    line = json_line(
+    finish(
         {
             "benchmark": "quality",
             "model": settings.model_name,
@@ -149,11 +148,9 @@ def main(
             "max_tokens": options.max_tokens,
             "batch": options.batch,
             "decoders": [figures(*pair) for pair in zip(choices, tallies, strict=True)],
-        }
+        },
+        options.json,
     )
-    if options.json:
-        options.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
     return 0
 
 

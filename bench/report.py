@@ -96,6 +96,14 @@ def json_line(figures: Mapping[str, object]) -> str:
     )
 
 
+def finish(figures: Mapping[str, object], path: Path | None) -> None:
+    """Ends a program: prints the line of JSON, and writes it to `path` if that is asked for."""
+    line = json_line(figures)
+    if path:
+        path.write_text(line + "\n", encoding="utf-8")
+    print(line)
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -19,7 +19,7 @@ from ..server.metrics import Metrics
 from ..server.offline import Offline
 from ..server.settings import Settings
 from ..server.streams import AnswerOptions
-from .report import check_outputs, json_line
+from .report import check_outputs, finish
 from .timing import gpu_facts, require_gpu
 
 PROMPT = 200
@@ -107,10 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "deterministic": options.deterministic,
         "kv_cache_tokens": options.kv_cache_tokens,
     }
-    line = json_line({"benchmark": "serving", **asked, **figures, **gpu_facts()})
-    if options.json:
-        options.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    finish({"benchmark": "serving", **asked, **figures, **gpu_facts()}, options.json)
     return 0
 
 

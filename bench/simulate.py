@@ -18,7 +18,7 @@ from .curves import draw_curves
 from .quality import positive
 from .recordings import RECORDINGS, Recording, load
 from .replay import Loop, Outcome, Spell
-from .report import RESULTS, check_outputs, json_line, table
+from .report import RESULTS, check_outputs, finish, table
 
 CURVE = RESULTS / "roofline-h100-llada8b.json"
 LOADS = tuple(2**power for power in range(9))
@@ -101,10 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             [c.ratio for c in comparisons],
             options.plot,
         )
-    line = json_line(_figures(recordings, comparisons, gains, options))
-    if options.json:
-        options.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
+    finish(_figures(recordings, comparisons, gains, options), options.json)
     return 0
 
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..scheduler.geometry import Geometry
 from ..server.checkpoint import open_checkpoint
 from .quality import parse_decoder, positive
-from .report import check_outputs, json_line, table
+from .report import check_outputs, finish, table
 from .workers import MAX_TOKENS, Job, Terms, measure_each
 
 MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar")
@@ -24,11 +23,11 @@ HEAD = ("decoder", "accuracy", "95 % interval", "calls", "computed/token", "toke
 
 def read_decoders(path: Path, model: str = MODELS[0]) -> list[str]:
     """Raises `ValueError` for a line that is no decoder of `model`, and `OSError`."""
-    config = open_checkpoint(model).config
+    geometry = open_checkpoint(model).config.geometry
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     decoders = [line for line in lines if line]
     for decoder in decoders:
-        parse_decoder(decoder, MAX_TOKENS, Geometry(config.shift, config.block))
+        parse_decoder(decoder, MAX_TOKENS, geometry)
     return decoders
 
 
@@ -68,14 +67,6 @@ def arguments(program: str, text: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def finish(figures: dict[str, object], options: argparse.Namespace) -> None:
-    """Prints the line of JSON, and writes it if asked."""
-    line = json_line({**figures, "problems": options.problems, "seed": options.seed})
-    if options.json:
-        options.json.write_text(line + "\n", encoding="utf-8")
-    print(line)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments("python -m asynclane.bench.sweep", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
@@ -88,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     found = measure_all(decoders, options, options.model)
     print(table(HEAD, [row(figures) for figures in found]))
-    finish({"benchmark": "sweep", "model": options.model, "decoders": found}, options)
+    finish({"benchmark": "sweep", "model": options.model, "decoders": found}, options.json)
     return 0
 
 

@@ -4,7 +4,6 @@ decoders do, on a GPU above all, where every shape of a step is captured once fo
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from ..scheduler.geometry import Geometry
 from ..server.checkpoint import open_checkpoint
 from ..server.settings import Settings
 from .problems import problems
@@ -38,7 +36,7 @@ class Terms(NamedTuple):
 
 
 def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Each job with its figures, as they come; those of a model that stand together share what has been loaded.
+    """Each job with its figures and terms, as they come; those of a model that stand together share what is loaded.
     Every process has one thread: answers depend on neither. Progress goes to stderr. Raises `RuntimeError` if one of
     them fails."""
     context, waiting, done = get_context("spawn"), deque(jobs), 0
@@ -73,7 +71,6 @@ def _give(pipe: Connection, waiting: deque[Job], busy: dict[Connection, Job]) ->
 
 def _work(pipe: Connection, terms: Terms) -> None:
     """Jobs come and figures go through `pipe`, until the other end is closed."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # before torch comes, with the engine
     asked = problems(terms.seed, terms.problems)
     model, engine = "", None
     with ExitStack() as stack:
@@ -85,18 +82,19 @@ def _work(pipe: Connection, terms: Terms) -> None:
             if engine is None or job.model != model:
                 stack.close()
                 model, engine = job.model, stack.enter_context(open_offline(_settings(job.model, terms)))
-            config = open_checkpoint(model).config
-            choice = parse_decoder(job.decoder, MAX_TOKENS, Geometry(config.shift, config.block))
+                geometry = open_checkpoint(model).config.geometry
+            choice = parse_decoder(job.decoder, MAX_TOKENS, geometry)
             tally = measure(engine, choice, asked, MAX_TOKENS)
-            pipe.send({**figures(choice, tally), "problems": terms.problems, "device": terms.device})
+            pipe.send({**figures(choice, tally), **terms._asdict()})
 
 
 def _settings(model: str, terms: Terms) -> Settings:
-    """With a memory that leaves room on a GPU for the other processes."""
+    """With one thread, and a memory that leaves room on a GPU: both for the other processes."""
     return Settings(
         model=model,
         dtype=DTYPE,
         device=terms.device,
+        threads=1,
         max_num_seqs=terms.batch,
         kv_cache_tokens=terms.batch * KEPT if terms.device == "cuda" else None,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels.routing import Routing
+from ..scheduler.geometry import Geometry
 from .experts import Experts
 from .sizes import check_sizes
 
@@ -49,6 +50,11 @@ class ModelConfig:
     @property
     def rotary_dim(self) -> int:
         return int(self.head_dim * self.rotary_share)
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the scheduler must know of it."""
+        return Geometry(self.shift, self.block)
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -120,11 +126,7 @@ _LLADA_FIXED: Mapping[str, object] = {
     "rope": True,
     "scale_logits": False,
 }
-_QWEN_FIXED: Mapping[str, object] = {
-    "hidden_act": "silu",
-    "use_sliding_window": False,
-    "use_mrope": False,
-}
+_QWEN_FIXED: Mapping[str, object] = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}
 
 
 def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:

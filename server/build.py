@@ -63,7 +63,7 @@ def build_parts(settings: Settings) -> Parts:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(METHODS)}")
     checkpoint = open_checkpoint(settings.model)
     config, text = checkpoint.config, checkpoint.text
-    geometry = Geometry(config.shift, config.block)
+    geometry = config.geometry
     limits = _limits(settings, config, geometry)
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than anyone may ask for
     memory = Memory(
@@ -86,10 +86,9 @@ def build_parts(settings: Settings) -> Parts:
     limits = replace(limits, pages=loaded.footprint.pages)
     sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
     seconds = list(worker.map(runner.step_seconds, sizes))
-    vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
-    warn_of_missing_boundaries(vocabulary)
+    warn_of_missing_boundaries(text.vocabulary)
     cost = StepCost(sizes, seconds)
-    scheduler = Scheduler(limits, vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, geometry)
+    scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, geometry)
     metrics = Metrics(pages_total=limits.pages)
     device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
     engine = Engine(scheduler, device, text, metrics, settings.decoder)

@@ -13,7 +13,6 @@ from ..models.registry import embedded_models
 from ..models.survey import POSITIONS, survey
 from ..scheduler.boundaries import Boundary
 from ..scheduler.decoders import resolve
-from ..scheduler.geometry import Geometry
 from ..scheduler.knobs import KnobError
 from ..scheduler.methods import METHODS
 from ..scheduler.vocabulary import Vocabulary
@@ -77,7 +76,6 @@ def _report(model: str) -> Report:
     checkpoint = open_checkpoint(model)
     config, text = checkpoint.config, checkpoint.text
     weights = survey(checkpoint.directory, config)
-    vocabulary = Vocabulary(text.pieces, text.mask_id, text.end_ids)
     return Report(
         model=model,
         directory=str(checkpoint.directory),
@@ -95,8 +93,8 @@ def _report(model: str) -> Report:
         mask=_tokens(checkpoint, [config.mask_id])[0],
         ends=_tokens(checkpoint, sorted(text.end_ids)),
         chat_template=text.has_template,
-        boundaries={boundary.name.lower(): boundary.known_to(vocabulary) for boundary in Boundary},
-        decoders={name: _refusal(name, config, vocabulary) for name in METHODS},
+        boundaries={boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
+        decoders={name: _refusal(name, config, text.vocabulary) for name in METHODS},
     )
 
 
@@ -113,7 +111,7 @@ def _tokens(checkpoint: Checkpoint, ids: Sequence[int]) -> list[Token]:
 
 def _refusal(decoder: str, config: ModelConfig, vocabulary: Vocabulary) -> str | None:
     try:
-        made = resolve(decoder, {}, config.max_model_len, Geometry(config.shift, config.block))
+        made = resolve(decoder, {}, config.max_model_len, config.geometry)
         made.policy.require(vocabulary)
     except KnobError as error:
         return str(error)

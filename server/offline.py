@@ -10,7 +10,6 @@ from typing import Self, TextIO
 
 from ..scheduler.constraint import Constraint
 from ..scheduler.decoders import resolve
-from ..scheduler.geometry import Geometry
 from .build import Parts, build_parts
 from .checkpoint import open_checkpoint
 from .grammar import Grammars, Wanted
@@ -130,7 +129,7 @@ def check(question: Question, settings: Settings) -> None:
     """Refuses what can be refused before the model is loaded, which may take long. Raises `ValueError`."""
     if question.max_tokens is not None:
         config = open_checkpoint(settings.model).config
-        resolve(settings.decoder, question.knobs, question.max_tokens, Geometry(config.shift, config.block))
+        resolve(settings.decoder, question.knobs, question.max_tokens, config.geometry)
 
 
 def generate_main(settings: Settings, question: Question, out: TextIO | None = None) -> int:

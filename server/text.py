@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..scheduler.vocabulary import Vocabulary
 from .errors import InvalidValue
 from .grammar import HasVocabulary
 
@@ -127,6 +128,11 @@ class Text:
         if any(not isinstance(token, int) for token in found):
             raise BadTokenizer(f"{self._dir}: eos_token_id is no id, or a list with something else: {found}")
         return frozenset(found)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What the scheduler must know of it."""
+        return Vocabulary(self.pieces, self.mask_id, self.end_ids)
 
     @cached_property
     def pieces(self) -> list[str]:

@@ -61,8 +61,7 @@ def embedded_runner(dtype: str = "float32", device: str = "cpu", model: Path = M
 
 
 def embedded_vocabulary() -> Vocabulary:
-    text = Text(MODEL)
-    return Vocabulary(text.pieces, text.mask_id, text.end_ids)
+    return Text(MODEL).vocabulary
 
 
 @dataclass(frozen=True, slots=True)

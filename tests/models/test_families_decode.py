@@ -32,7 +32,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     config = read_config(directory)
     memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
     runner = load_runner(directory, config, memory, Hardware("cpu", "float32"), [1]).runner
-    return runner, Geometry(config.shift, config.block)
+    return runner, config.geometry
 
 
 @pytest.mark.parametrize("decoder", METHODS)

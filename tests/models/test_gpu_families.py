@@ -13,7 +13,6 @@ from asynclane.models.memory import Memory
 from asynclane.models.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.runner import Runner
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.geometry import Geometry
 from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.vocabulary import Vocabulary
 
@@ -60,7 +59,7 @@ def test_narrow_logits_stay_near(family: Path, quantization: str | None) -> None
 @pytest.mark.parametrize("decoder", METHODS)
 def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, vocabulary: Vocabulary) -> None:
     config = read_config(family)
-    geometry = Geometry(config.shift, config.block)
+    geometry = config.geometry
     if (message := refusal(decoder, geometry)) is not None:
         pytest.skip(message)
     runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
@@ -77,7 +76,7 @@ def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, v
 def test_embedded_models_answer_as_on_the_cpu(name: str, decoder: str, vocabulary: Vocabulary) -> None:
     directory = EMBEDDED / name
     config = read_config(directory)
-    geometry = Geometry(config.shift, config.block)
+    geometry = config.geometry
     asks = [Ask(prompt, 32, decoder) for prompt in PROMPTS]
     answers = [
         [sequence.canvas.tolist() for sequence in run(runner, vocabulary, asks, geometry=geometry)]

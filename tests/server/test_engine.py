@@ -19,7 +19,6 @@ from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.rules.localleap import LocalLeap
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server import errors
 from asynclane.server.detokenizer import AnswerText
 from asynclane.server.device import Device
@@ -64,7 +63,7 @@ class Bench:
         self.executor = GatedExecutor(ScriptedExecutor(self._propose, length=256))
         self.executor.inner.mask = text.mask_id
         halving = Halving(StepCost([1, 1000], [0.001, 1.0])) if depth > 1 else None
-        self.scheduler = Scheduler(LIMITS, Vocabulary(text.pieces, text.mask_id, text.end_ids), halving=halving)
+        self.scheduler = Scheduler(LIMITS, text.vocabulary, halving=halving)
         device = Device(ThreadPoolExecutor(max_workers=1), lambda plan: partial(self.executor.execute, plan), depth)
         self.engine = Engine(self.scheduler, device, text, Metrics(LIMITS.pages), "asynclane")
 
