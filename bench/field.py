@@ -256,8 +256,10 @@ def _measure(field: Field, options: argparse.Namespace) -> None:
     jobs = [Job(model, decoder) for model, (taken, _) in fields.items() for decoder in taken if decoder in asked]
     for job, figures in measure_each([job for job in jobs if job not in done], terms(options), options.processes):
         field.runs.append({"model": job.model, **figures})
-        if options.json:
-            options.json.write_text(json_line(field.told()) + "\n", encoding="utf-8")
+        if options.json:  # at once: whoever ends this program leaves the old file or the new one
+            new = options.json.with_name(options.json.name + ".new")
+            new.write_text(json_line(field.told()) + "\n", encoding="utf-8")
+            new.replace(options.json)
 
 
 def read(paths: Sequence[Path]) -> Field:

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
+from ..scheduler.geometry import PLAIN
 from ..server.checkpoint import open_checkpoint
 from ..server.settings import Settings
 from .problems import problems
@@ -72,7 +73,7 @@ def _give(pipe: Connection, waiting: deque[Job], busy: dict[Connection, Job]) ->
 def _work(pipe: Connection, terms: Terms) -> None:
     """Jobs come and figures go through `pipe`, until the other end is closed."""
     asked = problems(terms.seed, terms.problems)
-    model, engine = "", None
+    model, geometry, engine = "", PLAIN, None
     with ExitStack() as stack:
         while True:
             try:
