@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..scheduler.decoders import resolve
-from ..scheduler.geometry import PLAIN, Geometry
-from ..server.checkpoint import open_checkpoint
+from ..scheduler.geometry import PLAIN
+from ..server.checkpoint import Checkpoint, open_checkpoint
 from ..server.knobs import parse_knobs
 from ..server.settings import Settings
 from ..server.streams import AnswerOptions
 from .plot import draw
-from .problems import TASKS, Problem, problems
+from .problems import SEEDS, TASKS, Problem, problems
 from .report import check_outputs, finish, table
 from .tally import Reply, Tally, tally
 
@@ -62,13 +62,15 @@ class Choice:
     knobs: Mapping[str, object]
 
 
-def parse_decoder(text: str, max_tokens: int, geometry: Geometry = PLAIN) -> Choice:
-    """`name` or `name:knob=value,knob=value`, for a network of this geometry. Raises `ValueError` that says what is
-    wrong with it."""
+def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
+    """`name` or `name:knob=value,knob=value`, for this model, or one that sees the whole canvas. Raises `ValueError`
+    that says what is wrong with it."""
     name, _, rest = text.partition(":")
     try:
         knobs = parse_knobs(rest.split(",") if rest else [])
-        resolve(name, knobs, max_tokens, geometry)
+        decoder = resolve(name, knobs, max_tokens, checkpoint.config.geometry if checkpoint else PLAIN)
+        if checkpoint:
+            decoder.policy.require(checkpoint.text.vocabulary)
     except ValueError as error:
         raise ValueError(f"decoder {text!r}: {error}") from error
     return Choice(text, name, knobs)
@@ -114,9 +116,9 @@ def main(
     options = parser.parse_args(asked_for)
     try:
         asked = problems(options.seed, options.problems)
-        config = open_checkpoint(options.model).config
-        decoders = options.decoders or (BLOCK_DECODERS if config.block else DEFAULT_DECODERS)
-        choices = [parse_decoder(text, options.max_tokens, config.geometry) for text in decoders]
+        checkpoint = open_checkpoint(options.model)
+        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block else DEFAULT_DECODERS)
+        choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
         settings = Settings(
             model=options.model,
             dtype=options.dtype,
@@ -162,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("decoders", nargs="*", metavar="DECODER", help=f"default: {' '.join(DEFAULT_DECODERS)}")
     parser.add_argument("--problems", type=positive, default=120, help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=777, help="of the problems, 0 to 999 (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=777, help="of the problems, 0 to 999 (default: %(default)s)")
     parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
     parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
     parser.add_argument("--dtype", default=DTYPE, help="as in serving (default: %(default)s)")
@@ -178,6 +180,15 @@ def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def seed(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < SEEDS:
+        raise argparse.ArgumentTypeError(
+            f"must be from 0 to {SEEDS - 1}, not {number}: the others are kept for later checks"
+        )
     return number
 
 

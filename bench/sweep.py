@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..server.checkpoint import open_checkpoint
-from .quality import parse_decoder, positive
+from .quality import parse_decoder, positive, seed
 from .report import check_outputs, finish, table
 from .workers import MAX_TOKENS, Job, Terms, measure_each
 
@@ -23,11 +23,13 @@ HEAD = ("decoder", "accuracy", "95 % interval", "calls", "computed/token", "toke
 
 def read_decoders(path: Path, model: str = MODELS[0]) -> list[str]:
     """Raises `ValueError` for a line that is no decoder of `model`, and `OSError`."""
-    geometry = open_checkpoint(model).config.geometry
+    checkpoint = open_checkpoint(model)
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     decoders = [line for line in lines if line]
+    if not decoders:
+        raise ValueError(f"{path} has no line with a decoder")
     for decoder in decoders:
-        parse_decoder(decoder, MAX_TOKENS, geometry)
+        parse_decoder(decoder, MAX_TOKENS, checkpoint)
     return decoders
 
 
@@ -60,7 +62,7 @@ def arguments(program: str, text: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--processes", type=positive, default=os.cpu_count() or 1, help="default: every core")
     parser.add_argument("--problems", type=positive, default=400, help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=777, help="default: %(default)s")
+    parser.add_argument("--seed", type=seed, default=777, help="default: %(default)s")
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")

@@ -12,7 +12,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from ..scheduler.geometry import PLAIN
 from ..server.checkpoint import open_checkpoint
 from ..server.settings import Settings
 from .problems import problems
@@ -53,7 +52,7 @@ def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[
             job = busy.pop(pipe)
             try:
                 found = pipe.recv()
-            except EOFError:
+            except (EOFError, ConnectionError):
                 raise RuntimeError(f"measuring {job.decoder} on {job.model} failed: see above") from None
             _give(pipe, waiting, busy)
             done += 1
@@ -73,7 +72,7 @@ def _give(pipe: Connection, waiting: deque[Job], busy: dict[Connection, Job]) ->
 def _work(pipe: Connection, terms: Terms) -> None:
     """Jobs come and figures go through `pipe`, until the other end is closed."""
     asked = problems(terms.seed, terms.problems)
-    model, geometry, engine = "", PLAIN, None
+    model, checkpoint, engine = "", None, None
     with ExitStack() as stack:
         while True:
             try:
@@ -83,8 +82,8 @@ def _work(pipe: Connection, terms: Terms) -> None:
             if engine is None or job.model != model:
                 stack.close()
                 model, engine = job.model, stack.enter_context(open_offline(_settings(job.model, terms)))
-                geometry = open_checkpoint(model).config.geometry
-            choice = parse_decoder(job.decoder, MAX_TOKENS, geometry)
+                checkpoint = open_checkpoint(model)
+            choice = parse_decoder(job.decoder, MAX_TOKENS, checkpoint)
             tally = measure(engine, choice, asked, MAX_TOKENS)
             pipe.send({**figures(choice, tally), **terms._asdict()})
 

@@ -17,7 +17,7 @@ from ..models.memory import Footprint, Memory
 from ..models.registry import Hardware, load_runner
 from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, Halving, StepCost
-from ..scheduler.decoders import defaults_of, suits
+from ..scheduler.decoders import defaults_of, resolve, suits
 from ..scheduler.geometry import Geometry
 from ..scheduler.methods import METHODS
 from ..scheduler.pages import Limits
@@ -65,6 +65,8 @@ def build_parts(settings: Settings) -> Parts:
     config, text = checkpoint.config, checkpoint.text
     geometry = config.geometry
     limits = _limits(settings, config, geometry)
+    length = min(settings.default_max_tokens, limits.max_model_len)
+    resolve(settings.decoder, {}, length, geometry).policy.require(text.vocabulary)  # now, not at every request
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than anyone may ask for
     memory = Memory(
         slots=settings.max_num_seqs,

@@ -1,10 +1,10 @@
 """d3LLM's cache: a finished block's keys and values are kept some calls later; until then, calls are full passes.
 
 Of the blocks finished from the left on, those not cached yet wait `cache_delay` calls, and the call that ends the wait
-computes them for the last time. While some wait, and every `refresh_interval` calls, everything is computed anew; any
-other call begins where the cache ends, and computes all that lies behind. The prompt is the first block. With a delay
-that no answer lasts it is no cache; with 0 a block is cached by the next call, as in D2F. `delayed` is another cache,
-which goes by token.
+computes them for the last time. While some wait, and every `refresh_interval` calls but for one that ends a wait,
+everything is computed anew; any other call begins where the cache ends, and computes all that lies behind. The prompt
+is the first block. With a delay that no answer lasts it is no cache; with 0 a block is cached by the next call, as in
+D2F. `delayed` is another cache, which goes by token.
 
 Source: arXiv 2601.07568; hao-ai-lab/d3LLM d3llm_llada_generate_util.py, generate_multi_block_kv_cache, with the delay
 of its evaluation. There, of blocks that finish in one call each waits for the one before, here they wait together.

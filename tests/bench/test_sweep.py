@@ -35,15 +35,26 @@ def test_every_ablation_differs_from_the_full_decoder_in_its_knobs() -> None:
     assert len({(choice.name, *sorted(choice.knobs.items())) for choice in knobs}) == len(ABLATIONS)
 
 
-@pytest.mark.parametrize("line", ["nothing", "asynclane:threshold=2", "asynclane:threshold"])
-def test_a_line_that_is_no_decoder_is_refused_at_once(
+@pytest.mark.parametrize("line", ["nothing", "asynclane:threshold=2", "asynclane:threshold", "tccf"])
+def test_a_line_that_is_no_decoder_of_the_model_is_refused_at_once(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "sweep.txt"
     file.write_text(line, encoding="utf-8")
     with pytest.raises(SystemExit, match="2"):
-        main([str(file)])
+        main([str(file), "--model", "tiny-sdar"])  # which takes tccf, but has no `</think>`
     assert line in capsys.readouterr().err
+
+
+def test_a_file_of_comments_and_a_seed_that_is_kept_are_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.txt"
+    file.write_text("# nothing\n", encoding="utf-8")
+    for arguments, wanted in (([], "no line with a decoder"), (["--seed", "1000"], "from 0 to 999")):
+        with pytest.raises(SystemExit, match="2"):
+            main([str(file), *arguments])
+        assert wanted in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])

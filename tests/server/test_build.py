@@ -28,3 +28,18 @@ def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: 
     with caplog.at_level(logging.INFO):
         assert build_parts(Settings(max_step_tokens=512, threads=1)).limits.max_model_len == 512
     assert "the context is 512 of the model's 1024 positions, which is what --max-step-tokens computes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "decoder", "message"),
+    [
+        ("tiny-llada", "tccf", "is for block-causal models"),
+        ("tiny-sdar", "tccf", "turn 'think' needs a token"),
+        ("tiny-sdar", "dream", "fills the whole canvas in any order"),
+    ],
+)
+def test_a_default_decoder_that_no_request_could_use_is_refused_at_start(
+    model: str, decoder: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_parts(Settings(model=model, decoder=decoder, threads=1))
