@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from ..boundaries import Boundary
 from ..tree import Lane, LaneTree, Role
-from .base import ABSENT, LaneFacts, Unseeing
+from .base import ABSENT, LaneFacts, Plain
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncLane(Unseeing):
+class AsyncLane(Plain):
     """`coupled` lanes wait at their boundary for what is left before it; without `early_stop` an end token is a
     token like others."""
 

@@ -75,10 +75,11 @@ class LanePolicy(Protocol):
         ...
 
 
-class Unmarked:
-    """What policies answer to which one token is as good as another."""
+class Plain:
+    """What most policies answer: lanes' facts are enough for them, and one token is as good as another."""
 
     __slots__ = ()
+    looks = False
 
     @property
     def marks(self) -> int:
@@ -87,18 +88,11 @@ class Unmarked:
     def require(self, vocabulary: Vocabulary) -> None:
         pass
 
-
-class Unseeing(Unmarked):
-    """What policies answer to which lanes' facts are enough."""
-
-    __slots__ = ()
-    looks = False
-
     def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
         pass
 
 
-class Unforked(Unmarked):
+class Unforked(Plain):
     """What policies answer whose lanes never fork: they know no boundary, and no proposals settle."""
 
     __slots__ = ()

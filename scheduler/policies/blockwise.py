@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..tree import LaneTree
-from .base import LaneFacts, Unforked, Unseeing
+from .base import LaneFacts, Unforked
 
 
 @dataclass(frozen=True, slots=True)
-class Blockwise(Unforked, Unseeing):
+class Blockwise(Unforked):
     block_length: int
 
     def open(self, tree: LaneTree) -> None:

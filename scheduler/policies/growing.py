@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from ..rules.schedule import doublings
 from ..tree import LaneTree
-from .base import LaneFacts, Unforked, Unseeing
+from .base import LaneFacts, Unforked
 
 
 @dataclass(frozen=True, slots=True)
-class Growing(Unforked, Unseeing):
+class Growing(Unforked):
     block_count: int
 
     def open(self, tree: LaneTree) -> None:

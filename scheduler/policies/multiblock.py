@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..tree import Lane, LaneTree
-from .base import ABSENT, LaneFacts, Unforked, Unseeing
+from .base import ABSENT, LaneFacts, Unforked
 
 
 @dataclass(frozen=True, slots=True)
-class MultiBlock(Unforked, Unseeing):
+class MultiBlock(Unforked):
     """With both thresholds at 1 blocks are serial. Without `early_stop` an end token is a token like others. One that
     `fills` has a judge, since only then the device is told."""
 

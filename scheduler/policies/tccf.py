@@ -20,14 +20,14 @@ from ..geometry import Geometry
 from ..knobs import KnobError
 from ..tree import LaneTree
 from ..vocabulary import EMPTY, LINE, THOUGHT, Vocabulary
-from .base import ABSENT, LaneFacts, Unforked, Unseeing
+from .base import ABSENT, LaneFacts, Unforked
 
 TURNS: Mapping[str, int] = {"think": THOUGHT, "newlines": EMPTY, "newline": LINE}
 LACKS: Mapping[str, str] = {"think": "'</think>'", "newlines": "with an empty line", "newline": "that ends a line"}
 
 
 @dataclass(frozen=True, slots=True)
-class CoarseFine(Unforked, Unseeing):
+class CoarseFine(Unforked):
     """`block_length` is a multiple of the network's block, and `fine_length` divides it."""
 
     block_length: int

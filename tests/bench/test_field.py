@@ -10,7 +10,7 @@ import pytest
 from asynclane.bench.field import Entry, Run, Standing, entrants, frontier, page, read
 from asynclane.bench.plot import COSTS
 from asynclane.bench.quality import main
-from asynclane.bench.report import Interval
+from asynclane.bench.report import RESULTS, Interval
 from asynclane.bench.sweep import MODELS
 from asynclane.bench.workers import Job, Terms, measure_each
 from asynclane.scheduler.methods import METHODS
@@ -152,3 +152,13 @@ def test_a_process_that_fails_is_told_with_its_decoder(capfd: pytest.CaptureFixt
     with pytest.raises(RuntimeError, match="asynclane:threshold=2 on tiny-llada"):
         list(measure_each(jobs, Terms(1, 777, 1, "cpu"), 1))
     assert "threshold" in capfd.readouterr().err
+
+
+def test_the_page_of_all_figures_is_what_was_measured() -> None:
+    """Of decoders that there are: made by `--again ... --page docs/quality.md`."""
+    field = read([RESULTS / "field.json", RESULTS / "field-cpu.json"])
+    assert (RESULTS.parents[1] / "docs" / "quality.md").read_text(encoding="utf-8") == page(field)
+    for model in MODELS:
+        taken, refused = entrants(model)
+        assert {run["decoder"] for run in field.runs if run["model"] == model} <= {*taken}
+        assert field.refused[model] == refused
