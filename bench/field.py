@@ -43,7 +43,9 @@ INTRODUCTION = """# Every decoder on every embedded model
 Made by `python -m asynclane.bench.quality --all`, seed {seed}, in float32 at temperature 0; drawn in the
 [README](../README.md#what-it-costs-and-what-it-is-worth). `calls` are model calls per problem, `computed/token` every
 position that the network computed, prompt and look-ahead included, per answer token; `CPU ms` is one core's time for an
-answer{batch}. `ahead in`: no other decoder has fewer calls, or computes less, and is as often right.
+answer{batch}. `ahead in`: no decoder that costs as few calls, or computes as little, is as often right. Only those that
+were asked most `problems` are compared. What takes hundreds of calls was asked fewer, and what is missing was not
+measured, for want of time; what a model refuses stands below its table.
 """
 # What decoders of the table make together, beyond their defaults.
 COMBINATIONS = (
@@ -213,6 +215,8 @@ def field_main(argv: Sequence[str]) -> int:
     check_outputs(parser, options.plot, options.json, options.page)
     if options.again and options.json:
         parser.error("--again measures nothing: there is no --json to write")
+    if options.again and (options.resume or options.decoders):
+        parser.error("--again measures nothing: there is nothing to resume or to choose")
     if options.resume and not options.json:
         parser.error("--resume goes on with the file of --json")
     if unknown := {*(options.decoders or ())} - {*METHODS, *COMBINATIONS}:

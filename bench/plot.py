@@ -132,9 +132,10 @@ def _scatter(axes: Axes, points: Sequence[Point], cost: Cost) -> None:
 def _frontier(axes: Axes, ahead: Sequence[Point], cost: Cost, named: Sequence[str]) -> None:
     places = [(cost.of(point), point.accuracy) for point in ahead]
     axes.step([x for x, _ in places], [y for _, y in places], where="post", color="0.6", zorder=0)
-    for point, place in zip(ahead, places, strict=True):
+    for turn, (point, place) in enumerate(zip(ahead, places, strict=True)):  # in three columns: many are neighbours
         number = str(1 + named.index(point.decoder))
-        axes.annotate(number, place, xytext=(-4, 6), textcoords="offset points", ha="right", fontsize=9)
+        away = {"xytext": (-10 - 14 * (turn % 3), 4 + 3 * (turn % 3)), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(number, place, fontsize=8, arrowprops={"arrowstyle": "-", "lw": 0.4}, **away)
 
 
 def _names(axes: Axes, named: Sequence[str]) -> None:

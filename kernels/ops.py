@@ -191,7 +191,7 @@ def predict(
 
 def measure(found: Prediction, logits: Tensor, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
     """What counts as the confidence of positions whose rule does not go by probability: [N] float64. `logits` as
-    `predict` left them."""
+    `predict` left them, which a CPU asks for the last bit of SINGLE; a GPU rounds, and needs none."""
     if kinds.is_cuda:
         from .triton import measures as device
 

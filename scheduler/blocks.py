@@ -50,14 +50,8 @@ def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, o
 
 
 def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
-    """Raises `KnobError` for what a block-causal network cannot do, or never needs, or what only one can."""
+    """Raises `KnobError` for what a block-causal network cannot do, or never needs."""
     if not geometry.block:
-        if "fine_length" in knobs:
-            raise KnobError(
-                "decoder",
-                "decoder 'tccf' is for block-causal models, whose blocks it decodes in parts: this one sees the whole"
-                " canvas: use 'bacd'",
-            )
         return
     if "block_length" not in knobs:
         raise KnobError(

@@ -96,6 +96,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, geometry: G
     if name not in METHODS:
         raise KnobError("decoder", f"unknown decoder {name!r}; known: {', '.join(METHODS)}")
     method, rule = METHODS[name], _rule_named(name, overrides)
+    if method.for_blocks and not geometry.block:
+        raise KnobError("decoder", f"decoder {name!r} is for block-causal models: this one sees the whole canvas")
     knobs = _knobs(name, rule, overrides, geometry)
     _check_together(name, knobs, overrides, length)
     check_blocks(knobs, geometry)

@@ -28,12 +28,13 @@ from .rules.base import EVERYTHING
 class Method:
     """A row of the table. Its knobs are the keys of `defaults` and those of its rule: `steps`, `threshold` or `factor`,
     which the device applies, or, with a `rule` by name, those of a row of `rules.JUDGES`, whose defaults give way to
-    the method's."""
+    the method's. One that is `for_blocks` takes block-causal networks alone."""
 
     policy: Callable[[Knobs], LanePolicy]
     defaults: Mapping[str, object]
     source: str
     rule: str | None = None
+    for_blocks: bool = False
 
 
 def _blockwise(knobs: Knobs) -> LanePolicy:
@@ -252,6 +253,7 @@ METHODS: Mapping[str, Method] = {
         defaults={"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},
         source="arXiv 2602.09555; LuLuLuyi/TDAR, with the differences that its lanes name",
         rule="bacd",
+        for_blocks=True,
     ),
     "tspd": _serial("tspd", cache="dual"),
     "window": Method(

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from ..scheduler.decoders import ALL_KNOBS, defaults_of, resolve, suits
+from ..scheduler.decoders import ALL_KNOBS, defaults_of, resolve
 from ..scheduler.geometry import PLAIN, Geometry
 from ..scheduler.knobs import Choice, KnobError, Values, plain
 from ..scheduler.methods import METHODS
@@ -51,8 +51,11 @@ def catalogue_main(name: str | None, markdown: bool) -> int:
 def _unknown(name: str) -> str:
     if name not in JUDGES:
         return f"unknown decoder {name!r}; known: {', '.join(METHODS)}"
-    takers = [each for each, method in METHODS.items() if method.rule == name or _takes(each, {"rule": name})]
-    return f"{name!r} is a commit rule, not a decoder; decoders that take it: {', '.join(takers)}"
+    owners = [each for each, method in METHODS.items() if method.rule == name]
+    takers = [each for each in METHODS if _takes(each, {"rule": name})]
+    found = {"have it": owners, "take it by `rule`": takers}
+    told = [f"{verb}: {', '.join(those)}" for verb, those in found.items() if those]
+    return f"{name!r} is a commit rule, not a decoder; decoders that {'; that '.join(told)}"
 
 
 def section(name: str) -> str:
@@ -62,14 +65,15 @@ def section(name: str) -> str:
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
     lines = [f"## {name}", f"Source: {method.source}.", ""]
     if told_for(name).block:
-        lines.append(f"For block-causal models alone; what follows is of one with blocks of {BLOCKS.block}.\n")
+        which = f"For block-causal models alone; what follows is of one with blocks of {BLOCKS.block}, where the cache"
+        lines.append(f"{which} `prefix` is exact: `Compact` without its refreshes.\n")
     lines += [_wrapped(f"- **{part}** (`{type(made).__name__}`): {told(made)}") for part, made in parts.items()]
     return "\n".join([*lines, "", *_knob_table(name), ""])
 
 
 def told_for(name: str) -> Geometry:
-    """A network that takes the decoder: one that sees the whole canvas, if such do."""
-    return PLAIN if suits(name, PLAIN) else BLOCKS
+    """A network that takes the decoder."""
+    return BLOCKS if METHODS[name].for_blocks else PLAIN
 
 
 def _given() -> list[str]:

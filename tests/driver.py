@@ -21,6 +21,7 @@ from asynclane.scheduler.constraint import Constraint
 from asynclane.scheduler.contract import Executor, Sampling, StepPlan
 from asynclane.scheduler.decoders import resolve
 from asynclane.scheduler.geometry import PLAIN, Geometry
+from asynclane.scheduler.methods import METHODS
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
@@ -40,7 +41,7 @@ UNSUITED = {
     **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
 }
-BLOCKS_ONLY = ("tccf",)  # decoders for block-causal networks alone
+BLOCKS_ONLY = [name for name, method in METHODS.items() if method.for_blocks]
 # Knobs with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is foreseen.
 FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
 SHADOWED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so

@@ -125,6 +125,8 @@ def test_a_run_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.Monk
         ("--again text", "text is not what --json writes"),
         ("--again other", "other is not what --json writes"),
         ("--again seed-777 seed-778", "777, 778"),
+        ("--again seed-777 --resume", "nothing to resume or to choose"),
+        ("--again seed-777 --decoders asynclane", "nothing to resume or to choose"),
         ("--resume --json text", "text is not what --json writes"),
         ("--resume --json other", "other is not what --json writes"),
         ("--resume --json seed-778", "400 problems of seed 778"),

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asynclane.kernels import tiles
 from asynclane.kernels.prediction import Draws
 
 
@@ -91,3 +92,21 @@ def span_case(sizes: list[int], device: str = "cpu", seed: int = 0) -> dict[str,
         "last_free": torch.rand(count, generator=generator) < 0.5,
     }
     return {name: value.to(device) for name, value in case.items()}
+
+
+def plan_of(case: dict[str, Tensor], config: tiles.AttentionConfig, spare: int = 3) -> tiles.AttentionPlan:
+    """A plan with padded tiles and a poisoned workspace."""
+    tokens, heads, dim = case["queries"].shape
+    queries = tiles.tile_queries(config, heads, case["keys"].shape[2])
+    sizes = case["row_starts"].diff().cpu().numpy()
+    laid = tiles.row_tiles(sizes, queries, visible=case["visible"].cpu().numpy())
+    laid = np.concatenate((laid, np.full((spare, 2), -1, np.int32)))
+    floats = tiles.workspace_floats(config, tokens, heads, dim)
+    device = case["queries"].device
+    workspace = torch.full((floats,), math.nan, device=device)
+    return tiles.AttentionPlan(config, torch.from_numpy(laid).to(device), workspace)
+
+
+def some_logits(device: str, count: int, vocabulary: int, dtype: torch.dtype, spread: float = 4.0) -> Tensor:
+    torch.manual_seed(count + vocabulary)
+    return (torch.randn(count, vocabulary, device=device) * spread).to(dtype)

@@ -21,7 +21,7 @@ from asynclane.kernels.prediction import Prediction
 from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise, measures, restrictions
 from asynclane.kernels.triton import canvases as device_canvases
 
-from .cases import attention_case, draws_of, span_case
+from .cases import attention_case, draws_of, plan_of, some_logits, span_case
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -33,18 +33,6 @@ NO_IDS = torch.tensor([], dtype=torch.int64, device=DEVICE)
 def assert_near(got: Tensor, want: Tensor, tolerance: float | None = None) -> None:
     limit = TOLERANCE[want.dtype] if tolerance is None else tolerance
     torch.testing.assert_close(got.float(), want.float(), atol=limit, rtol=limit)
-
-
-def plan_of(case: dict[str, Tensor], config: tiles.AttentionConfig, spare: int = 3) -> tiles.AttentionPlan:
-    """A plan with padded tiles and a poisoned workspace."""
-    tokens, heads, dim = case["queries"].shape
-    queries = tiles.tile_queries(config, heads, case["keys"].shape[2])
-    sizes = case["row_starts"].diff().cpu().numpy()
-    laid = tiles.row_tiles(sizes, queries, visible=case["visible"].cpu().numpy())
-    laid = np.concatenate((laid, np.full((spare, 2), -1, np.int32)))
-    floats = tiles.workspace_floats(config, tokens, heads, dim)
-    workspace = torch.full((floats,), math.nan, device=DEVICE)
-    return tiles.AttentionPlan(config, torch.from_numpy(laid).to(DEVICE), workspace)
 
 
 def assert_attention(
@@ -184,15 +172,10 @@ def assert_predict(logits: Tensor, banned: list[int], ends: list[int], **launch:
     return got
 
 
-def some_logits(count: int, vocabulary: int, dtype: torch.dtype, spread: float = 4.0) -> Tensor:
-    torch.manual_seed(count + vocabulary)
-    return (torch.randn(count, vocabulary, device=DEVICE) * spread).to(dtype)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("vocabulary", "splits"), [(300, 1), (2500, 2), (4096, 3), (5000, 4)])
 def test_predictions(vocabulary: int, splits: int, dtype: torch.dtype) -> None:
-    logits = some_logits(4, vocabulary, dtype)
+    logits = some_logits(DEVICE, 4, vocabulary, dtype)
     logits[0, [5, 200]] = 60.0  # banned
     logits[1, [1, vocabulary - 1]] = 50.0  # a tie, and an end
     logits[2, 7] = 40.0  # an end where none may be
@@ -214,12 +197,12 @@ def test_predictions_of_flat_and_of_falling_and_of_near_certain_rows() -> None:
 
 def test_predictions_of_nothing() -> None:
     none = torch.zeros(0, dtype=torch.bool, device=DEVICE)
-    assert not len(confidence.predict(some_logits(0, 50, torch.float32), NO_IDS, NO_IDS, none).tokens)
+    assert not len(confidence.predict(some_logits(DEVICE, 0, 50, torch.float32), NO_IDS, NO_IDS, none).tokens)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN")  # of the interpreter
 def test_a_row_of_nan_yields_ids_of_the_vocabulary_and_spares_its_neighbours() -> None:
-    logits = some_logits(4, 1100, torch.float32)
+    logits = some_logits(DEVICE, 4, 1100, torch.float32)
     want = logits.argmax(-1)
     logits[1:3] = math.nan
     draws = draws_of(4, DEVICE, temperature=[0.0, 0.0, 1.0, 0.0])
@@ -244,7 +227,7 @@ def test_draws_equal_the_twin(dtype: torch.dtype, splits: int) -> None:
         positions=list(range(count)),
         steps=[0, 0, 5, 6, 7, 1, 1, 1],
     )
-    logits = some_logits(count, 4200, dtype)
+    logits = some_logits(DEVICE, count, 4200, dtype)
     got = assert_predict(logits, [4], [7], draws=draws, splits=splits)
     greedy = logits.float().index_fill(-1, torch.tensor([4], device=DEVICE), -math.inf).argmax(-1)
     assert (got.proposals[[0, 4, 7]] == greedy[[0, 4, 7]]).all()
@@ -252,7 +235,7 @@ def test_draws_equal_the_twin(dtype: torch.dtype, splits: int) -> None:
 
 def test_draws_without_narrowing() -> None:
     draws = draws_of(3, DEVICE, temperature=[1.0, 0.0, 0.6], min_p=[0.0, 0.0, 0.2])
-    assert_predict(some_logits(3, 1100, torch.float32), [], [], draws=draws, narrowed=False, splits=1)
+    assert_predict(some_logits(DEVICE, 3, 1100, torch.float32), [], [], draws=draws, narrowed=False, splits=1)
 
 
 def test_top_k_and_top_p_draw_only_what_they_keep() -> None:
@@ -270,7 +253,7 @@ def test_measures_equal_the_twin(count: int) -> None:
     draws = draws_of(
         count, DEVICE, seeds=[(7919 * n << 40) - n for n in range(count)], positions=list(range(count)), steps=5
     )
-    logits, ends = some_logits(count, 90, torch.float32), torch.arange(40, device=DEVICE)
+    logits, ends = some_logits(DEVICE, count, 90, torch.float32), torch.arange(40, device=DEVICE)
     endless = torch.rand(count, generator=generator).to(DEVICE) < 0.5
     found = reference.predict(logits, NO_IDS, ends, endless, draws)
     kinds = torch.randint(0, 5, (count,), generator=generator, dtype=torch.int32).to(DEVICE)
@@ -284,7 +267,7 @@ def test_measures_equal_the_twin(count: int) -> None:
 
 def test_measures_of_nothing() -> None:
     none = torch.zeros(0, device=DEVICE)
-    nothing = confidence.predict(some_logits(0, 50, torch.float32), NO_IDS, NO_IDS, none.bool())
+    nothing = confidence.predict(some_logits(DEVICE, 0, 50, torch.float32), NO_IDS, NO_IDS, none.bool())
     assert not len(measures.measure(nothing, none.int(), none, draws_of(0, DEVICE)))
 
 
@@ -319,7 +302,7 @@ def test_all_commit_and_none() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_biases_equal_the_twin_and_touch_nothing_else(dtype: torch.dtype) -> None:
-    logits = some_logits(80, 1100, dtype)
+    logits = some_logits(DEVICE, 80, 1100, dtype)
     begins, ends = (
         torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([0, 40, 41, 50, 0], [40, 41, 41, 80, 0])
     )
@@ -352,7 +335,7 @@ def test_what_the_host_tells_is_written_and_nothing_else(count: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(("vocabulary", "words"), [(1100, 35), (1024, 32), (33, 2), (2049, 70)])
 def test_restrictions_equal_the_twin_and_touch_nothing_else(dtype: torch.dtype, vocabulary: int, words: int) -> None:
-    logits = some_logits(9, vocabulary, dtype)
+    logits = some_logits(DEVICE, 9, vocabulary, dtype)
     places = torch.tensor([3, -1, 8, 0, -1], dtype=torch.int32, device=DEVICE)
     masks = torch.randint(-(2**31), 2**31, (5, words), device=DEVICE).int()
     masks[3] = 0
@@ -366,60 +349,3 @@ def test_restrictions_equal_the_twin_and_touch_nothing_else(dtype: torch.dtype, 
             assert ((want[place] > -math.inf).cpu().numpy() == bits.astype(bool)).all()
     others = [row for row in range(9) if row not in (3, 8, 0)]
     assert torch.equal(want[others], logits[others])
-
-
-# --- Real shapes ---------------------------------------------------------------------------------------------
-
-
-def assert_close_overall(got: Tensor, want: Tensor, limit: float) -> None:
-    assert ((got.float() - want.float()).norm() / want.float().norm()).item() < limit
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 32, 128), (28, 4, 128), (4, 4, 64)])
-@pytest.mark.parametrize(
-    "rows",
-    [[(64, 512)], [(64, 512)] * 16, [(32, 777), (1, 1), (300, 2048), (2048, 2048)], [(1024, 1024), *[(64, 512)] * 30]],
-    ids=["one", "sixteen", "mixed", "prefill"],
-)
-@pytest.mark.parametrize("page_size", [16, 64])
-def test_attention_at_real_shapes(
-    rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, page_size: int
-) -> None:
-    case = attention_case(rows, heads, kv_heads, dim, page_size, torch.bfloat16, DEVICE)
-    given = [case[name] for name in ("queries", "keys", "values", "page_table", "row_starts", "visible")]
-    most = max(visible for _, visible in rows)
-    config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, dim)
-    wide = [x.float() if x.is_floating_point() else x for x in given]
-    got = attention.paged_attention(*given, plan=plan_of(case, config))
-    assert_close_overall(got, reference.paged_attention(*wide), 6e-3)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-@pytest.mark.parametrize("count", [1, 32, 300])
-def test_predictions_at_real_shapes(count: int) -> None:
-    temperature = [0.0 if row % 2 else 0.8 for row in range(count)]
-    draws = draws_of(count, DEVICE, temperature=temperature, positions=list(range(count)), top_p=0.95)
-    logits = some_logits(count, 126_464, torch.bfloat16, spread=3.0)
-    endless = torch.zeros(count, dtype=torch.bool, device=DEVICE)
-    banned, ends = torch.tensor([126_336], device=DEVICE), torch.tensor([126_081], device=DEVICE)
-    want = reference.predict(logits.clone(), banned, ends, endless, draws)
-    got = confidence.predict(logits, banned, ends, endless, draws)
-    greedy = draws.temperature == 0
-    assert torch.equal(got.proposals[greedy], want.proposals[greedy])
-    torch.testing.assert_close(got.confidence[greedy], want.confidence[greedy], rtol=1e-4, atol=1e-9)
-    # The nucleus' edge depends on the order of a float32 sum over the vocabulary.
-    assert (got.proposals == want.proposals).float().mean() > 0.95
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-def test_small_operations_at_real_shapes() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(333, 4096, device=DEVICE, dtype=torch.bfloat16)
-    weight = torch.randn(4096, device=DEVICE, dtype=torch.bfloat16)
-    assert_close_overall(elementwise.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5), 3e-3)
-    wide = torch.randn(333, 2 * 12288, device=DEVICE, dtype=torch.bfloat16)
-    assert_close_overall(elementwise.swiglu(wide), reference.swiglu(wide), 3e-3)

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 BY_LAST_BIT = {"saber"}  # many of its float32 values are equal, or nearly so
-MANY_CALLS = {"llada_one_per_step", "llada_two_per_step", "fast_dllm_prefix_quota", "fast_dllm_dual_quota"}
+MANY_CALLS = {"saber", "llada_one_per_step", "llada_two_per_step", "fast_dllm_prefix_quota", "fast_dllm_dual_quota"}
 ONE_END = {"blockbatch_8_16_32_64"}  # the authors' code knows only the end token of the model's configuration
 
 
