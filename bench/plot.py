@@ -134,8 +134,9 @@ def _frontier(axes: Axes, ahead: Sequence[Point], cost: Cost, named: Sequence[st
     axes.step([x for x, _ in places], [y for _, y in places], where="post", color="0.6", zorder=0)
     for turn, (point, place) in enumerate(zip(ahead, places, strict=True)):  # in three columns: many are neighbours
         number = str(1 + named.index(point.decoder))
-        away = {"xytext": (-10 - 14 * (turn % 3), 4 + 3 * (turn % 3)), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(number, place, fontsize=8, arrowprops={"arrowstyle": "-", "lw": 0.4}, **away)
+        away = (-10 - 14 * (turn % 3), 4 + 3 * (turn % 3))
+        line = {"arrowstyle": "-", "lw": 0.4}
+        axes.annotate(number, place, away, textcoords="offset points", ha="right", fontsize=8, arrowprops=line)
 
 
 def _names(axes: Axes, named: Sequence[str]) -> None:
