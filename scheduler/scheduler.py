@@ -8,6 +8,8 @@ goes first, so nobody starves.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .budget import Budget, Halving
@@ -19,13 +21,15 @@ from .frames import Frame
 from .geometry import PLAIN, Geometry
 from .knobs import KnobError
 from .lending import may_begin, names_of
+from .needs import check_branches, needs
 from .pages import Limits, Pool
+from .policies.base import LaneFacts
 from .prefixes import Prefixes
 from .request import Outcome, Request, State
 from .rows import Holding
 from .sequence import Sequence
 from .vocabulary import END, Vocabulary
-from .work import Work, take_in
+from .work import Work, concerning, take_in
 
 
 class QueueFull(Exception):
@@ -63,6 +67,7 @@ class Scheduler:
         self.waiting, self.running = deque[Sequence](), dict[int, Sequence]()
         self._vocabulary, self.geometry = vocabulary, geometry
         self._flights: deque[list[Work]] = deque()  # the works of each step in flight
+        self._lost: list[Update] = []  # of requests that ended because they could not be planned
         self._step = 0
 
     @property
@@ -86,7 +91,7 @@ class Scheduler:
         sequence = Sequence.of(request, self._vocabulary, self.geometry)
         if request.decoder.adaptive and self.budget is None:
             raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
-        self._check_branches(request)
+        check_branches(request, self.limits, self.geometry)
         sequence.names = names_of(sequence, self._prefixes)
         self.waiting.append(sequence)
         if len(self.waiting) > self.limits.max_queue:
@@ -113,7 +118,10 @@ class Scheduler:
         self._admit()
         self._lengthen()
         free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
-        works = [self._work(sequence) for sequence in sorted(free, key=_longest_waiting)]
+        works: list[Work] = []
+        for sequence in sorted(free, key=_longest_waiting):
+            with self._planning(sequence):
+                works.append(self._work(sequence))
         rows: list[Row] = []
         placements: list[Placement] = []
         flight: list[Work] = []
@@ -140,18 +148,17 @@ class Scheduler:
         failed = take_in(flight, result)
         self._foresee(flight, result)
         self._learn(flight)
-        for sequence in failed:
-            self.end(sequence, Outcome.FAILED)
-        updates = [self._update(sequence, None) for sequence in failed]
-        kept = [work for work in flight if work.sequence not in failed]
-        driven = [work for work in kept if work.window.drives]
-        facts = iter(lane_facts([work.sequence.view() for work in driven], self._vocabulary))
-        for work in kept:
-            sequence = work.sequence
-            progress = Progress(0, 0, work.reach.frontier)
-            if work.window.drives:
-                progress = sequence.advance(next(facts), self._vocabulary)
-            frame = sequence.count(work, progress)
+        driven = [work.sequence for work in flight if work.window.drives and work.sequence not in failed]
+        found = lane_facts([sequence.view() for sequence in driven], self._vocabulary)
+        facts = {sequence.id: those for sequence, those in zip(driven, found, strict=True)}
+        updates = []
+        for work in flight:
+            sequence, frame = work.sequence, None
+            if sequence not in failed:
+                with concerning(sequence, failed):
+                    frame = self._advance(work, facts.get(sequence.id))
+            if sequence in failed:
+                self.end(sequence, Outcome.FAILED)
             sequence.served_at = self._step
             updates.append(self._update(sequence, frame))
         self._flights.popleft()
@@ -170,6 +177,11 @@ class Scheduler:
             updates.append(Update(sequence, sequence.canvas[:0], sequence.outcome))
         return updates
 
+    def lost(self) -> list[Update]:
+        """The ends, since the last call, of requests that no step carries, because what plans for them failed."""
+        lost, self._lost = self._lost, []
+        return lost
+
     def check_integrity(self) -> None:
         """Raises `RuntimeError` if slots or pages leaked, or a state contradicts where a request is kept."""
         self.slots.check([slot for s in self.running.values() for slot in s.held.slots])
@@ -183,17 +195,18 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
-            slots, pages = self._needs(sequence.request)
+            slots, pages = needs(sequence.request, self.limits, self.geometry)
             if slots > self.slots.free or not self._prefixes.fits(sequence.names, pages):
                 break  # first come, first served: nobody overtakes
             self.waiting.popleft()
             if self.budget is not None and sequence.request.decoder.adaptive:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             lease, own = self._prefixes.take(sequence.names, pages, sequence.id)
-            sequence.hold(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
             sequence.served_at = self._step
             sequence.move(State.RUNNING)
             self.running[sequence.id] = sequence
+            with self._planning(sequence):
+                sequence.hold(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
 
     def _share(self, works: list[Work]) -> int:
         """Positions at which the next step has enough: all there are, or half of the work where two steps fly. The
@@ -206,31 +219,14 @@ class Scheduler:
             return -(-(wanted + flying) // 2)
         return 0 if self._flights else wanted
 
-    def _needs(self, request: Request) -> tuple[int, int]:
-        """Slots and pages that a request can ever need."""
-        decoder, pages_for = request.decoder, self.limits.pages_for
-        each = pages_for(self._branch_tokens(request))
-        return 1 + decoder.branches, pages_for(request.room) + decoder.branches * each
-
-    def _branch_tokens(self, request: Request) -> int:
-        """Positions of a branch's row, at most: it may begin with a page."""
-        longest = request.decoder.branch_row + self.limits.page_size - 1 + self.geometry.shift
-        return min(longest, self.geometry.ceil(request.length))
-
-    def _check_branches(self, request: Request) -> None:
-        """Raises `KnobError` if rows in slots of their own can never all be held, or never be in one step."""
-        branches, knob = request.decoder.branches, request.decoder.branch_knob
-        if not branches:
-            return
-        slots, pages = self._needs(request)
-        tokens = self.geometry.ceil(request.length) + branches * self._branch_tokens(request)
-        limits = self.limits
-        if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
-            raise KnobError(
-                knob,
-                f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"
-                f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {knob}",
-            )
+    @contextmanager
+    def _planning(self, sequence: Sequence) -> Iterator[None]:
+        failed: list[Sequence] = []
+        with concerning(sequence, failed):
+            yield
+        if failed:
+            self.end(sequence, Outcome.FAILED)
+            self._lost.append(Update(sequence, sequence.canvas[:0], Outcome.FAILED))
 
     def _lengthen(self) -> None:
         """Requests that adapt to the load get blocks as long as it allows."""
@@ -249,6 +245,13 @@ class Scheduler:
         open_ = sequence.tree.masks(0, sequence.tree.limit) if sequence.request.decoder.adaptive else 0
         rows = sequence.layout.rows(sequence, window)
         return Work(sequence, window, reach, rows, sum(row.tokens for row in rows), open_)
+
+    def _advance(self, work: Work, facts: list[LaneFacts] | None) -> Frame | None:
+        """A step is behind a request, which found `facts` of its lanes, if it drove them."""
+        progress = Progress(0, 0, work.reach.frontier)
+        if facts is not None:
+            progress = work.sequence.advance(facts, self._vocabulary)
+        return work.sequence.count(work, progress)
 
     def _learn(self, flight: list[Work]) -> None:
         """Tells the budget what a step brought the requests that adapt to the load."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .caches import Reach, Window
@@ -26,17 +27,24 @@ class Work:
     open: int
 
 
+@contextmanager
+def concerning(sequence: Sequence, failed: list[Sequence]) -> Iterator[None]:
+    """What raises inside is the fault of the request's own rule, policy, cache or grammar, and concerns no other: it is
+    logged, and the request is one of the `failed`."""
+    try:
+        yield
+    except Exception:
+        logging.getLogger(__name__).exception("request %d ends: what decides for it failed", sequence.id)
+        failed.append(sequence)
+
+
 def take_in(flight: Iterable[Work], result: StepResult) -> list[Sequence]:
-    """Copies a step's result into the canvases. The requests whose own rule or grammar raised, or whose cache as
-    it looked, which is logged: it concerns no other."""
+    """Copies a step's result into the canvases. The requests that failed at it."""
     offset, failed = 0, list[Sequence]()
     for work in flight:
         spans = [span for row in work.rows for span in row.spans]
         part = slice(offset, offset := offset + sum(span.end - span.start for span in spans))
-        try:
-            if spans:
+        if spans:
+            with concerning(work.sequence, failed):
                 work.sequence.take_in(spans, result, part)
-        except Exception:
-            logging.getLogger(__name__).exception("request %d ends: what decides for it failed", work.sequence.id)
-            failed.append(work.sequence)
     return failed

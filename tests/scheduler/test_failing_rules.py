@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,6 @@ from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoders import Decoder, resolve
 from asynclane.scheduler.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
-from asynclane.scheduler.rules import Judge
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
@@ -39,23 +39,24 @@ def propose(slot: int, position: int) -> tuple[int, float]:
     return 6 + position % 3, (position * 7919 % 101) / 100
 
 
-def breaking(decoder: Decoder, method: str) -> Decoder:
-    """Its judges raise in one call of `method`."""
+def wrong(part: object, method: str, call: int) -> object:
+    """The `part` of a decoder, with a `method` that raises when it is called for the `call`-th time."""
+    right, calls = getattr(type(part), method), itertools.count(1)
 
-    def made() -> Judge:
-        assert decoder.judge is not None
-        judge, calls = decoder.judge(), itertools.count(1)
-        right = getattr(judge, method)
+    def raising(self: object, *args: object) -> object:
+        if next(calls) == call:
+            raise RuntimeError("a bug in a rule")
+        return right(self, *args)
 
-        def wrong(*args: object) -> object:
-            if next(calls) == CALL:
-                raise RuntimeError("a bug in a rule")
-            return right(*args)
+    object.__setattr__(part, "__class__", type("Wrong", (type(part),), {"__slots__": (), method: raising}))
+    return part
 
-        setattr(judge, method, wrong)
-        return judge
 
-    return replace(decoder, judge=made)
+def breaking(decoder: Decoder, axis: str, method: str, call: int = CALL) -> Decoder:
+    """Its policy, or every cache or judge that it makes, raises in one call of `method`."""
+    right = getattr(decoder, axis)
+    part = wrong(copy(right), method, call) if axis == "policy" else lambda: wrong(right(), method, call)
+    return replace(decoder, **{axis: part})
 
 
 def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Scheduler, list[Sequence], list[int]]:
@@ -68,9 +69,11 @@ def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Schedu
     while True:
         while len(flights) < (2 if halving else 1) and (plan := scheduler.plan()) is not None:
             flights.append(plan)
-        if not flights:
+        updates = scheduler.lost()
+        if not flights and not updates:
             break
-        updates = scheduler.commit(executor.execute(flights.popleft()))
+        if flights:
+            updates += scheduler.commit(executor.execute(flights.popleft()))
         ended += [update.sequence.id for update in updates if update.outcome is not None]
         scheduler.check_integrity()
     assert scheduler.idle
@@ -82,7 +85,26 @@ def facts(sequence: Sequence) -> tuple[object, ...]:
     return sequence.canvas.tolist(), sequence.outcome, sequence.steps, sequence.computed_tokens, sequence.sent
 
 
-@pytest.mark.parametrize("halving", [None, Halving(StepCost([1, 1000], [0.001, 1.0]))], ids=["one-in-flight", "two"])
+BOTH = pytest.mark.parametrize(
+    "halving", [None, Halving(StepCost([1, 1000], [0.001, 1.0]))], ids=["one-in-flight", "two"]
+)
+
+
+def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, caplog: pytest.LogCaptureFixture) -> None:
+    """The last of the others waits for what it leaves."""
+    others = [resolve(*other, LENGTH) for other in OTHERS]
+    alone = [run([other])[1][0] for other in others]
+    _, (first, *crowd), ended = run([broken, *others], halving)
+    assert list(map(facts, crowd)) == list(map(facts, alone))
+    assert (first.outcome, first.steps) == (Outcome.FAILED, steps)
+    assert ended[0] == first.id
+    assert sorted(ended) == [sequence.id for sequence in (first, *crowd)]
+    (record,) = caplog.records
+    assert "request 0" in record.getMessage()
+    assert "a bug in a rule" in caplog.text
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("name", "knobs", "method"),
     [
@@ -97,14 +119,29 @@ def facts(sequence: Sequence) -> tuple[object, ...]:
 def test_a_rule_that_raises_ends_its_own_request_and_no_other(
     name: str, knobs: dict[str, Any], method: str, halving: Halving | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last of the others waits for what it leaves."""
-    others = [resolve(*other, LENGTH) for other in OTHERS]
-    alone = [run([other])[1][0] for other in others]
-    _, (broken, *crowd), ended = run([breaking(resolve(name, knobs, LENGTH), method), *others], halving)
-    assert list(map(facts, crowd)) == list(map(facts, alone))
-    assert (broken.outcome, broken.steps) == (Outcome.FAILED, CALL - 1)
-    assert ended[0] == broken.id
-    assert sorted(ended) == [sequence.id for sequence in (broken, *crowd)]
-    (record,) = caplog.records
-    assert "request 0" in record.getMessage()
-    assert "a bug in a rule" in caplog.text
+    check_it_ends_alone(breaking(resolve(name, knobs, LENGTH), "judge", method), CALL - 1, halving, caplog)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("axis", "method", "call", "steps"),
+    [
+        ("policy", "open", 1, 0),  # when it is admitted
+        ("cache", "window", CALL, CALL - 1),  # while a step is planned
+        ("judge", "shadows", CALL, CALL - 1),
+        ("policy", "advance", CALL, CALL - 1),  # behind a step
+        ("cache", "computed", CALL, CALL),
+    ],
+)
+def test_so_does_every_other_part_of_a_decoder_wherever_it_raises(
+    axis: str, method: str, call: int, steps: int, halving: Halving | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    decoder = resolve("wino", {"block_length": 8}, LENGTH)
+    check_it_ends_alone(breaking(decoder, axis, method, call), steps, halving, caplog)
+
+
+def test_the_last_request_may_fail_while_it_is_planned() -> None:
+    """Nothing else runs that would carry its end."""
+    scheduler, (only,), ended = run([breaking(resolve("llada", {}, LENGTH), "cache", "window", 1)])
+    assert (only.outcome, ended) == (Outcome.FAILED, [only.id])
+    assert scheduler.lost() == []

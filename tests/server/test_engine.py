@@ -199,17 +199,18 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
     bench.executor.open()
     async with running(bench):
         with monkeypatch.context() as broken:
-            broken.setattr(Sequence, "advance", lambda *args: 1 / 0)
+            broken.setattr(Scheduler, "_foresee", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
         assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
     assert bench.empty
 
 
+@pytest.mark.parametrize("method", ["choose", "shadows"])  # behind a step, and while one is planned
 async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr(LocalLeap, "choose", lambda *args: 1 / 0)
+    monkeypatch.setattr(LocalLeap, method, lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
         asked = bench.ask(knobs={"rule": "localleap"}), bench.ask()
@@ -223,14 +224,14 @@ async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
 async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance = Sequence.advance
+    hand_out = Sequence.hand_out
 
-    def break_second(sequence: Sequence, *args: Any) -> None:
+    def break_second(sequence: Sequence) -> Any:
         if sequence.id:
             raise RuntimeError("a bug")
-        advance(sequence, *args)
+        return hand_out(sequence)
 
-    monkeypatch.setattr(Sequence, "advance", break_second)
+    monkeypatch.setattr(Sequence, "hand_out", break_second)
     bench.executor.open()
     async with running(bench):
         done = await asyncio.gather(read(bench.ask(max_tokens=1)), read(bench.ask()), return_exceptions=True)
