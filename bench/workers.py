@@ -37,8 +37,8 @@ class Terms(NamedTuple):
 
 def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Each job with its figures and terms, as they come; those of a model that stand together share what is loaded.
-    Every process has one thread: answers depend on neither. Progress goes to stderr. Raises `RuntimeError` if one of
-    them fails."""
+    Every process has one thread: answers depend on neither. Progress goes to stderr. Raises `SystemExit` with
+    a line if one of them ends: what failed there has been printed, and what is measured has been told."""
     context, waiting, done = get_context("spawn"), deque(jobs), 0
     busy: dict[Connection, Job] = {}
     for _ in range(min(processes, len(jobs))):
@@ -53,7 +53,7 @@ def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[
             try:
                 found = pipe.recv()
             except (EOFError, ConnectionError):
-                raise RuntimeError(f"measuring {job.decoder} on {job.model} failed: see above") from None
+                raise SystemExit(f"the process that measured {job.decoder} on {job.model} has ended") from None
             _give(pipe, waiting, busy)
             done += 1
             told = f"{found['accuracy']:.3f}, {found['calls_per_problem']:.2f} calls, {found['wall_s']:.1f} s"

@@ -10,7 +10,6 @@ from .boundaries import Boundary
 from .budget import BLOCK_LENGTHS
 from .knobs import AUTO, CANVAS, Knobs
 from .policies import (
-    DELIMITERS,
     AdaBlock,
     AsyncLane,
     Blockwise,
@@ -67,7 +66,7 @@ def _adablock(knobs: Knobs) -> LanePolicy:
     return AdaBlock(
         block_length=knobs.integer("block_length"),
         window=knobs.number("window"),
-        delimiters=DELIMITERS[knobs.text("delimiters")],
+        delimiters=knobs.text("delimiters"),
         delimiter_threshold=knobs.number("delimiter_threshold"),
     )
 

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..knobs import KnobError
 from ..rules.base import Bools, Evidence, best
 from ..tree import LaneTree
 from ..vocabulary import BARE, NEWLINE, PAUSE, PERIOD, Vocabulary
-from .base import LaneFacts, Unforked
+from .base import LaneFacts, Unforked, require_token
 
 DELIMITERS: Mapping[str, int] = {
     "newline": NEWLINE,
@@ -37,12 +36,11 @@ class AdaBlock(Unforked):
 
     block_length: int
     window: float
-    delimiters: int  # classes of tokens
+    delimiters: str
     delimiter_threshold: float
 
     def require(self, vocabulary: Vocabulary) -> None:
-        if not vocabulary.has(self.delimiters):
-            raise KnobError("delimiters", "this model's vocabulary has no token of these delimiters: give others")
+        require_token(vocabulary, "delimiters", self.delimiters, DELIMITERS)
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = max(self.block_length, self._window(tree))
@@ -53,7 +51,7 @@ class AdaBlock(Unforked):
         (lane,) = tree.live
         if not lane.steps:
             near = evidence.positions < min(lane.start + self._window(tree), lane.end)
-            found = near & ((vocabulary.classes[evidence.tokens] & self.delimiters) != 0)
+            found = near & ((vocabulary.classes[evidence.tokens] & DELIMITERS[self.delimiters]) != 0)
             tree.cut(lane, min(self._end(lane.start, found, evidence), lane.end))
 
     def _end(self, start: int, found: Bools, evidence: Evidence) -> int:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from ..boundaries import Boundary
+from ..knobs import KnobError
 from ..rules.base import Evidence
 from ..tree import LaneTree
 from ..vocabulary import Vocabulary
 
 ABSENT = -1
+
+
+def require_token(vocabulary: Vocabulary, knob: str, chosen: str, kinds: Mapping[str, int]) -> None:
+    """Raises `KnobError` unless the vocabulary has a token of the classes that `kinds` has for the value `chosen`."""
+    if vocabulary.has(kinds[chosen]):
+        return
+    others = [repr(each) for each, classes in kinds.items() if vocabulary.has(classes)]
+    instead = f"give {' or '.join(others)}" if others else "use another decoder"
+    raise KnobError(knob, f"{knob} {chosen!r} needs a token that this model's vocabulary does not have: {instead}")
 
 
 class LaneFacts(NamedTuple):

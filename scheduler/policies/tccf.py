@@ -2,8 +2,8 @@
 
 Source: Think Coarse, Critic Fine, arXiv 2602.09555; LuLuLuyi/TDAR src/sample/tdar_sample_tccf.py. For networks that
 attend within blocks: a coarse lane is one of their blocks, or some. Once the mark that ends thinking (`turn`) has
-committed, the lane is cut at the next border of fine ones, which are equal parts of a block. A mark in the prompt is
-none.
+committed, the lane is cut at the next border of fine ones, which are equal parts of a block. The mark is a token
+`</think>` (`think`), one with an empty line (`newlines`) or one that ends a line (`newline`); in the prompt it is none.
 
 It differs in three things. The authors run a second engine whose network attends within fine blocks; here a position
 sees its whole block as before, with the masks behind its lane. They discard what their last coarse block holds behind
@@ -17,13 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..geometry import Geometry
-from ..knobs import KnobError
 from ..tree import LaneTree
 from ..vocabulary import EMPTY, LINE, THOUGHT, Vocabulary
-from .base import ABSENT, LaneFacts, Unforked
+from .base import ABSENT, LaneFacts, Unforked, require_token
 
 TURNS: Mapping[str, int] = {"think": THOUGHT, "newlines": EMPTY, "newline": LINE}
-LACKS: Mapping[str, str] = {"think": "'</think>'", "newlines": "with an empty line", "newline": "that ends a line"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +37,7 @@ class CoarseFine(Unforked):
         return TURNS[self.turn]
 
     def require(self, vocabulary: Vocabulary) -> None:
-        if vocabulary.has(self.marks):
-            return
-        others = [repr(turn) for turn, marks in TURNS.items() if vocabulary.has(marks)]
-        instead = f"give {' or '.join(others)}" if others else "use another decoder"
-        lacks = f"turn {self.turn!r} needs a token {LACKS[self.turn]}, which this model's vocabulary does not have"
-        raise KnobError("turn", f"{lacks}: {instead}")
+        require_token(vocabulary, "turn", self.turn, TURNS)
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = self.block_length

@@ -151,7 +151,7 @@ def test_what_cannot_be_shown_or_gone_on_with_is_refused_in_a_line(
 
 def test_a_process_that_fails_is_told_with_its_decoder(capfd: pytest.CaptureFixture[str]) -> None:
     jobs = [Job("tiny-llada", "asynclane:threshold=2")]
-    with pytest.raises(RuntimeError, match="asynclane:threshold=2 on tiny-llada"):
+    with pytest.raises(SystemExit, match="asynclane:threshold=2 on tiny-llada"):
         list(measure_each(jobs, Terms(1, 777, 1, "cpu"), 1))
     assert "threshold" in capfd.readouterr().err
 

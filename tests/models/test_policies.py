@@ -97,6 +97,7 @@ def test_a_block_causal_network_runs_several_blocks_and_cycles_too(decoder: str,
 def test_delimiters_that_a_vocabulary_has_not_are_refused_by_name() -> None:
     policy = resolve("adablock", {}, 64).policy
     policy.require(Vocabulary(["", "a", "\n"], mask_id=0, end_ids=[]))
-    with pytest.raises(KnobError, match="give others") as refused:
-        policy.require(Vocabulary(["", "a"], mask_id=0, end_ids=[]))
-    assert refused.value.param == "delimiters"
+    for tokens, instead in (["", "a", ","], "give 'newline_period_comma'"), (["", "a"], "use another decoder"):
+        with pytest.raises(KnobError, match=f"delimiters 'newline' needs a token .*: {instead}") as refused:
+            policy.require(Vocabulary(tokens, mask_id=0, end_ids=[]))
+        assert refused.value.param == "delimiters"

@@ -84,7 +84,7 @@ async def test_a_turn_that_the_vocabulary_has_no_token_for_is_a_400_that_says_wh
         error = error_of(await http.post("/v1/completions", json=asked))
         given = await http.post("/v1/completions", json={**asked, "turn": "newline"})
     assert (error["param"], error["type"]) == ("turn", "invalid_request_error")
-    assert "needs a token '</think>', which this model's vocabulary does not have: give 'newline'" in error["message"]
+    assert "turn 'think' needs a token that this model's vocabulary does not have: give 'newline'" in error["message"]
     assert given.status_code == 200
 
 
