@@ -26,7 +26,7 @@ test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 
 test-golden: $(VENV)/with-test ## what `make test` does a part of, in full: every golden prompt, every crowd: some minutes
 	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \
-	  $$(grep -rl --include='*.py' 'scale import ALL' tests) $(ARGS)
+	  $$(grep -rl --include='*.py' 'scale import' tests) $(ARGS)
 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)

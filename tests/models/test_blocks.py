@@ -19,6 +19,7 @@ from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.server.text import Text
 
 from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run, serve
+from ..scale import part
 from .test_invariance import QUESTIONS
 
 BLOCK = 16
@@ -61,7 +62,7 @@ def test_answers_are_those_of_no_cache_to_the_bit(
 ) -> None:
     name, knobs = decoder
     plain = {knob: value for knob, value in knobs.items() if knob != "reuse"}
-    for prompt in (LONG[:60] + PROMPTS[1], PROMPTS[4]):
+    for prompt in part((LONG[:60] + PROMPTS[1], PROMPTS[4]), 2):
         cached, computed = (
             answers(runner, vocabulary, [Ask(prompt, 70, name, chosen, ranks=2)])[0]
             for chosen in (knobs, {**plain, "cache": "none"})

@@ -21,7 +21,7 @@ from asynclane.scheduler.vocabulary import Vocabulary
 from ..driver import LIMITS, Ask, run
 from ..fakes import MASK
 from ..fakes import vocabulary as words
-from ..scale import ALL
+from ..scale import part
 from .small import small_runner
 from .test_golden import GOLDEN
 
@@ -100,7 +100,7 @@ def test_several_blocks_at_once_are_computed_as_published(
 ) -> None:
     """Until two more are finished in one call, which then wait together."""
     cached = 0
-    for prompt in MANY[:: 1 if ALL else 2]:
+    for prompt in part(MANY, 2):
         knobs = {"cache": "finished", "cache_delay": delay, "refresh_interval": interval, "block_length": 16, **WHOLE}
         scheduler = Scheduler(LIMITS, vocabulary)
         tokens = np.array(prompt, np.int32)
@@ -120,7 +120,7 @@ def test_several_blocks_at_once_are_computed_as_published(
 def test_a_delay_that_no_answer_lasts_is_no_cache(runner: Runner, vocabulary: Vocabulary) -> None:
     for decoder in ("d3llm", "d2f", "llada", "asynclane"):
         plain, waiting = (
-            run(runner, vocabulary, [Ask(prompt, 24, decoder, knobs, ranks=2) for prompt in CHATS[: 2 if ALL else 1]])
+            run(runner, vocabulary, [Ask(prompt, 24, decoder, knobs, ranks=2) for prompt in part(CHATS[:2], 2)])
             for knobs in ({"cache": "none"}, {"cache": "finished", "cache_delay": NEVER})
         )
         for left, right in zip(plain, waiting, strict=True):
@@ -153,7 +153,7 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
         )
         for n in range(24)
     ]
-    for ask, sequence in list(zip(asks, run(runner, vocabulary, asks), strict=True))[:: 1 if ALL else 5]:
+    for ask, sequence in part(zip(asks, run(runner, vocabulary, asks), strict=True), 7):
         (alone,) = run(runner, vocabulary, [ask])
         assert (alone.canvas.tolist(), alone.steps) == (sequence.canvas.tolist(), sequence.steps), ask
         assert vocabulary.mask_id not in sequence.canvas[: sequence.sent]

@@ -11,6 +11,7 @@ from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import BLOCKS_MODEL, Ask, embedded_runner, run
+from ..scale import part
 from .test_golden import GOLDEN
 
 PROMPTS = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"][:6]]
@@ -44,7 +45,7 @@ def asks() -> list[Ask]:
 
 def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: Vocabulary) -> None:
     together = run(runner, vocabulary, asks())
-    for number, ask in list(enumerate(asks()))[::5]:
+    for number, ask in part(enumerate(asks()), 5):
         (alone,) = run(runner, vocabulary, [ask])
         assert alone.canvas.tolist() == together[number].canvas.tolist(), ask
         assert (alone.steps, alone.outcome) == (together[number].steps, together[number].outcome), ask
@@ -54,7 +55,7 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
 def test_no_answer_holds_a_mask_before_its_end(
     name: str, knobs: dict[str, object], runner: Runner, vocabulary: Vocabulary
 ) -> None:
-    for sequence in run(runner, vocabulary, [Ask(prompt, 64, name, knobs) for prompt in PROMPTS[:3]]):
+    for sequence in run(runner, vocabulary, [Ask(prompt, 64, name, knobs) for prompt in part(PROMPTS[:3], 3)]):
         assert sequence.outcome in (Outcome.STOP, Outcome.LENGTH)
         end = min(sequence.end_at, sequence.frontier)
         assert vocabulary.mask_id not in sequence.canvas[:end]

@@ -15,7 +15,7 @@ from asynclane.scheduler.rules import JUDGES
 from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import Ask, run
-from ..scale import ALL
+from ..scale import part
 from .test_golden import GOLDEN
 
 CROWD = 32
@@ -48,7 +48,7 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd_of_all_decoders(runner: Runn
     asked = asks()
     assert len(asked) >= CROWD
     together = run(runner, vocabulary, asked)
-    for ask, crowded in list(zip(asked, together, strict=True))[:: 1 if ALL else 2]:
+    for ask, crowded in part(zip(asked, together, strict=True), 5):
         (alone,) = run(runner, vocabulary, [ask])
         assert crowded.canvas.tolist() == alone.canvas.tolist(), ask
         assert (crowded.steps, crowded.outcome) == (alone.steps, alone.outcome), ask
@@ -57,8 +57,8 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd_of_all_decoders(runner: Runn
 @pytest.mark.parametrize("name", TAKEN)
 def test_no_answer_holds_a_mask_before_its_end(name: str, runner: Runner, vocabulary: Vocabulary) -> None:
     """Of one token, and of a prompt of one token, too."""
-    asks = [Ask(prompt, length, name) for prompt, length in ((PROMPTS[0], 1), (PROMPTS[0][:1], 20), (PROMPTS[1], 33))]
-    for sequence in run(runner, vocabulary, asks):
+    wanted = [(PROMPTS[0], 1), (PROMPTS[0][:1], 20), *part([(PROMPTS[2], 7), (PROMPTS[1], 33)], 2)]
+    for sequence in run(runner, vocabulary, [Ask(prompt, length, name) for prompt, length in wanted]):
         handed_out = sequence.canvas[: min(sequence.frontier, sequence.end_at)]
         assert vocabulary.mask_id not in handed_out.tolist()
         assert sequence.outcome is Outcome.STOP or sequence.frontier == sequence.request.max_tokens

@@ -20,7 +20,7 @@ from asynclane.scheduler.vocabulary import END, LINE, Vocabulary
 from asynclane.server.text import Text
 
 from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run
-from ..scale import ALL
+from ..scale import part
 
 BLOCK = 16
 GEOMETRY = Geometry(block=BLOCK)
@@ -159,7 +159,7 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
         for n in range(24)
     ]
     crowd = run(runner, vocabulary, asks, geometry=GEOMETRY)
-    for ask, sequence in list(zip(asks, crowd, strict=True))[:: 1 if ALL else 5]:
+    for ask, sequence in part(zip(asks, crowd, strict=True), 5):
         (alone,) = run(runner, vocabulary, [ask], geometry=GEOMETRY)
         assert facts(alone) == facts(sequence), ask
         text = sequence.canvas[: sequence.sent]
