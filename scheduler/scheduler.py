@@ -7,10 +7,10 @@ goes first, so nobody starves.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 
 from .budget import Budget, Halving
 from .caches import Progress
@@ -29,7 +29,7 @@ from .request import Outcome, Request, State
 from .rows import Holding
 from .sequence import Sequence
 from .vocabulary import END, Vocabulary
-from .work import Work, concerning, take_in
+from .work import FAULT, Work, take_in
 
 
 class QueueFull(Exception):
@@ -119,9 +119,12 @@ class Scheduler:
         self._lengthen()
         free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
         works: list[Work] = []
-        for sequence in sorted(free, key=_longest_waiting):
-            with self._planning(sequence):
+        for sequence in sorted(free, key=attrgetter("served_at", "id")):
+            try:
                 works.append(self._work(sequence))
+            except Exception:
+                logging.getLogger(__name__).exception(FAULT, sequence.id)
+                self._lose(sequence)
         rows: list[Row] = []
         placements: list[Placement] = []
         flight: list[Work] = []
@@ -154,9 +157,12 @@ class Scheduler:
         updates = []
         for work in flight:
             sequence, frame = work.sequence, None
-            if sequence not in failed:
-                with concerning(sequence, failed):
+            try:
+                if sequence not in failed:
                     frame = self._advance(work, facts.get(sequence.id))
+            except Exception:
+                logging.getLogger(__name__).exception(FAULT, sequence.id)
+                failed.append(sequence)
             if sequence in failed:
                 self.end(sequence, Outcome.FAILED)
             sequence.served_at = self._step
@@ -205,8 +211,11 @@ class Scheduler:
             sequence.served_at = self._step
             sequence.move(State.RUNNING)
             self.running[sequence.id] = sequence
-            with self._planning(sequence):
+            try:
                 sequence.hold(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
+            except Exception:
+                logging.getLogger(__name__).exception(FAULT, sequence.id)
+                self._lose(sequence)
 
     def _share(self, works: list[Work]) -> int:
         """Positions at which the next step has enough: all there are, or half of the work where two steps fly. The
@@ -219,14 +228,9 @@ class Scheduler:
             return -(-(wanted + flying) // 2)
         return 0 if self._flights else wanted
 
-    @contextmanager
-    def _planning(self, sequence: Sequence) -> Iterator[None]:
-        failed: list[Sequence] = []
-        with concerning(sequence, failed):
-            yield
-        if failed:
-            self.end(sequence, Outcome.FAILED)
-            self._lost.append(Update(sequence, sequence.canvas[:0], Outcome.FAILED))
+    def _lose(self, sequence: Sequence) -> None:
+        self.end(sequence, Outcome.FAILED)
+        self._lost.append(Update(sequence, sequence.canvas[:0], Outcome.FAILED))
 
     def _lengthen(self) -> None:
         """Requests that adapt to the load get blocks as long as it allows."""
@@ -291,7 +295,3 @@ class Scheduler:
             if sequence.lease is not None:
                 sequence.lease.end()
         sequence.move(State.FINISHED)
-
-
-def _longest_waiting(sequence: Sequence) -> tuple[int, int]:
-    return sequence.served_at, sequence.id

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .caches import Reach, Window
@@ -27,15 +26,8 @@ class Work:
     open: int
 
 
-@contextmanager
-def concerning(sequence: Sequence, failed: list[Sequence]) -> Iterator[None]:
-    """What raises inside is the fault of the request's own rule, policy, cache or grammar, and concerns no other: it is
-    logged, and the request is one of the `failed`."""
-    try:
-        yield
-    except Exception:
-        logging.getLogger(__name__).exception("request %d ends: what decides for it failed", sequence.id)
-        failed.append(sequence)
+# A rule, a policy, a cache or a grammar raised, which concerns no other request than the one that asked for it.
+FAULT = "request %d ends: what decides for it failed"
 
 
 def take_in(flight: Iterable[Work], result: StepResult) -> list[Sequence]:
@@ -44,7 +36,10 @@ def take_in(flight: Iterable[Work], result: StepResult) -> list[Sequence]:
     for work in flight:
         spans = [span for row in work.rows for span in row.spans]
         part = slice(offset, offset := offset + sum(span.end - span.start for span in spans))
-        if spans:
-            with concerning(work.sequence, failed):
+        try:
+            if spans:
                 work.sequence.take_in(spans, result, part)
+        except Exception:
+            logging.getLogger(__name__).exception(FAULT, work.sequence.id)
+            failed.append(work.sequence)
     return failed
