@@ -6,7 +6,6 @@ canvas really holds (`Row.held`), before anything is computed from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -94,8 +93,7 @@ class Judging:
             self._evidence(sequence, own, result, slice(start, start + size), canvas)
             for canvas, start in zip(canvases, starts, strict=True)
         ]
-        parts = tuple(_parts(sequence.tree, branches[0].positions))
-        choice = self._speculator.choose_among([replace(branch, parts=parts) for branch in branches])
+        choice = self._speculator.choose_among(branches)
         return Ruling(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
 
     def _rule(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
@@ -120,21 +118,23 @@ class Judging:
 
     def _decide(self, evidence: Evidence, sequence: Sequence) -> Ints:
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
-        decoder.policy.look(sequence.tree, evidence, self._vocabulary)
-        evidence = replace(evidence, parts=tuple(_parts(sequence.tree, evidence.positions)))
-        verdict = self._judge.choose(evidence)
-        tokens = verdict.tokens
-        inside = np.zeros(len(tokens), np.bool_)
-        for lane in evidence.parts:
-            here = lane.here
-            inside[here] = True
-            if not lane.first and decoder.later_threshold:
-                waits = evidence.open[here] & (evidence.confidence[here] < decoder.later_threshold)
-                tokens[here][waits] = mask_id
-        if not self.sees_ahead:
-            tokens = np.where(inside, tokens, evidence.held)
-        drafts = ~inside & (tokens == mask_id) & (evidence.confidence >= decoder.draft_threshold)
-        tokens = np.where(drafts & ~self._ends[evidence.tokens], evidence.tokens, tokens)
+        if decoder.policy.looks:
+            decoder.policy.look(sequence.tree, evidence, self._vocabulary)
+            evidence = replace(evidence, parts=_parts(sequence.tree, evidence.positions))
+        verdict, held = self._judge.choose(evidence), evidence.held
+        tokens, behind = verdict.tokens, slice(evidence.lanes.stop, len(held))
+        if decoder.later_threshold:
+            waits = evidence.open & (evidence.confidence < decoder.later_threshold)
+            waits[behind] = False
+            for part in evidence.parts:
+                if part.first:
+                    waits[part.here] = False
+            tokens = np.where(waits, mask_id, tokens)
+        if behind.start < behind.stop:
+            ahead, proposed = (tokens if self.sees_ahead else held)[behind], evidence.tokens[behind]
+            drafts = (ahead == mask_id) & (evidence.confidence[behind] >= decoder.draft_threshold)
+            ahead = np.where(drafts & ~self._ends[proposed], proposed, ahead)
+            tokens = np.concatenate((tokens[: behind.start], ahead))
         self.stays = verdict.stays
         self.chosen = tokens != mask_id
         if sequence.guide is not None:  # which alone says where the answer may end
@@ -147,7 +147,7 @@ class Judging:
         self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice, draft: Ints | None = None
     ) -> Evidence:
         prompt, mask_id = sequence.prompt_length, sequence.tree.mask_id
-        positions = np.concatenate([np.arange(span.start, span.end) for span in spans]) - prompt
+        positions = _positions(spans) - prompt
         canvas = sequence.canvas if draft is None else draft
         held, proposals = canvas[positions], result.proposals[part]
         tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
@@ -162,7 +162,7 @@ class Judging:
             entropy=entropy,
             ranked=ranked,
             logprobs=logprobs,
-            parts=(),
+            parts=_parts(sequence.tree, positions),
             ends=self._ends,
             step=sequence.steps,
             prompt=prompt,
@@ -188,9 +188,18 @@ class Judging:
         return result.scores.ranked[told], result.scores.logprobs[told].astype(np.float64)
 
 
-def _parts(tree: LaneTree, positions: Ints) -> Iterator[Part]:
-    """Of the lanes that a step shows something of; `positions` [n], ascending."""
-    for lane in tree.live:
-        start, end = np.searchsorted(positions, (lane.start, lane.end)).tolist()
-        if start < end:
-            yield Part(lane, slice(start, end), first=tree.forced(lane))
+def _positions(spans: Many[Span]) -> Ints:
+    """[n] all of them, ascending."""
+    first, last = spans[0].start, spans[-1].end
+    if last - first == sum(span.end - span.start for span in spans):
+        return np.arange(first, last, dtype=np.int32)
+    return np.concatenate([np.arange(span.start, span.end, dtype=np.int32) for span in spans])
+
+
+def _parts(tree: LaneTree, positions: Ints) -> tuple[Part, ...]:
+    """Of the lanes that a step shows something of; `positions` [n], ascending. They follow each other from the first
+    position on."""
+    live = tree.live
+    bounds = positions.searchsorted([bound for lane in live for bound in (lane.start, lane.end)]).tolist()
+    parts = zip(live, bounds[::2], bounds[1::2], strict=True)
+    return tuple(Part(lane, slice(start, end), tree.forced(lane)) for lane, start, end in parts if start < end)

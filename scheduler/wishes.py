@@ -34,6 +34,8 @@ def held_by(sequence: Sequence, start: int, end: int, draft: Ints | None = None)
     prompt, suffix = sequence.request.prompt, sequence.request.suffix
     canvas = sequence.canvas if draft is None else draft
     first, behind = sequence.prompt_length, sequence.prompt_length + len(canvas)
+    if first <= start and end <= behind:  # nearly always
+        return canvas[start - first : end - first].copy()
     parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
     found = np.concatenate((*parts, suffix[max(start - behind, 0) : max(end - behind, 0)]))
     return np.pad(found, (0, end - start - len(found)), constant_values=sequence.tree.mask_id)

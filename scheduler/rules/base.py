@@ -10,7 +10,7 @@ what it sees, and the host decides.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -87,17 +87,14 @@ class Evidence:
     step: int  # calls of the request before this one
     shadow: Shadowed | None = None  # if the rule has asked for one
     prompt: int = 0  # tokens before the canvas
+    held: Ints = field(init=False)  # [n] what the canvas holds
+    open: Bools = field(init=False)  # [n] where it holds the mask
 
-    @property
-    def held(self) -> Ints:
-        """[n] what the canvas holds."""
-        return self.canvas[self.positions]
-
-    @property
-    def open(self) -> Bools:
-        """[n] where it holds the mask."""
-        masks: Bools = self.held == self.mask_id
-        return masks
+    def __post_init__(self) -> None:
+        held = self.canvas[self.positions]
+        for name, found in (("held", held), ("open", held == self.mask_id)):
+            found.flags.writeable = False  # they are asked for again and again
+            object.__setattr__(self, name, found)
 
     @property
     def lanes(self) -> slice:
@@ -119,13 +116,13 @@ class Evidence:
     def at_least(self, score: Doubles, threshold: float, otherwise: Doubles | None = None) -> Bools:
         """[n] the open positions of lanes with a `score` [n] of `threshold` or more; if none of the first lane has, its
         best by `score`, or by what counts `otherwise` [n], the leftmost of equals."""
-        chosen = np.zeros(len(score), np.bool_)
-        open_, fallback = self.open, score if otherwise is None else otherwise
+        chosen: Bools = self.open & (score >= threshold)
+        chosen[self.lanes.stop :] = False
+        fallback = score if otherwise is None else otherwise
         for part in self.parts:
-            passes = open_[part.here] & (score[part.here] >= threshold)
-            if part.first and not passes.any() and open_[part.here].any():
-                passes[best(fallback[part.here], open_[part.here])] = True
-            chosen[part.here] = passes
+            here = part.here
+            if part.first and not chosen[here].any() and self.open[here].any():
+                chosen[here.start + best(fallback[here], self.open[here])] = True
         return chosen
 
 
