@@ -1,6 +1,7 @@
 """How much host time a step costs: the scheduler's plan and commit at 64 live lanes, without a network.
 
-Usage: python -m asynclane.bench.host [--lanes 64] [--steps 300]
+Usage: python -m asynclane.bench.host [--lanes 64] [--steps 300] [--rule credit]
+With a rule of the papers, the host decides what commits.
 """
 
 from __future__ import annotations
@@ -9,54 +10,79 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
-from ..scheduler.contract import StepPlan, StepResult
+from ..scheduler.contract import MOST_RANKS, Ints, Scores, StepPlan, StepResult
 from ..scheduler.decoders import resolve
+from ..scheduler.knobs import KnobError
 from ..scheduler.pages import Limits
 from ..scheduler.request import Request
+from ..scheduler.rules import JUDGES
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.vocabulary import Vocabulary
 from .report import json_line
 
 MASK, PERIOD, WORD = 0, 1, 2
-PIECES = ["", ".", " word"]
+PIECES = ["", ".", *(f" word{number}" for number in range(MOST_RANKS))]
 PROMPT, CANVAS, LANES_EACH = 100, 4096, 4
 DRAFTS = 0.995  # lanes commit below this threshold, drafts are not written here
+SURE, UNSURE = 0.99, 0.01
 
 
 class SlowCommits:
-    """Commits one position of each lane in every step, now and then a period, so that lanes fork, live and end."""
+    """Is sure of one position of each lane in every step, now and then of a period, so that lanes fork, live and end;
+    at all others it proposes another word in every step."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
+    def __init__(self, seed: int, judged: bool) -> None:
+        self._random, self._judged = np.random.default_rng(seed), judged
         self._canvases: dict[int, np.ndarray] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         for placement in plan.placements:
             self._canvases[placement.slot] = np.full(PROMPT + CANVAS, MASK, np.int32)
-        parts = []
+        tokens: list[np.ndarray] = []
+        sure: list[int] = []
+        at = 0
         for row in plan.rows:
+            if row.held is not None:
+                self._canvases[row.slot][row.start : row.end] = row.held
             for span in row.spans:
                 lane = self._canvases[row.slot][span.start : span.end]
                 open_ = np.flatnonzero(lane == MASK)
                 if len(open_) and span.transfer.threshold < DRAFTS:
-                    lane[open_[0] if self._random.random() < 0.5 else open_[-1]] = (
-                        PERIOD if self._random.random() < 0.2 else WORD
-                    )
-                parts.append(lane.copy())
-        tokens = np.concatenate(parts)
-        return StepResult(tokens, tokens, np.ones(len(tokens)), device_s=0.0)
+                    chosen = open_[0] if self._random.random() < 0.5 else open_[-1]
+                    lane[chosen] = PERIOD if self._random.random() < 0.2 else WORD
+                    sure.append(at + int(chosen))
+                tokens.append(lane.copy())
+                at += len(lane)
+        return self._told(np.concatenate(tokens), sure, ranked=any(row.ranks for row in plan.rows))
+
+    def _told(self, tokens: np.ndarray, sure: list[int], ranked: bool) -> StepResult:
+        """A device leaves all that may commit to a rule on the host."""
+        words = self._random.integers(WORD, len(PIECES), len(tokens), np.int32)
+        proposals: Ints = np.where(tokens == MASK, words, tokens)
+        confidence = np.full(len(tokens), UNSURE)
+        confidence[sure] = SURE
+        if not self._judged:
+            return StepResult(tokens, proposals, confidence, device_s=0.0)
+        scores = None
+        if ranked:
+            likely = PERIOD + (proposals[:, None] - PERIOD + np.arange(MOST_RANKS, dtype=np.int32)) % MOST_RANKS
+            logprobs = np.log(confidence)[:, None] - np.arange(MOST_RANKS)
+            scores = Scores(logprobs[:, 0].astype(np.float32), likely.astype(np.int32), logprobs.astype(np.float32))
+        return StepResult(proposals, proposals, confidence, 0.0, scores, confidence.astype(np.float32) - 1)
 
 
-def measure(lanes: int, steps: int) -> dict[str, float]:
+def measure(lanes: int, steps: int, rule: str | None = None) -> dict[str, float]:
     """Milliseconds of plan and commit, medians over steps that carried at least `lanes` live lanes."""
     count = lanes * 3 // 8  # requests; each holds between two and three lanes on average
     limits = Limits(count, count * 512, 16, count * (PROMPT + CANVAS), PROMPT + CANVAS, count)
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]))
-    executor = SlowCommits(seed=0)
-    decoder = resolve("asynclane", {"max_lanes": LANES_EACH, "min_fill": 0.1, "refresh_every": 0}, CANVAS)
+    executor = SlowCommits(seed=0, judged=rule is not None)
+    knobs: dict[str, object] = {"max_lanes": LANES_EACH, "min_fill": 0.1, "refresh_every": 0}
+    decoder = resolve("asynclane", knobs if rule is None else {**knobs, "rule": rule}, CANVAS)
     for number in range(count):
         scheduler.add(Request(number, np.full(PROMPT, WORD, np.int32), CANVAS, decoder))
     plans: list[float] = []
@@ -67,7 +93,9 @@ def measure(lanes: int, steps: int) -> dict[str, float]:
         plan = scheduler.plan()
         planned = time.perf_counter()
         if plan is None:
-            raise RuntimeError(f"the load ended after {len(plans)} steps with {lanes} lanes; ask for fewer steps")
+            raise SystemExit(
+                f"the load ended after {len(plans)} steps with {lanes} lanes; ask for fewer, or another rule"
+            )
         result = executor.execute(plan)
         executed = time.perf_counter()
         scheduler.commit(result)
@@ -86,15 +114,26 @@ def measure(lanes: int, steps: int) -> dict[str, float]:
     }
 
 
+def lane_rules() -> list[str]:
+    """Those that lanes take."""
+    taken = []
+    for rule in JUDGES:
+        with suppress(KnobError):
+            resolve("asynclane", {"rule": rule}, CANVAS)
+            taken.append(rule)
+    return taken
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m asynclane.bench.host", description=__doc__)
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rule", choices=lane_rules(), metavar="RULE", help=f"one of {', '.join(lane_rules())}")
     options = parser.parse_args(argv)
-    figures = measure(options.lanes, options.steps)
+    figures = measure(options.lanes, options.steps, options.rule)
     print(f"{figures['lanes']:.0f} live lanes of {figures['requests']} requests, median of {options.steps} steps")
     print(f"plan {figures['plan_ms']:.3f} ms, commit {figures['commit_ms']:.3f} ms")
-    print(json_line({"benchmark": "host", **figures}))
+    print(json_line({"benchmark": "host", "rule": options.rule, **figures}))
     return 0
 
 

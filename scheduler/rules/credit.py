@@ -10,7 +10,7 @@ import numpy as np
 from ..contract import Doubles, Floats, Ints
 from ..knobs import Knobs, Range, Values
 from ..tree import Role
-from .base import Evidence, Remembering, Verdict
+from .base import Evidence, Longs, Remembering, Verdict
 
 LIKELY = 8  # tokens of a position whose credit counts
 SLOTS = 4  # tokens of a position that have credit; the one with least gives way
@@ -48,11 +48,11 @@ class Credit(Remembering):
 
     def choose(self, evidence: Evidence) -> Verdict:
         """Look-ahead behind the lanes earns nothing: there was no credit before a block began."""
-        lanes = evidence.lanes
-        ids, credit = self._earn(evidence.positions[lanes], evidence.ranked[lanes, 0], evidence.logprobs[lanes, 0])
-        tokens, confidence = evidence.tokens.copy(), np.zeros(len(evidence.tokens))
-        tokens[lanes], confidence[lanes] = _fused(evidence, lanes, ids, (1.0 + credit) ** self._alpha)
         first, open_ = evidence.parts[0].here, evidence.open
+        at = np.flatnonzero(open_[evidence.lanes])
+        ids, credit = self._earn(evidence.positions[at], evidence.ranked[at, 0], evidence.logprobs[at, 0])
+        tokens, confidence = evidence.tokens.copy(), np.zeros(len(evidence.tokens))
+        tokens[at], confidence[at] = _fused(evidence, at, ids, (1.0 + credit) ** self._alpha)
         bar = np.full(len(tokens), self._threshold)
         bar[first] = min(self._threshold, np.where(open_[first], confidence[first], -np.inf).max() - SLACK)
         return evidence.commit(evidence.at_least(confidence - bar, 0.0), tokens)
@@ -69,15 +69,16 @@ class Credit(Remembering):
         return ids, credit
 
 
-def _fused(evidence: Evidence, lanes: slice, ids: Ints, gain: Floats) -> tuple[Ints, Doubles]:
-    """What may commit in the lanes, and its probability once that of `ids` [n, slots] counts times `gain`."""
-    ranked, weight = evidence.ranked[lanes], np.exp(evidence.logprobs[lanes])
-    tokens, confidence = evidence.tokens[lanes].copy(), evidence.confidence[lanes].copy()
+def _fused(evidence: Evidence, at: Longs, ids: Ints, gain: Floats) -> tuple[Ints, Doubles]:
+    """What may commit `at` [n] these positions, and its probability once that of `ids` [n, slots] counts times
+    `gain`."""
+    ranked, weight = evidence.ranked[at], np.exp(evidence.logprobs[at])
+    tokens, confidence = evidence.tokens[at], evidence.confidence[at]
     total = 1.0 - weight.sum(1)
     weight *= _looked_up(ranked, ids, gain)
     total += weight.sum(1)
     if any(part.lane.role is Role.REFINE for part in evidence.parts):
-        weight[evidence.ends[ranked] & ~evidence.may_end[lanes, None]] = 0.0
+        weight[evidence.ends[ranked] & ~evidence.may_end[at, None]] = 0.0
     moves = tokens == ranked[:, 0]
     if not moves.all():
         confidence *= _looked_up(tokens[:, None], ids, gain)[:, 0]

@@ -1,0 +1,31 @@
+"""What the host spends on a step is measured with lanes that live, whoever decides what commits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from asynclane.bench.host import main
+
+
+@pytest.mark.parametrize("rule", [None, "localleap", "credit"])
+def test_plan_and_commit_are_timed_at_the_lanes_that_were_asked_for(
+    rule: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--lanes", "16", "--steps", "5", *(["--rule", rule] if rule else [])]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["rule"] == rule
+    assert figures["lanes"] >= 16
+    assert 0 < figures["plan_ms"] < figures["host_ms"]
+
+
+def test_a_load_that_does_not_last_is_told_in_a_line() -> None:
+    with pytest.raises(SystemExit, match="the load ended after"):
+        main(["--lanes", "16", "--steps", "1000000"])
+
+
+def test_a_rule_that_lanes_do_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--rule", "saber"])
+    assert "localleap" in capsys.readouterr().err
