@@ -78,7 +78,8 @@ class LanePolicy(Protocol):
         ...
 
     def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
-        """A step has found `evidence`, which knows no parts yet. Lanes may be cut: only within them will it commit."""
+        """A step has found `evidence`, whose parts are the lanes as the step found them. They may be cut: only within
+        them will it commit. Asked of those that `looks` alone."""
         ...
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
