@@ -19,6 +19,7 @@ from ..scheduler.boundaries import Boundary
 from ..scheduler.budget import Budget, Halving, StepCost
 from ..scheduler.decoders import defaults_of, resolve, suits
 from ..scheduler.geometry import Geometry
+from ..scheduler.knobs import KnobError
 from ..scheduler.methods import METHODS
 from ..scheduler.pages import Limits
 from ..scheduler.scheduler import Scheduler
@@ -66,7 +67,12 @@ def build_parts(settings: Settings) -> Parts:
     geometry = config.geometry
     limits = _limits(settings, config, geometry)
     length = min(settings.default_max_tokens, limits.max_model_len)
-    resolve(settings.decoder, {}, length, geometry).policy.require(text.vocabulary)  # now, not at every request
+    try:
+        resolve(settings.decoder, {}, length, geometry).policy.require(text.vocabulary)  # now, not at every request
+    except KnobError as error:
+        raise ValueError(
+            f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"
+        ) from None
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than anyone may ask for
     memory = Memory(
         slots=settings.max_num_seqs,

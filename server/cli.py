@@ -11,13 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
-from ..bench.loadflags import add_load_flags
+from .arguments import DEFAULT_PAGE, MISUSED, build_parser
 from .settings import (
     Settings,
     SettingsError,
-    add_flags,
     api_key_from,
     color_allowed,
     cursor_moves,
@@ -25,17 +24,8 @@ from .settings import (
     read_settings,
 )
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, INTERRUPTED = 1, 130
 FLUSH_S = 5  # for the last bytes of answers that are done
-DEFAULT_PAGE = "trace.html"
-DEFAULT_URL = "http://127.0.0.1:8000"
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the usage of twenty flags would bury it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(MISUSED, f"{self.prog}: {message} (see --help)\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,56 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="asynclane", description="An inference server for diffusion language models.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    serve = commands.add_parser("serve", help="serve a model over HTTP, as OpenAI's API")
-    add_flags(serve)
-
-    generate = commands.add_parser("generate", help="answer one prompt here, without a server")
-    _add_question(generate)
-    add_flags(generate)
-
-    trace = commands.add_parser("trace", help="answer one prompt here, and show which lanes wrote it")
-    _add_question(trace)
-    trace.add_argument("--out", default=None, metavar="FILE", help=f"page to write; default: {DEFAULT_PAGE}")
-    trace.add_argument("--live", action="store_true", help="show it here; a page is then written only to --out")
-    add_flags(trace)
-
-    inspect = commands.add_parser("inspect", help="say what a model is and what memory it needs, without loading it")
-    inspect.add_argument("model", nargs="?", help="as --model of serve; without it, the embedded ones are listed")
-    inspect.add_argument("--json", action="store_true", help="for machines")
-
-    decoders = commands.add_parser("decoders", help="say what decoders there are, and what their knobs are")
-    decoders.add_argument("name", nargs="?", metavar="DECODER", help="one of them, in full")
-    decoders.add_argument("--markdown", action="store_true", help="all of them in full, as docs/decoders.md")
-
-    chat = commands.add_parser("chat", help="talk to a running server")
-    chat.add_argument("--url", default=DEFAULT_URL, help="default: %(default)s")
-    chat.add_argument("--api-key", default=None, help="default: ASYNCLANE_API_KEY")
-    chat.add_argument("--model", default=None, help="default: the one it serves")
-    chat.add_argument("--system", default=None, help="instructions that precede the conversation")
-    chat.add_argument("--max-tokens", type=_positive, default=None)
-    chat.add_argument("--temperature", type=_temperature, default=None)
-    chat.add_argument("--decoder", default=None)
-
-    bench = commands.add_parser("bench", help="put a load on a running server, and show what its users get")
-    add_load_flags(bench, DEFAULT_URL)
-
-    commands.add_parser("version", help="print the version")
-    return parser
-
-
-def _add_question(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt")
-    parser.add_argument("--max-tokens", type=_positive, default=None)
-    parser.add_argument("--temperature", type=_temperature, default=0.0)
-    parser.add_argument("--seed", type=_seed, default=0)
-    parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="of the decoder; repeatable")
-    parser.add_argument("--raw", action="store_true", help="the prompt is text to continue, not a chat message")
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _serve(settings: Settings) -> int:
@@ -215,9 +158,8 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
         question = Question(knobs=parse_knobs(arguments.knob), **_asked(arguments))
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal may know no Unicode
         return trace_main(settings, question, views, sys.stdout)
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        raise
     except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(str(error))
 
@@ -234,6 +176,8 @@ def _tell(arguments: argparse.Namespace) -> int:
         if arguments.command == "decoders":
             return catalogue_main(arguments.name, arguments.markdown)
         return inspect_main(arguments.model, arguments.json)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         return _complain(str(error))
 
@@ -243,12 +187,14 @@ def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     from ..clients import Client, ClientError
     from ..clients.cli import Chat
+    from .knobs import parse_knobs
 
     wishes = {name: getattr(arguments, name) for name in ("max_tokens", "temperature", "decoder")}
     try:
+        knobs = parse_knobs(arguments.knob)
         with Client(arguments.url, api_key=arguments.api_key or api_key_from(environ)) as client:
             model = arguments.model or client.models()[0].id
-            options = {name: value for name, value in wishes.items() if value is not None}
+            options = knobs | {name: value for name, value in wishes.items() if value is not None}
             return Chat(client, model, system=arguments.system, options=options).run()
     except ClientError as error:
         return _complain(str(error))
@@ -266,27 +212,6 @@ def _bench(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return load_main(arguments, api_key_from(environ))
     except (ClientError, ValueError, OSError, httpx.InvalidURL) as error:
         return _complain(str(error))
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if not 0 < number < 2**31:
-        raise argparse.ArgumentTypeError(f"must be from 1 to {2**31 - 1}, not {text}")
-    return number
-
-
-def _temperature(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 2:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 2, not {text}")
-    return number
-
-
-def _seed(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"must be from 0 to {2**63 - 1}, not {text}")
-    return number
 
 
 def _complain(message: str) -> int:

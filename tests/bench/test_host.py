@@ -18,6 +18,7 @@ def test_plan_and_commit_are_timed_at_the_lanes_that_were_asked_for(
     assert figures["rule"] == rule
     assert figures["lanes"] >= 16
     assert 0 < figures["plan_ms"] < figures["host_ms"]
+    assert ("rule_ms" in figures) == (rule is not None)
 
 
 def test_a_load_that_does_not_last_is_told_in_a_line() -> None:

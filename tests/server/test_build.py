@@ -41,5 +41,5 @@ def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: 
 def test_a_default_decoder_that_no_request_could_use_is_refused_at_start(
     model: str, decoder: str, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"cannot have '{decoder}', whose defaults fail: .*{message}"):
         build_parts(Settings(model=model, decoder=decoder, threads=1))

@@ -110,6 +110,32 @@ def test_generate_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
+def test_chat_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("asynclane.clients.Client.models", lambda self: [types.SimpleNamespace(id="tiny-sdar")])
+    monkeypatch.setattr("asynclane.clients.cli.Chat.run", lambda self: asked.append(self._options) or 0)
+    assert cli.main(["chat", "--decoder", "tccf", "--knob", "turn=newline", "--knob", "fine_length=4"]) == 0
+    assert asked == [{"decoder": "tccf", "turn": "newline", "fine_length": 4}]
+
+
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_a_knob_that_is_none_is_one_line(command: str, capsys: Any) -> None:
+    argv = [command, *(["Hi"] if command == "generate" else []), "--knob", "turn"]
+    assert cli.main(argv) == 2
+    assert "a knob is NAME=VALUE, not 'turn'" in one_line(capsys)
+
+
+@pytest.mark.parametrize("argv", [["inspect"], ["inspect", "tiny-llada", "--json"], ["decoders", "--markdown"]])
+def test_a_reader_who_has_seen_enough_is_no_fault(argv: list[str]) -> None:
+    command = [sys.executable, "-c", "from asynclane.server.cli import main; import sys; sys.exit(main(sys.argv[1:]))"]
+    with subprocess.Popen([*command, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 def test_chat_without_a_server_is_one_line(capsys: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
