@@ -44,8 +44,8 @@ Made by `python -m asynclane.bench.quality --all`, seed {seed}, in float32 at te
 [README](../README.md#what-it-costs-and-what-it-is-worth). `calls` are model calls per problem, `computed/token` every
 position that the network computed, prompt and look-ahead included, per answer token; `CPU ms` is one core's time for an
 answer{batch}. `ahead in`: no decoder that costs as few calls, or computes as little, is as often right. Only those that
-were asked most `problems` are compared: what takes hundreds of calls was asked fewer, for want of time. What a model
-refuses stands below its table.
+were asked most `problems` are compared: what takes longest was asked fewer, for want of time. What a model refuses
+stands below its table.
 """
 # What decoders of the table make together, beyond their defaults.
 COMBINATIONS = (

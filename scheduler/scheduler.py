@@ -1,8 +1,7 @@
 """The scheduler: `plan` chooses what a step computes, `commit` takes in what it brought.
 
 Requests enter first come, first served, once a slot and all the pages they can ever need are free: nothing is ever
-preempted, since recomputing keys and values would change an answer. In a step, the request that has waited longest
-goes first, so nobody starves.
+preempted, since recomputing keys and values would change an answer. Whoever has waited longest goes first in a step.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from operator import attrgetter
 
 from .budget import Budget, Halving
 from .caches import Progress
-from .contract import Ints, Placement, Row, StepPlan, StepResult
+from .contract import Ints, Placement, StepPlan, StepResult
 from .digest import lane_facts
 from .ends import first_ends
 from .frames import Frame
@@ -65,10 +64,9 @@ class Scheduler:
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self._prefixes = Prefixes(self.pages, limits.page_size, limits.prefix_sharing)
         self.waiting, self.running = deque[Sequence](), dict[int, Sequence]()
-        self._vocabulary, self.geometry = vocabulary, geometry
+        self._vocabulary, self.geometry, self._step = vocabulary, geometry, 0
         self._flights: deque[list[Work]] = deque()  # the works of each step in flight
         self._lost: list[Update] = []  # of requests that ended because they could not be planned
-        self._step = 0
 
     @property
     def idle(self) -> bool:
@@ -115,17 +113,7 @@ class Scheduler:
         """The next step, or None: nothing is left to do, or all of it waits for a step in flight."""
         if self._flights and self.halving is None:
             raise RuntimeError("the step in flight must be committed or failed first")
-        self._admit()
-        self._lengthen()
-        free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
-        works: list[Work] = []
-        for sequence in sorted(free, key=attrgetter("served_at", "id")):
-            try:
-                works.append(self._work(sequence))
-            except Exception:
-                logging.getLogger(__name__).exception(FAULT, sequence.id)
-                self._lose(sequence)
-        rows: list[Row] = []
+        works = self._works()
         placements: list[Placement] = []
         flight: list[Work] = []
         room, share = self.limits.step_tokens, self._share(works)
@@ -134,7 +122,6 @@ class Scheduler:
             if share > 0 and work.tokens <= room and may_begin(sequence, flight):
                 room -= work.tokens
                 share -= work.tokens
-                rows += work.rows
                 placements += sequence.layout.placements
                 sequence.layout.placements.clear()
                 sequence.move(State.STEPPING)
@@ -142,7 +129,7 @@ class Scheduler:
         if not flight:
             return None
         self._flights.append(flight)
-        return StepPlan(tuple(placements), tuple(rows))
+        return StepPlan(tuple(placements), tuple(row for work in flight for row in work.rows))
 
     def commit(self, result: StepResult) -> list[Update]:
         """Take in the oldest step in flight: lanes advance, final tokens are handed out, what ended is freed."""
@@ -227,6 +214,22 @@ class Scheduler:
         if self.halving.pays(wanted + flying):
             return -(-(wanted + flying) // 2)
         return 0 if self._flights else wanted
+
+    def _works(self) -> list[Work]:
+        """What all that run and wait for no step compute next; whoever fails makes room for the next in the queue."""
+        while True:
+            works, lost = [], len(self._lost)
+            self._admit()
+            self._lengthen()
+            free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
+            for sequence in sorted(free, key=attrgetter("served_at", "id")):
+                try:
+                    works.append(self._work(sequence))
+                except Exception:
+                    logging.getLogger(__name__).exception(FAULT, sequence.id)
+                    self._lose(sequence)
+            if lost == len(self._lost):
+                return works
 
     def _lose(self, sequence: Sequence) -> None:
         self.end(sequence, Outcome.FAILED)

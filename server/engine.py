@@ -124,7 +124,10 @@ class Engine:
         while True:
             while len(flights) < self._device.depth and (plan := self._scheduler.plan()) is not None:
                 flights.append((plan, self._device.launch(plan)))
-            self._deliver(updates + self._scheduler.lost())
+            if lost := self._scheduler.lost():
+                self._deliver(lost)
+                self._observe_load()
+            self._deliver(updates)
             if not flights:
                 updates = []
                 if self._scheduler.idle:

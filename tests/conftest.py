@@ -1,11 +1,15 @@
-"""Fixtures that load the embedded model once."""
+"""Fixtures that load the embedded model once; and no decoder may raise unseen, since that ends its request alone."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Generator
 
 import pytest
 
 from asynclane.models.runner import Runner
 from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.scheduler.work import FAULT
 
 from .driver import embedded_runner, embedded_vocabulary
 
@@ -18,3 +22,28 @@ def runner() -> Runner:
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
     return embedded_vocabulary()
+
+
+class Faults(logging.Handler):
+    """Keeps what the scheduler says of decoders that raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == FAULT:
+            self.told.append(record.getMessage())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    logger, faults = logging.getLogger("asynclane.scheduler"), Faults()
+    logger.addHandler(faults)
+    try:
+        result = yield
+    finally:
+        logger.removeHandler(faults)
+    if faults.told and item.get_closest_marker("faults") is None:
+        pytest.fail(f"a decoder raised: {faults.told}")
+    return result

@@ -78,8 +78,8 @@ class LanePolicy(Protocol):
         ...
 
     def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
-        """A step has found `evidence`, whose parts are the lanes as the step found them. They may be cut: only within
-        them will it commit. Asked of those that `looks` alone."""
+        """A step has found `evidence`, whose parts are the lanes as the step found them. The last one
+        may be cut: only within lanes will it commit. Asked only of a policy that `looks`."""
         ...
 
     def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:

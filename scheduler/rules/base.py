@@ -82,13 +82,13 @@ class Evidence:
     entropy: Doubles  # [n] nats; infinite where `tokens` stands in for an end token; NaN if the judge goes by SINGLE
     ranked: Ints  # [n, ranks] the likeliest tokens in falling order
     logprobs: Doubles  # [n, ranks] theirs
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # one behind the other, from the first position on
     ends: Bools  # [vocabulary] which tokens end an answer
     step: int  # calls of the request before this one
     shadow: Shadowed | None = None  # if the rule has asked for one
     prompt: int = 0  # tokens before the canvas
-    held: Ints = field(init=False)  # [n] what the canvas holds
-    open: Bools = field(init=False)  # [n] where it holds the mask
+    held: Ints = field(init=False)  # [n] what the canvas holds, read-only
+    open: Bools = field(init=False)  # [n] where it holds the mask, read-only
 
     def __post_init__(self) -> None:
         held = self.canvas[self.positions]

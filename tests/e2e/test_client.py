@@ -66,7 +66,7 @@ async def joined(stream: AsyncStream) -> tuple[dict[int, Told], Usage | None]:
     return told, stream.usage
 
 
-def test_deltas_join_to_the_whole_answer_for_200_random_requests(server: Server) -> None:
+def test_deltas_join_to_the_whole_answer_for_random_requests(server: Server) -> None:
     r = random.Random(20)
     requests = part((random_request(r) for _ in range(REQUESTS)), 2)
 

@@ -1,7 +1,7 @@
 """Token for token, the decoders give what their authors' own code gives on the embedded model, in as many calls.
 
-tests/golden/decoders.json names repository, revision and arguments of every entry. `make test` takes two of its
-twelve prompts, of two tasks, and one where the number of calls is given; `make test-golden` takes all.
+tests/golden/decoders.json names repository, revision and arguments of every entry. `make test` takes one of its
+twelve prompts, `make test-golden` all.
 """
 
 from __future__ import annotations

@@ -136,9 +136,9 @@ def test_answers_are_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: V
     crowd = run(runner, vocabulary, mixed(False) + mixed(False)[:15])
     for sequence, again in zip(crowd, crowd[17:], strict=False):
         assert facts(sequence) == facts(again)
+        assert_clean(sequence, vocabulary)
     for ask, sequence in part(zip(mixed(False), crowd, strict=False), 5):
         assert facts(run(runner, vocabulary, [ask])[0]) == facts(sequence)
-        assert_clean(sequence, vocabulary)
 
 
 def test_answers_keep_to_a_grammar(runner: Runner, vocabulary: Vocabulary) -> None:

@@ -1,4 +1,4 @@
-"""A rule with a bug ends the one request that asked for it: whoever shares its steps gets what they get alone."""
+"""A decoder with a bug ends the one request that asked for it: whoever shares its steps gets what they get alone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from asynclane.scheduler.sequence import Sequence
 
 from ..fakes import ScriptedExecutor, vocabulary
 
+pytestmark = pytest.mark.faults
 LENGTH = 24
 CALL = 3  # in which the rule raises
 OTHERS: list[tuple[str, dict[str, Any]]] = [
@@ -138,6 +139,18 @@ def test_so_does_every_other_part_of_a_decoder_wherever_it_raises(
 ) -> None:
     decoder = resolve("wino", {"block_length": 8}, LENGTH)
     check_it_ends_alone(breaking(decoder, axis, method, call), steps, halving, caplog)
+
+
+def test_a_request_that_fails_makes_room_for_the_next_in_the_same_plan() -> None:
+    """With one slot: whoever plans until there is nothing left has served everyone."""
+    scheduler = Scheduler(Limits(1, 100, 8, 500, 128, 4), vocabulary())
+    executor = ScriptedExecutor(propose)
+    decoders = [breaking(resolve("llada", {}, LENGTH), "cache", "window", 1), resolve("llada", {}, LENGTH)]
+    broken, good = (scheduler.add(Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders))
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(executor.execute(plan))
+    assert (broken.outcome, good.outcome) == (Outcome.FAILED, Outcome.LENGTH)
+    assert scheduler.idle
 
 
 def test_the_last_request_may_fail_while_it_is_planned() -> None:
