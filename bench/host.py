@@ -22,6 +22,7 @@ from ..scheduler.request import Request
 from ..scheduler.rules import JUDGES
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.vocabulary import Vocabulary
+from .quality import positive
 from .report import json_line
 
 MASK, PERIOD, WORD = 0, 1, 2
@@ -78,7 +79,7 @@ class SlowCommits:
 
 def measure(lanes: int, steps: int, rule: str | None = None) -> dict[str, float]:
     """Milliseconds of plan and commit, medians over steps that carried at least `lanes` live lanes."""
-    count = lanes * 3 // 8  # requests; each holds between two and three lanes on average
+    count = max(1, lanes * 3 // 8)  # requests; each holds between two and three lanes on average
     limits = Limits(count, count * 512, 16, count * (PROMPT + CANVAS), PROMPT + CANVAS, count)
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]))
     executor = SlowCommits(seed=0, judged=rule is not None)
@@ -127,8 +128,8 @@ def lane_rules() -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m asynclane.bench.host", description=__doc__)
-    parser.add_argument("--lanes", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--lanes", type=positive, default=64)
+    parser.add_argument("--steps", type=positive, default=300)
     parser.add_argument("--rule", choices=lane_rules(), metavar="RULE", help=f"one of {', '.join(lane_rules())}")
     options = parser.parse_args(argv)
     figures = measure(options.lanes, options.steps, options.rule)

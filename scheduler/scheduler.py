@@ -135,25 +135,20 @@ class Scheduler:
         """Take in the oldest step in flight: lanes advance, final tokens are handed out, what ended is freed."""
         self._step += 1
         flight = self._flights[0]
-        failed = take_in(flight, result)
+        views, failed = take_in(flight, result)
         self._foresee(flight, result)
         self._learn(flight)
-        driven = [work.sequence for work in flight if work.window.drives and work.sequence not in failed]
-        found = lane_facts([sequence.view() for sequence in driven], self._vocabulary)
-        facts = {sequence.id: those for sequence, those in zip(driven, found, strict=True)}
+        facts = dict(zip(views, lane_facts([*views.values()], self._vocabulary), strict=True))
         updates = []
         for work in flight:
-            sequence, frame = work.sequence, None
+            sequence = work.sequence
+            sequence.served_at = self._step
             try:
-                if sequence not in failed:
-                    frame = self._advance(work, facts.get(sequence.id))
+                frame = None if sequence in failed else self._advance(work, facts.get(sequence.id))
+                updates.append(self._fail(sequence) if sequence in failed else self._update(sequence, frame))
             except Exception:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
-                failed.append(sequence)
-            if sequence in failed:
-                self.end(sequence, Outcome.FAILED)
-            sequence.served_at = self._step
-            updates.append(self._update(sequence, frame))
+                updates.append(self._fail(sequence))
         self._flights.popleft()
         return updates
 
@@ -202,7 +197,7 @@ class Scheduler:
                 sequence.hold(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
             except Exception:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
-                self._lose(sequence)
+                self._lost.append(self._fail(sequence))
 
     def _share(self, works: list[Work]) -> int:
         """Positions at which the next step has enough: all there are, or half of the work where two steps fly. The
@@ -227,13 +222,15 @@ class Scheduler:
                     works.append(self._work(sequence))
                 except Exception:
                     logging.getLogger(__name__).exception(FAULT, sequence.id)
-                    self._lose(sequence)
+                    self._lost.append(self._fail(sequence))
             if lost == len(self._lost):
                 return works
 
-    def _lose(self, sequence: Sequence) -> None:
+    def _fail(self, sequence: Sequence) -> Update:
         self.end(sequence, Outcome.FAILED)
-        self._lost.append(Update(sequence, sequence.canvas[:0], Outcome.FAILED))
+        if sequence.state is State.LEAVING:
+            self._release(sequence)
+        return Update(sequence, sequence.canvas[:0], sequence.outcome)
 
     def _lengthen(self) -> None:
         """Requests that adapt to the load get blocks as long as it allows."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .caches import Reach, Window
 from .contract import Row, StepResult
+from .digest import View
 from .sequence import Sequence
 
 
@@ -30,16 +31,19 @@ class Work:
 FAULT = "request %d ends: what decides for it failed"
 
 
-def take_in(flight: Iterable[Work], result: StepResult) -> list[Sequence]:
-    """Copies a step's result into the canvases. The requests that failed at it."""
-    offset, failed = 0, list[Sequence]()
+def take_in(flight: Iterable[Work], result: StepResult) -> tuple[dict[int, View], list[Sequence]]:
+    """Copies a step's result into the canvases. What the digest reads of those whose lanes it drives, by request id,
+    and the requests that failed at it, which is logged."""
+    offset, views, failed = 0, dict[int, View](), list[Sequence]()
     for work in flight:
         spans = [span for row in work.rows for span in row.spans]
         part = slice(offset, offset := offset + sum(span.end - span.start for span in spans))
         try:
             if spans:
                 work.sequence.take_in(spans, result, part)
+            if work.window.drives:
+                views[work.sequence.id] = work.sequence.view()
         except Exception:
             logging.getLogger(__name__).exception(FAULT, work.sequence.id)
             failed.append(work.sequence)
-    return failed
+    return views, failed

@@ -41,15 +41,16 @@ def propose(slot: int, position: int) -> tuple[int, float]:
 
 
 def wrong(part: object, method: str, call: int) -> object:
-    """The `part` of a decoder, with a `method` that raises when it is called for the `call`-th time."""
+    """The `part` of a decoder, with a `method` or property that raises when it is called for the `call`-th time."""
     right, calls = getattr(type(part), method), itertools.count(1)
 
     def raising(self: object, *args: object) -> object:
         if next(calls) == call:
             raise RuntimeError("a bug in a rule")
-        return right(self, *args)
+        return right.fget(self) if isinstance(right, property) else right(self, *args)
 
-    object.__setattr__(part, "__class__", type("Wrong", (type(part),), {"__slots__": (), method: raising}))
+    broken = property(raising) if isinstance(right, property) else raising
+    object.__setattr__(part, "__class__", type("Wrong", (type(part),), {"__slots__": (), method: broken}))
     return part
 
 
@@ -121,6 +122,24 @@ def test_a_rule_that_raises_ends_its_own_request_and_no_other(
     name: str, knobs: dict[str, Any], method: str, halving: Halving | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     check_it_ends_alone(breaking(resolve(name, knobs, LENGTH), "judge", method), CALL - 1, halving, caplog)
+
+
+@BOTH
+@pytest.mark.parametrize("call", [1, 3])
+def test_an_ensemble_that_cannot_say_whether_it_is_over_ends_alone(
+    call: int, halving: Halving | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is asked behind a step, once what the step brought was handed out."""
+    decoder = breaking(resolve("blockbatch", {"branches": 2, "smallest_block": 2}, LENGTH), "judge", "over", call)
+    check_it_ends_alone(decoder, call, halving, caplog)
+
+
+@BOTH
+def test_a_policy_that_cannot_be_looked_at_ends_alone(
+    halving: Halving | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What lanes found is told in one go of all requests."""
+    check_it_ends_alone(breaking(resolve("llada", {}, LENGTH), "policy", "marks", CALL), CALL - 1, halving, caplog)
 
 
 @BOTH
