@@ -78,7 +78,8 @@ class SlowCommits:
 
 
 def measure(lanes: int, steps: int, rule: str | None = None) -> dict[str, float]:
-    """Milliseconds of plan and commit, medians over steps that carried at least `lanes` live lanes."""
+    """Milliseconds of plan and commit, medians over steps that carried at least `lanes` live lanes. Raises
+    `RuntimeError` if there are too few of these."""
     count = max(1, lanes * 3 // 8)  # requests; each holds between two and three lanes on average
     limits = Limits(count, count * 512, 16, count * (PROMPT + CANVAS), PROMPT + CANVAS, count)
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]))
@@ -95,9 +96,7 @@ def measure(lanes: int, steps: int, rule: str | None = None) -> dict[str, float]
         plan = scheduler.plan()
         planned = time.perf_counter()
         if plan is None:
-            raise SystemExit(
-                f"the load ended after {len(plans)} steps with {lanes} lanes; ask for fewer, or another rule"
-            )
+            raise RuntimeError(f"the load ended after {len(plans)} steps with {lanes} lanes: {ENDED}")
         result = executor.execute(plan)
         executed = time.perf_counter()
         scheduler.commit(result)
@@ -130,13 +129,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m asynclane.bench.host", description=__doc__)
     parser.add_argument("--lanes", type=positive, default=64)
     parser.add_argument("--steps", type=positive, default=300)
-    parser.add_argument("--rule", choices=lane_rules(), metavar="RULE", help=f"one of {', '.join(lane_rules())}")
+    rules = lane_rules()
+    parser.add_argument("--rule", choices=rules, metavar="RULE", help=f"one of {', '.join(rules)}")
     options = parser.parse_args(argv)
-    figures = measure(options.lanes, options.steps, options.rule)
+    try:
+        figures = measure(options.lanes, options.steps, options.rule)
+        plain = measure(options.lanes, options.steps) if options.rule else figures
+    except RuntimeError as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
     print(f"{figures['lanes']:.0f} live lanes of {figures['requests']} requests, median of {options.steps} steps")
     print(f"plan {figures['plan_ms']:.3f} ms, commit {figures['commit_ms']:.3f} ms")
     if options.rule:
-        plain = measure(options.lanes, options.steps)
         figures["rule_ms"] = (figures["host_ms"] - plain["host_ms"]) / figures["requests"]
         print(f"without a rule {plain['host_ms']:.3f} ms in all: {figures['rule_ms']:.3f} ms less for each request")
     print(json_line({"benchmark": "host", "rule": options.rule, **figures}))

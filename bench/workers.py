@@ -38,7 +38,7 @@ class Terms(NamedTuple):
 def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Each job with its figures and terms, as they come; those of a model that stand together share what is loaded.
     Every process has one thread: answers depend on neither. Progress goes to stderr. Raises `SystemExit` with
-    a line if one of them ends: what failed there has been printed, and what is measured has been told."""
+    a line if one of them ends: what it said of that is on stderr, and what was measured before has been told."""
     context, waiting, done = get_context("spawn"), deque(jobs), 0
     busy: dict[Connection, Job] = {}
     for _ in range(min(processes, len(jobs))):

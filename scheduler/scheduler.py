@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -144,8 +145,8 @@ class Scheduler:
             sequence = work.sequence
             sequence.served_at = self._step
             try:
-                frame = None if sequence in failed else self._advance(work, facts.get(sequence.id))
-                updates.append(self._fail(sequence) if sequence in failed else self._update(sequence, frame))
+                lost = sequence in failed
+                updates.append(self._fail(sequence) if lost else self._update(sequence, self._advance(work, facts)))
             except Exception:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 updates.append(self._fail(sequence))
@@ -154,16 +155,7 @@ class Scheduler:
 
     def fail(self) -> list[Update]:
         """The oldest step in flight raised: end the requests it carried, and only those."""
-        updates = []
-        for work in self._flights.popleft():
-            sequence = work.sequence
-            if sequence.state is State.FINISHED:  # it had ended, but what the commit would have told is lost
-                sequence.outcome = Outcome.FAILED
-            else:
-                sequence.outcome = sequence.outcome or Outcome.FAILED
-                self._release(sequence)
-            updates.append(Update(sequence, sequence.canvas[:0], sequence.outcome))
-        return updates
+        return [self._fail(work.sequence) for work in self._flights.popleft()]
 
     def lost(self) -> list[Update]:
         """The ends, since the last call, of requests that no step carries, because what plans for them failed."""
@@ -227,6 +219,8 @@ class Scheduler:
                 return works
 
     def _fail(self, sequence: Sequence) -> Update:
+        if sequence.state is State.FINISHED:  # it had ended, but what the commit would have told is lost
+            sequence.outcome = Outcome.FAILED
         self.end(sequence, Outcome.FAILED)
         if sequence.state is State.LEAVING:
             self._release(sequence)
@@ -250,11 +244,11 @@ class Scheduler:
         rows = sequence.layout.rows(sequence, window)
         return Work(sequence, window, reach, rows, sum(row.tokens for row in rows), open_)
 
-    def _advance(self, work: Work, facts: list[LaneFacts] | None) -> Frame | None:
-        """A step is behind a request, which found `facts` of its lanes, if it drove them."""
+    def _advance(self, work: Work, facts: Mapping[int, list[LaneFacts]]) -> Frame | None:
+        """A step is behind a request, and found `facts` of its lanes, by its id, if it drove them."""
         progress = Progress(0, 0, work.reach.frontier)
-        if facts is not None:
-            progress = work.sequence.advance(facts, self._vocabulary)
+        if work.window.drives:
+            progress = work.sequence.advance(facts[work.sequence.id], self._vocabulary)
         return work.sequence.count(work, progress)
 
     def _learn(self, flight: list[Work]) -> None:

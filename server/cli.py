@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(installed_version())
                 return 0
     except SettingsError as error:
-        return _complain(str(error))
+        return _complain(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader has seen enough
@@ -78,7 +78,7 @@ def _serve(settings: Settings) -> int:
         try:
             service = build_service(settings)
         except (ValueError, OSError) as error:
-            return _complain(str(error))
+            return _complain(error)
         config = uvicorn.Config(
             service.app,
             lifespan="on",
@@ -141,7 +141,7 @@ def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
         knobs = parse_knobs(arguments.knob)
         return generate_main(settings, Question(knobs=knobs, **_asked(arguments)))
     except (ApiError, ValueError, TypeError, OSError) as error:
-        return _complain(str(error))
+        return _complain(error)
 
 
 def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -158,10 +158,8 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
         question = Question(knobs=parse_knobs(arguments.knob), **_asked(arguments))
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal may know no Unicode
         return trace_main(settings, question, views, sys.stdout)
-    except BrokenPipeError:
-        raise
     except (ApiError, ValueError, TypeError, OSError) as error:
-        return _complain(str(error))
+        return _complain(error)
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -176,10 +174,8 @@ def _tell(arguments: argparse.Namespace) -> int:
         if arguments.command == "decoders":
             return catalogue_main(arguments.name, arguments.markdown)
         return inspect_main(arguments.model, arguments.json)
-    except BrokenPipeError:
-        raise
     except (ValueError, OSError) as error:
-        return _complain(str(error))
+        return _complain(error)
 
 
 def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -197,7 +193,7 @@ def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             options = knobs | {name: value for name, value in wishes.items() if value is not None}
             return Chat(client, model, system=arguments.system, options=options).run()
     except ClientError as error:
-        return _complain(str(error))
+        return _complain(error)
     except (ValueError, httpx.InvalidURL) as error:  # a URL that is none, a key or a text that cannot be sent
         return _complain(f"this cannot be sent: {error}")
 
@@ -211,9 +207,11 @@ def _bench(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     try:
         return load_main(arguments, api_key_from(environ))
     except (ClientError, ValueError, OSError, httpx.InvalidURL) as error:
-        return _complain(str(error))
+        return _complain(error)
 
 
-def _complain(message: str) -> int:
-    print(f"asynclane: {' '.join(message.split())}", file=sys.stderr)
+def _complain(problem: Exception | str) -> int:
+    if isinstance(problem, BrokenPipeError):  # an OSError that is nobody's misuse
+        raise problem
+    print(f"asynclane: {' '.join(str(problem).split())}", file=sys.stderr)
     return MISUSED

@@ -57,8 +57,8 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd_of_all_decoders(runner: Runn
 @pytest.mark.parametrize("name", TAKEN)
 def test_no_answer_holds_a_mask_before_its_end(name: str, runner: Runner, vocabulary: Vocabulary) -> None:
     """Of one token, and of a prompt of one token, too."""
-    wanted = [(PROMPTS[0], 1), (PROMPTS[0][:1], 20), (PROMPTS[1], 33)]
-    for sequence in run(runner, vocabulary, [Ask(prompt, length, name) for prompt, length in wanted]):
+    asks = [Ask(prompt, length, name) for prompt, length in ((PROMPTS[0], 1), (PROMPTS[0][:1], 20), (PROMPTS[1], 33))]
+    for sequence in run(runner, vocabulary, asks):
         handed_out = sequence.canvas[: min(sequence.frontier, sequence.end_at)]
         assert vocabulary.mask_id not in handed_out.tolist()
         assert sequence.outcome is Outcome.STOP or sequence.frontier == sequence.request.max_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,8 @@ class Bench:
         halving = Halving(StepCost([1, 1000], [0.001, 1.0])) if depth > 1 else None
         self.scheduler = Scheduler(LIMITS, text.vocabulary, halving=halving)
         device = Device(ThreadPoolExecutor(max_workers=1), lambda plan: partial(self.executor.execute, plan), depth)
-        self.engine = Engine(self.scheduler, device, text, Metrics(LIMITS.pages), "asynclane")
+        self.metrics = Metrics(LIMITS.pages)
+        self.engine = Engine(self.scheduler, device, text, self.metrics, "asynclane")
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
         place = position - len(self.prompt)
@@ -224,18 +226,37 @@ async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
 
 
 @pytest.mark.faults
+async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step follows that would tell of it."""
+    monkeypatch.setattr(LocalLeap, "shadows", lambda *args: 1 / 0)
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.EngineFailure):
+            await read(bench.ask(knobs={"rule": "localleap"}))
+        await until(lambda: b"asynclane_queue_depth 0.0" in bench.metrics.exposition())
+        assert b"asynclane_running_requests 0.0" in bench.metrics.exposition()
+
+
+@pytest.mark.faults
 async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_out = Sequence.hand_out
+    hand_out, fail, failures = Sequence.hand_out, Scheduler._fail, itertools.count()
 
     def break_second(sequence: Sequence) -> Any:
         if sequence.id:
             raise RuntimeError("a bug")
         return hand_out(sequence)
 
+    def break_first(scheduler: Scheduler, sequence: Sequence) -> Any:
+        if next(failures) == 0:
+            raise RuntimeError("a bug")
+        return fail(scheduler, sequence)
+
     monkeypatch.setattr(Sequence, "hand_out", break_second)
-    monkeypatch.setattr(Scheduler, "_fail", lambda *args: 1 / 0)  # and it cannot end alone
+    monkeypatch.setattr(Scheduler, "_fail", break_first)  # so it cannot end alone
     bench.executor.open()
     async with running(bench):
         done = await asyncio.gather(read(bench.ask(max_tokens=1)), read(bench.ask()), return_exceptions=True)
