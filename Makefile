@@ -44,17 +44,17 @@ format: $(VENV)/with-dev ## format the code and fix what can be fixed
 # -P keeps this folder off sys.path, where `kernels` would hide Hugging Face's package of that name.
 bench: $(VENV)/with-bench ## measure answer quality and host time
 	$(BIN)/python -P -m asynclane.bench.quality $(ARGS)
-	$(BIN)/python -P -m asynclane.bench.host
+	$(BIN)/python -P -m asynclane.bench.steps.host
 
 bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes; writes results, plot and README
-	$(BIN)/python -P -m asynclane.bench.offline --shape llada-8b --json bench/results/offline-llada-8b.json
-	$(BIN)/python -P -m asynclane.bench.offline --shape dream-7b --json bench/results/offline-dream-7b.json
-	$(BIN)/python -P -m asynclane.bench.offline --shape sdar-8b --page-size 16 --json bench/results/offline-sdar-8b.json
-	$(BIN)/python -P -m asynclane.bench.offline --shape llada2-mini --page-size 32 --json bench/results/offline-llada2-mini.json
-	$(BIN)/python -P -m asynclane.bench.offline --shape llada-moe-7b --json bench/results/offline-llada-moe-7b.json
+	$(BIN)/python -P -m asynclane.bench.steps.offline --shape llada-8b --json bench/results/offline-llada-8b.json
+	$(BIN)/python -P -m asynclane.bench.steps.offline --shape dream-7b --json bench/results/offline-dream-7b.json
+	$(BIN)/python -P -m asynclane.bench.steps.offline --shape sdar-8b --page-size 16 --json bench/results/offline-sdar-8b.json
+	$(BIN)/python -P -m asynclane.bench.steps.offline --shape llada2-mini --page-size 32 --json bench/results/offline-llada2-mini.json
+	$(BIN)/python -P -m asynclane.bench.steps.offline --shape llada-moe-7b --json bench/results/offline-llada-moe-7b.json
 	$(BIN)/python -P -m asynclane.bench.kernels --json bench/results/kernels.json
-	$(BIN)/python -P -m asynclane.bench.roofline
-	$(BIN)/python -P -m asynclane.bench.tables --write README.md
+	$(BIN)/python -P -m asynclane.bench.steps.roofline
+	$(BIN)/python -P -m asynclane.bench.report.tables --write README.md
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis tests/e2e/node/node_modules

@@ -7,11 +7,11 @@ from enum import Enum
 
 import numpy as np
 
-from .biases import NEUTRAL, Preferences
-from .constraint import Constraint
 from .contract import Ints, Sampling
-from .decoders import Decoder
-from .knobs import KnobError
+from .decoding.params import KnobError
+from .decoding.resolve import Decoder
+from .grammar_guide import Constraint
+from .logit_bias import NEUTRAL, Preferences
 
 
 class State(Enum):

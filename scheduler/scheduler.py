@@ -12,23 +12,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from .budget import Budget, Halving
-from .caches import Progress
 from .contract import Ints, Placement, StepPlan, StepResult
-from .digest import lane_facts
-from .ends import first_ends
-from .frames import Frame
-from .geometry import PLAIN, Geometry
-from .knobs import KnobError
-from .lending import may_begin, names_of
-from .needs import check_branches, needs
-from .pages import Limits, Pool
-from .policies.base import LaneFacts
-from .prefixes import Prefixes
+from .decoding.attention_pattern import PLAIN, Geometry
+from .decoding.cache import Progress
+from .decoding.lanes.base import LaneFacts
+from .decoding.params import KnobError
+from .decoding.vocabulary import END, Vocabulary
+from .end_prediction import first_ends
+from .lane_events import Frame
+from .lane_status import lane_facts
+from .layout.packed import Holding
+from .memory.lending import may_begin, names_of
+from .memory.pages import Limits, Pool
+from .memory.prefix_cache import Prefixes
+from .memory.requirements import check_branches, needs
 from .request import Outcome, Request, State
-from .rows import Holding
 from .sequence import Sequence
-from .vocabulary import END, Vocabulary
+from .step_cost import Budget, Halving
 from .work import FAULT, Work, take_in
 
 

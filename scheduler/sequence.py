@@ -8,25 +8,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .biases import NEUTRAL, Biasing
-from .boundaries import Longs, Nesting
-from .caches import NOTHING, CachePolicy, Canvas, Progress, Reach, Shown, Window
-from .constraint import Guide
 from .contract import Ints, Scores, Span, StepResult
-from .digest import View
-from .frames import Computed, Frame, Recorder
-from .geometry import Geometry
-from .judging import Judging
-from .knobs import KnobError
-from .lending import lend
-from .policies.base import ABSENT, LaneFacts
-from .prefixes import NAMELESS, Lease, Names
+from .decoding.attention_pattern import Geometry
+from .decoding.boundaries import Longs, Nesting
+from .decoding.cache import (
+    NOTHING,
+    CachePolicy,
+    Canvas,
+    Progress,
+    Reach,
+    Shown,
+    Window,
+)
+from .decoding.lane_tree import LaneTree
+from .decoding.lanes.base import ABSENT, LaneFacts
+from .decoding.params import KnobError
+from .decoding.stability import Stability
+from .decoding.vocabulary import END, Vocabulary
+from .grammar_guide import Guide
+from .host_rules import Judging
+from .lane_events import Computed, Frame, Recorder
+from .lane_status import View
+from .layout.packed import Holding, Isolated, Layout
+from .logit_bias import NEUTRAL, Biasing
+from .logprobs import Scorebook
+from .memory.lending import lend
+from .memory.prefix_cache import NAMELESS, Lease, Names
 from .request import TRANSITIONS, Outcome, Request, State
-from .rows import Holding, Isolated, Layout
-from .scores import Scorebook
-from .stability import Stability
-from .tree import LaneTree
-from .vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
     from .work import Work

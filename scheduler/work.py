@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .caches import Reach, Window
 from .contract import Row, StepResult
-from .digest import View
+from .decoding.cache import Reach, Window
+from .lane_status import View
 from .sequence import Sequence
 
 

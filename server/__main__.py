@@ -1,5 +1,5 @@
 """Lets `python -m asynclane.server` stand for the command `asynclane`."""
 
-from .cli import main
+from .cli.main import main
 
 raise SystemExit(main())

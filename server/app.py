@@ -11,19 +11,19 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .body import BodyLimit
-from .documents import document
+from .api.ops import ModelCard, ops_routes
+from .api.page import PATHS as PAGE_PATHS
+from .api.page import page_routes
+from .api.routes import Backend, completion_routes
+from .api.tokenize import token_routes
+from .engine.messages import AnswerSource
 from .errors import Unauthorized, error_response, install_error_handlers
-from .grammar import Grammars
+from .http.body import BodyLimit
 from .metrics import Metrics
-from .ops import ModelCard, ops_routes
-from .page import PATHS as PAGE_PATHS
-from .page import page_routes
-from .routes import Backend, completion_routes
+from .schema.openapi import document
 from .settings import Settings, installed_version
-from .streams import AnswerSource
-from .text import TextLike
-from .tokens import token_routes
+from .structured.grammar import Grammars
+from .text.tokenizer import TextLike
 
 __all__ = ["Lifespan", "ModelCard", "create_app"]
 

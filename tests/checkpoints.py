@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from asynclane.models.config import read_config
-from asynclane.models.families import tensor_shapes
-from asynclane.models.registry import EMBEDDED
-from asynclane.models.weights import SINGLE
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.families import tensor_shapes
+from asynclane.models.checkpoint.registry import EMBEDDED
+from asynclane.models.checkpoint.weights import SINGLE
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 

@@ -7,8 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.work import FAULT
 
 from .driver import embedded_runner, embedded_vocabulary

@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from asynclane.models.config import read_config
-from asynclane.models.memory import Memory
-from asynclane.models.registry import EMBEDDED, Hardware, load_runner
-from asynclane.models.runner import Runner
-from asynclane.scheduler.biases import NEUTRAL, Preferences
-from asynclane.scheduler.budget import Halving
-from asynclane.scheduler.constraint import Constraint
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
+from asynclane.models.exec.memory import Memory
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Executor, Sampling, StepPlan
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.geometry import PLAIN, Geometry
-from asynclane.scheduler.methods import METHODS
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.grammar_guide import Constraint
+from asynclane.scheduler.logit_bias import NEUTRAL, Preferences
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.step_cost import Halving
+from asynclane.server.text.tokenizer import Text
 
 MODEL = EMBEDDED / "tiny-llada"
 BLOCKS_MODEL = EMBEDDED / "tiny-sdar"

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from asynclane.scheduler.contract import Row, Span, StepPlan, StepResult
-from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 MASK, END, INSTEAD = 0, 1, 6
 PIECES = ["", "", ".", "\n", "1", "2", "word", " other", "x", "y", ",", "```", "(", ")", '"', ":", " =", "'", ":\n"]

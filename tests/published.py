@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from asynclane.models.config import read_config
-from asynclane.models.families import tensor_shapes
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.families import tensor_shapes
 
 from .driver import MODEL
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("server", "scheduler", "kernels", "models", "clients", "bench")
 # How the embedded models are made: a package of its own beside the models, which nothing else imports.
-RECIPE = ROOT / "models" / "embedded" / "recipe"
+RECIPE = ROOT / "training"
 
 ALLOWED: dict[str, set[str]] = {
     "scheduler": set(),
@@ -27,19 +27,19 @@ ALLOWED: dict[str, set[str]] = {
 # to the client, and `bench` to the load.
 # A benchmark of device steps runs them without a server.
 EXCEPTIONS: dict[str, set[str]] = {
-    "server/build.py": {"models"},
-    "server/checkpoint.py": {"models"},
-    "server/inspection.py": {"models"},
-    "server/arguments.py": {"bench"},
-    "server/cli.py": {"clients", "bench"},
-    "bench/attention_cases.py": {"kernels"},
-    "bench/block_cases.py": {"kernels"},
-    "bench/family_cases.py": {"kernels"},
-    "bench/product_cases.py": {"kernels"},
-    "bench/token_cases.py": {"kernels"},
-    "bench/checkpoint.py": {"models"},
-    "bench/offline.py": {"models"},
-    "bench/shapes.py": {"kernels", "models"},
+    "server/engine/wiring.py": {"models"},
+    "server/engine/checkpoint.py": {"models"},
+    "server/cli/inspect.py": {"models"},
+    "server/cli/parser.py": {"bench"},
+    "server/cli/main.py": {"clients", "bench"},
+    "bench/kernels/attention_cases.py": {"kernels"},
+    "bench/kernels/block_cases.py": {"kernels"},
+    "bench/kernels/family_cases.py": {"kernels"},
+    "bench/kernels/product_cases.py": {"kernels"},
+    "bench/kernels/token_cases.py": {"kernels"},
+    "bench/steps/checkpoint.py": {"models"},
+    "bench/steps/offline.py": {"models"},
+    "bench/steps/shapes.py": {"kernels", "models"},
 }
 
 THIRD_PARTY: dict[str, set[str]] = {
@@ -94,8 +94,8 @@ def test_a_package_uses_only_its_libraries(package: str) -> None:
     [
         ("asynclane.scheduler.scheduler", ["torch", "fastapi", "transformers"]),
         ("asynclane.server.app", ["torch"]),
-        ("asynclane.server.engine", ["torch"]),
-        ("asynclane.server.cli", ["torch", "fastapi", "transformers", "matplotlib", "httpx"]),
+        ("asynclane.server.engine.engine", ["torch"]),
+        ("asynclane.server.cli.main", ["torch", "fastapi", "transformers", "matplotlib", "httpx"]),
         ("asynclane.bench.load", ["torch", "fastapi", "transformers", "matplotlib"]),
         ("asynclane.clients", ["torch", "fastapi", "numpy"]),
     ],

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.checks import Calls, Check, Exactly, Result, Results
-from asynclane.bench.sandbox import outcomes
+from asynclane.bench.quality.checks import (
+    Calls,
+    Check,
+    Exactly,
+    Result,
+    Results,
+)
+from asynclane.bench.quality.sandbox import outcomes
 
 DOUBLE = Calls((("double(2)", "4"), ("double('ab')", "'abab'")))
 

@@ -7,13 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.field import Entry, Run, Standing, entrants, frontier, page, read
-from asynclane.bench.plot import COSTS
-from asynclane.bench.quality import main
-from asynclane.bench.report import RESULTS, Interval
-from asynclane.bench.sweep import MODELS
-from asynclane.bench.workers import Job, Terms, measure_each
-from asynclane.scheduler.methods import METHODS
+from asynclane.bench.quality.field import (
+    Entry,
+    Run,
+    Standing,
+    entrants,
+    frontier,
+    page,
+    read,
+)
+from asynclane.bench.quality.run import main
+from asynclane.bench.quality.sweep import MODELS
+from asynclane.bench.quality.workers import Job, Terms, measure_each
+from asynclane.bench.report.output import RESULTS, Interval
+from asynclane.bench.report.plot import COSTS
+from asynclane.scheduler.decoding.registry import METHODS
 
 
 def entry(name: str, accuracy: float, calls: float, problems: int = 400) -> Entry:
@@ -62,8 +70,8 @@ def test_all_measures_tabulates_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what has been measured can be shown again."""
-    monkeypatch.setattr("asynclane.bench.field.METHODS", {"asynclane": None})
-    monkeypatch.setattr("asynclane.bench.field.COMBINATIONS", ("asynclane:threshold=0.9",))
+    monkeypatch.setattr("asynclane.bench.quality.field.METHODS", {"asynclane": None})
+    monkeypatch.setattr("asynclane.bench.quality.field.COMBINATIONS", ("asynclane:threshold=0.9",))
     out, plot, tables = tmp_path / "field.json", tmp_path / "field.png", tmp_path / "field.md"
     options = ["--models", "tiny-llada", "--problems", "3", "--processes", "1", "--json", str(out), "--plot", str(plot)]
     assert main(["--all", *options]) == 0
@@ -104,7 +112,7 @@ def test_a_run_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.Monk
     def measured(jobs: list[Job], terms: Terms, processes: int) -> list[tuple[Job, Run]]:
         return [(job, run(job.decoder, terms.device, terms.problems, 0.7, 1.0, terms.seed)) for job in jobs]
 
-    monkeypatch.setattr("asynclane.bench.field.measure_each", measured)
+    monkeypatch.setattr("asynclane.bench.quality.field.measure_each", measured)
     out = written(tmp_path / "cut.json", run("asynclane", "cpu", 400, 0.9, 1.0))
     asked = ["--models", "tiny-llada", "--decoders", "asynclane", "fast-dllm", "tccf", "--json", str(out), "--resume"]
     assert main(["--all", *asked]) == 0

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from asynclane.bench.host import main
+from asynclane.bench.steps.host import main
 
 
 @pytest.mark.parametrize("rule", [None, "localleap", "credit"])

@@ -11,10 +11,24 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as trees
 
-from asynclane.bench import attention_cases, block_cases, kernels, offline, token_cases
-from asynclane.bench.cases import DREAM, LLADA, Case, Library, Work
-from asynclane.bench.kernels import Peaks, all_cases, compare, figures, show
-from asynclane.bench.timing import sets_of
+from asynclane.bench.kernels import attention_cases, block_cases, token_cases
+from asynclane.bench.kernels import run as kernels
+from asynclane.bench.kernels.cases import (
+    DREAM,
+    LLADA,
+    Case,
+    Library,
+    Work,
+)
+from asynclane.bench.kernels.run import (
+    Peaks,
+    all_cases,
+    compare,
+    figures,
+    show,
+)
+from asynclane.bench.kernels.timing import sets_of
+from asynclane.bench.steps import offline
 
 CPU = torch.device("cpu")
 PEAKS = Peaks(copy_bytes_per_s=2e12, matrix_operations_per_s=5e14)

@@ -19,12 +19,18 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from asynclane.bench import report
-from asynclane.bench.loadloops import Failure, Prober, Sample, poisson, run_level
-from asynclane.bench.loadplan import Bounds, Level, Plan, Target
-from asynclane.bench.loadtally import Counters, read_counters, spread, sum_up
+from asynclane.bench.load.loops import (
+    Failure,
+    Prober,
+    Sample,
+    poisson,
+    run_level,
+)
+from asynclane.bench.load.plan import Bounds, Level, Plan, Target
+from asynclane.bench.load.tally import Counters, read_counters, spread, sum_up
+from asynclane.bench.report import output as report
 from asynclane.clients import NEVER, AsyncClient, Usage
-from asynclane.server import cli
+from asynclane.server.cli import main as cli
 from asynclane.server.metrics import Metrics, StepReport
 
 ROOT = Path(__file__).parents[2]

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from asynclane.bench import load, report
-from asynclane.bench.loadloops import Failure, Sample, run_level
-from asynclane.bench.loadplan import Bounds, Level
-from asynclane.bench.loadtally import sum_up
+from asynclane.bench.load import run as load
+from asynclane.bench.load.loops import Failure, Sample, run_level
+from asynclane.bench.load.plan import Bounds, Level
+from asynclane.bench.load.tally import sum_up
+from asynclane.bench.report import output as report
 from asynclane.clients import Usage
-from asynclane.server import cli
+from asynclane.server.cli import main as cli
 
 from .other import ANSWER, TEXT, Reply, other_server, stream
 from .test_load import plan

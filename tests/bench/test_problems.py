@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from asynclane.bench.problems import TASKS, Problem, problems, right
+from asynclane.bench.quality.problems import TASKS, Problem, problems, right
 
 # Recorded from the program that drew the model's training data: three of the first four problems of seed
 # 777, and digests of longer runs, over (task, prompt, answer, expected).

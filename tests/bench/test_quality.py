@@ -10,11 +10,11 @@ from typing import Self
 
 import pytest
 
-from asynclane.bench.problems import Problem, problems
-from asynclane.bench.quality import DEFAULT_DECODERS, main, parse_decoder
-from asynclane.bench.tally import tally
+from asynclane.bench.quality.problems import Problem, problems
+from asynclane.bench.quality.run import DEFAULT_DECODERS, main, parse_decoder
+from asynclane.bench.quality.tally import tally
+from asynclane.server.engine.messages import AnswerOptions, Finish, Usage
 from asynclane.server.settings import Settings
-from asynclane.server.streams import AnswerOptions, Finish, Usage
 
 COUNT = 24
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from asynclane.bench.report import json_line, table, wilson
+from asynclane.bench.report.output import json_line, table, wilson
 
 
 @pytest.mark.parametrize(

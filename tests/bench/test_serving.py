@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from asynclane.bench import checkpoint, serving
+from asynclane.bench.steps import checkpoint, serving
+from asynclane.server.engine.messages import AnswerOptions
+from asynclane.server.engine.offline import Offline
 from asynclane.server.metrics import Metrics, StepReport
-from asynclane.server.offline import Offline
 from asynclane.server.settings import Settings
-from asynclane.server.streams import AnswerOptions
 
 
 def test_a_random_checkpoint_is_served_like_any_other(tmp_path: Path) -> None:
@@ -34,4 +34,4 @@ def test_without_a_gpu_it_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as ended:
         serving.main(["--model", "tiny-llada"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "python -m asynclane.bench.serving: this needs a GPU that torch sees\n"
+    assert capsys.readouterr().err == "python -m asynclane.bench.steps.serving: this needs a GPU that torch sees\n"

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from asynclane.bench import checkpoint
-from asynclane.bench.offline import Load, plan_of
-from asynclane.bench.shapes import SHAPES
-from asynclane.models.config import ModelConfig, read_config
-from asynclane.models.families import tensor_shapes
-from asynclane.server.offline import Offline
+from asynclane.bench.steps import checkpoint
+from asynclane.bench.steps.offline import Load, plan_of
+from asynclane.bench.steps.shapes import SHAPES
+from asynclane.models.checkpoint.config import ModelConfig, read_config
+from asynclane.models.checkpoint.families import tensor_shapes
+from asynclane.server.engine.messages import AnswerOptions
+from asynclane.server.engine.offline import Offline
 from asynclane.server.settings import Settings
-from asynclane.server.streams import AnswerOptions
 
 
 def small(config: ModelConfig) -> ModelConfig:

@@ -7,11 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.recordings import RECORDINGS, Call, Recording, dump, load
-from asynclane.bench.recordings import main as record_main
-from asynclane.bench.replay import Loop, Spell, Track
-from asynclane.bench.simulate import CURVE, compare, main, over_loads, read_curve
-from asynclane.scheduler.budget import BLOCK_LENGTHS, Budget, StepCost
+from asynclane.bench.steps.recordings import (
+    RECORDINGS,
+    Call,
+    Recording,
+    dump,
+    load,
+)
+from asynclane.bench.steps.recordings import main as record_main
+from asynclane.bench.steps.replay import Loop, Spell, Track
+from asynclane.bench.steps.simulate import (
+    CURVE,
+    compare,
+    main,
+    over_loads,
+    read_curve,
+)
+from asynclane.scheduler.step_cost import BLOCK_LENGTHS, Budget, StepCost
 
 TOKENS = 96
 FLAT = StepCost([1, 2], [0.01, 0.01])

@@ -7,8 +7,8 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from asynclane.bench.structured import SCHEMAS, Held, main
-from asynclane.server.streams import Finish
+from asynclane.bench.quality.structured import SCHEMAS, Held, main
+from asynclane.server.engine.messages import Finish
 
 
 def test_answers_of_every_schema_parse_and_validate(capsys: pytest.CaptureFixture[str]) -> None:

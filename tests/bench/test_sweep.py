@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.ablations import ABLATIONS
-from asynclane.bench.ablations import main as ablations
-from asynclane.bench.quality import parse_decoder
-from asynclane.bench.sweep import main, read_decoders
+from asynclane.bench.quality.ablations import ABLATIONS
+from asynclane.bench.quality.ablations import main as ablations
+from asynclane.bench.quality.run import parse_decoder
+from asynclane.bench.quality.sweep import main, read_decoders
 
 SWEEPS = Path(__file__).parents[2] / "bench" / "sweeps"
 

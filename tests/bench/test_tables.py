@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
-from asynclane.bench.cases import LLADA
-from asynclane.bench.family_cases import measure
-from asynclane.bench.kernels import Peaks, figures
-from asynclane.bench.offline import Load
-from asynclane.bench.roofline import limit_ms, step_work
-from asynclane.bench.roofline import main as roofline
-from asynclane.bench.tables import BEGIN, END, main, rewritten, section
-from asynclane.bench.token_cases import commit, predict
+from asynclane.bench.kernels.cases import LLADA
+from asynclane.bench.kernels.family_cases import measure
+from asynclane.bench.kernels.run import Peaks, figures
+from asynclane.bench.kernels.token_cases import commit, predict
+from asynclane.bench.report.tables import (
+    BEGIN,
+    END,
+    main,
+    rewritten,
+    section,
+)
+from asynclane.bench.steps.offline import Load
+from asynclane.bench.steps.roofline import limit_ms, step_work
+from asynclane.bench.steps.roofline import main as roofline
 
 ROOT = Path(__file__).parents[2]
 PEAKS = Peaks(copy_bytes_per_s=2.5e12, matrix_operations_per_s=7.5e14)
@@ -43,7 +49,7 @@ def test_the_readme_holds_what_the_results_say() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     made = section(ROOT / "bench" / "results")
     assert made
-    assert text == rewritten(text, made), "run `python -m asynclane.bench.tables --write README.md`"
+    assert text == rewritten(text, made), "run `python -m asynclane.bench.report.tables --write README.md`"
 
 
 def test_tables_of_steps_and_kernels(tmp_path: Path) -> None:

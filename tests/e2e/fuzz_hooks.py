@@ -7,7 +7,7 @@ from typing import Any
 
 import schemathesis
 
-from asynclane.scheduler.decoders import ALL_KNOBS
+from asynclane.scheduler.decoding.resolve import ALL_KNOBS
 
 MODEL, VOCABULARY, SHORT_TOKENS = "tiny-llada", 1400, 6
 

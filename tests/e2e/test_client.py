@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from asynclane.clients import Answer, AsyncClient, AsyncStream, Client, StatusError
+from asynclane.clients import (
+    Answer,
+    AsyncClient,
+    AsyncStream,
+    Client,
+    StatusError,
+)
 from asynclane.clients.types import Usage
 
 from ..scale import part

@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from asynclane.bench.problems import problems, right
+from asynclane.bench.quality.problems import problems, right
 
 from ..driver import BLOCKS_ONLY
 from .conftest import Server, gauge

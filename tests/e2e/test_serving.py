@@ -13,9 +13,9 @@ import httpx
 import openai
 import pytest
 
-from asynclane.scheduler.decoders import suits
-from asynclane.scheduler.geometry import PLAIN
-from asynclane.scheduler.methods import METHODS
+from asynclane.scheduler.decoding.attention_pattern import PLAIN
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.resolve import suits
 
 from .conftest import Server, aborted, gauge, start_server, stop_server, wait_for
 

@@ -14,7 +14,14 @@ pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else
 
 from asynclane.kernels.prediction import Prediction
 from asynclane.kernels.tiles import AttentionConfig, AttentionPlan
-from asynclane.kernels.triton import attention, commit, confidence, elementwise, linear, measures
+from asynclane.kernels.triton import (
+    attention,
+    commit,
+    confidence,
+    elementwise,
+    linear,
+    measures,
+)
 
 from .cases import attention_case, draws_of, span_case
 

@@ -15,7 +15,13 @@ from asynclane.kernels import reference, tiles
 from asynclane.kernels.heads import HeadWeights
 from asynclane.kernels.linear import Fp8Matrix, Matrix
 from asynclane.kernels.routing import Routing
-from asynclane.kernels.triton import attention, confidence, elementwise, experts, measures
+from asynclane.kernels.triton import (
+    attention,
+    confidence,
+    elementwise,
+    experts,
+    measures,
+)
 
 from .cases import attention_case, draws_of
 

@@ -18,7 +18,15 @@ from asynclane.kernels import logits as on_logits
 from asynclane.kernels import measures as plain_measures
 from asynclane.kernels import reference, tiles
 from asynclane.kernels.prediction import Prediction
-from asynclane.kernels.triton import attention, biases, commit, confidence, elementwise, measures, restrictions
+from asynclane.kernels.triton import (
+    attention,
+    biases,
+    commit,
+    confidence,
+    elementwise,
+    measures,
+    restrictions,
+)
 from asynclane.kernels.triton import canvases as device_canvases
 
 from .cases import attention_case, draws_of, plan_of, some_logits, span_case

@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from asynclane.models.config import ModelConfig
-from asynclane.models.kv_pages import KvPages
+from asynclane.models.checkpoint.config import ModelConfig
+from asynclane.models.exec.pack import Batch
+from asynclane.models.exec.runner import Runner
+from asynclane.models.kv_cache import KvPages
+from asynclane.models.network import Transformer, allocate
 from asynclane.models.numerics import Numerics
-from asynclane.models.pack import Batch
-from asynclane.models.runner import Runner
-from asynclane.models.transformer import Transformer, allocate
 
 from ..driver import LIMITS
 from ..fakes import END, MASK, PIECES

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.bench.problems import problems, right
-from asynclane.models.runner import Runner
-from asynclane.scheduler.budget import BLOCK_LENGTHS, Budget, StepCost
+from asynclane.bench.quality.problems import problems, right
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.frames import Frame
-from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.decoding.lane_tree import Role
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
+from asynclane.scheduler.lane_events import Frame
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.tree import Role
-from asynclane.scheduler.vocabulary import END, Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.step_cost import BLOCK_LENGTHS, Budget, StepCost
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import LIMITS, MODEL, Ask, run
 

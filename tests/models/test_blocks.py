@@ -9,14 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.budget import Halving, StepCost
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
-from asynclane.scheduler.geometry import Geometry
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run, serve
 from ..scale import part

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.caches import CACHES
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.decoding.cache import CACHES
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome
-from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import Ask, run
 from .test_mixed import PROMPTS

@@ -13,12 +13,21 @@ import torch
 from torch import Tensor
 
 from asynclane.kernels import measures
-from asynclane.models.graphs import StepGraphs
+from asynclane.models.exec.graphs import StepGraphs
+from asynclane.models.exec.pack import pack_into
+from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
-from asynclane.models.pack import pack_into
-from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import GREEDY, Measure, Placement, Row, Sampling, Span, StepPlan, Transfer
-from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Measure,
+    Placement,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.attention_pattern import Geometry
 
 from ..driver import Ask, run
 from ..fakes import MASK, vocabulary

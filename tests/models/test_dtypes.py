@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import MODEL, Ask, embedded_runner, run
 

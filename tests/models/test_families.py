@@ -16,14 +16,21 @@ import transformers
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asynclane.models.config import read_config
-from asynclane.models.memory import Memory, weights_bytes
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.checkpoint.weights import SINGLE
+from asynclane.models.exec.memory import Memory, weights_bytes
+from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
-from asynclane.models.registry import Hardware, load_runner
-from asynclane.models.runner import Runner
-from asynclane.models.weights import SINGLE
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
-from asynclane.server.build import build_parts
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
 
 from ..checkpoints import CONFIGS, write_checkpoint

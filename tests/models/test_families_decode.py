@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.models.config import read_config
-from asynclane.models.memory import Memory
-from asynclane.models.registry import Hardware, load_runner
-from asynclane.models.runner import Runner
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.methods import METHODS
-from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.exec.memory import Memory
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.memory.pages import Limits
 
 from ..checkpoints import CONFIGS, write_checkpoint
 from ..driver import FILLING, Ask, refusal, run

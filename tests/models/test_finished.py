@@ -9,14 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.knobs import KnobError
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import LIMITS, Ask, run
 from ..fakes import MASK

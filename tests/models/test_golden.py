@@ -15,11 +15,19 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import GREEDY, Ints, Placement, Row, Span, StepPlan, Transfer
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Ints,
+    Placement,
+    Row,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import MODEL, Ask, run
 from ..scale import part

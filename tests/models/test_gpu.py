@@ -9,13 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.config import ModelError, read_config
-from asynclane.models.memory import Memory
-from asynclane.models.pack import Batch
-from asynclane.models.registry import Hardware, load_runner
-from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import GREEDY, Placement, Restriction, Row, Span, StepPlan, Transfer
-from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.models.checkpoint.config import ModelError, read_config
+from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.exec.memory import Memory
+from asynclane.models.exec.pack import Batch
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Restriction,
+    Row,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..driver import MODEL, Ask, embedded_runner, run
 from .test_golden import CASES, assert_published

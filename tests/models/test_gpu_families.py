@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from asynclane.models.config import read_config
-from asynclane.models.memory import Memory
-from asynclane.models.registry import EMBEDDED, Hardware, load_runner
-from asynclane.models.runner import Runner
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
+from asynclane.models.exec.memory import Memory
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.methods import METHODS
-from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..checkpoints import CONFIGS, write_checkpoint
 from ..driver import FILLING, Ask, embedded_runner, refusal, run

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.models.config import ModelError
-from asynclane.models.registry import find_model
+from asynclane.models.checkpoint.config import ModelError
+from asynclane.models.checkpoint.registry import find_model
 
 from ..published import COMMIT, SHARDS, cached, write_llada
 
@@ -119,7 +119,7 @@ def refuse(*arguments):
     raise AssertionError("the network was asked")
 
 socket.socket.connect = socket.getaddrinfo = refuse
-from asynclane.server.cli import main
+from asynclane.server.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

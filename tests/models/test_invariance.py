@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.budget import Halving, StepCost
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import MODEL, Ask, run
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from asynclane.models.runner import Runner
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..driver import Ask, run
 from .test_golden import GOLDEN

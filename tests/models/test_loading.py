@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asynclane.models.config import ModelError, read_config
-from asynclane.models.families import tensor_shapes
+from asynclane.models.checkpoint.config import ModelError, read_config
+from asynclane.models.checkpoint.families import tensor_shapes
+from asynclane.models.checkpoint.registry import find_model
+from asynclane.models.checkpoint.weights import INDEX, SINGLE, check_weights, load_weights
+from asynclane.models.network import Weights, allocate
 from asynclane.models.numerics import Numerics
-from asynclane.models.registry import find_model
-from asynclane.models.transformer import Weights, allocate
-from asynclane.models.weights import INDEX, SINGLE, check_weights, load_weights
-from asynclane.server.build import build_parts
+from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
 
 from ..checkpoints import write_checkpoint

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 import pytest
 from jsonschema import Draft202012Validator
 
-from asynclane.models.runner import Runner
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.geometry import Geometry
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
 from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import END, Vocabulary
 
 from ..driver import BLOCKS_MODEL, Ask, embedded_runner, run
 from ..fakes import vocabulary as small_vocabulary

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from asynclane.models.runner import Runner
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoders import resolve, suits
-from asynclane.scheduler.geometry import PLAIN
-from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.methods import METHODS
+from asynclane.scheduler.decoding.attention_pattern import PLAIN
+from asynclane.scheduler.decoding.commit import JUDGES
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.resolve import resolve, suits
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome
-from asynclane.scheduler.rules import JUDGES
-from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import Ask, run
 from ..scale import part

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from asynclane.kernels.linear import Fp8Matrix
-from asynclane.models import memory as memory_module
-from asynclane.models import registry
-from asynclane.models.config import ModelConfig, ModelError, read_config
-from asynclane.models.families import tensor_shapes
-from asynclane.models.memory import Memory, pages_that_fit, require_room, weights_bytes
+from asynclane.models.checkpoint import registry
+from asynclane.models.checkpoint.config import ModelConfig, ModelError, read_config
+from asynclane.models.checkpoint.families import tensor_shapes
+from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.exec import memory as memory_module
+from asynclane.models.exec.memory import Memory, pages_that_fit, require_room, weights_bytes
+from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
-from asynclane.models.registry import Hardware, load_runner
-from asynclane.models.transformer import allocate
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import MODEL, Ask, embedded_runner, run
 from .test_invariance import crowd

@@ -11,12 +11,30 @@ import torch
 
 from asynclane.kernels.logits import adjust
 from asynclane.kernels.tiles import AttentionConfig
-from asynclane.models.config import read_config
-from asynclane.models.graphs import StepGraphs, spacing
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.exec.graphs import StepGraphs, spacing
+from asynclane.models.exec.optional_inputs import MOST_RANKS, Biases
+from asynclane.models.exec.pack import (
+    NOWHERE,
+    Shape,
+    Tiling,
+    batch_of,
+    pack,
+    pack_into,
+    projected,
+)
 from asynclane.models.numerics import Numerics
-from asynclane.models.pack import NOWHERE, Shape, Tiling, batch_of, pack, pack_into, projected
-from asynclane.models.sections import MOST_RANKS, Biases
-from asynclane.scheduler.contract import GREEDY, Bias, Measure, Restriction, Row, Sampling, Span, StepPlan, Transfer
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Bias,
+    Measure,
+    Restriction,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
 
 from ..driver import MODEL
 

@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.biases import Preferences
-from asynclane.scheduler.budget import Halving, StepCost
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import LIMITS, MODEL, Ask, run
 from .test_invariance import DECODERS, QUESTIONS

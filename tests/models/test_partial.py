@@ -9,16 +9,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynclane.models.graphs import StepGraphs
+from asynclane.models.exec.graphs import StepGraphs
+from asynclane.models.exec.pack import pack_into
+from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
-from asynclane.models.pack import pack_into
-from asynclane.models.runner import Runner
-from asynclane.scheduler.caches import partial
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.vocabulary import Vocabulary
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.cache import partial
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..driver import LIMITS, Ask, run
 from ..fakes import MASK, vocabulary

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from asynclane.models.runner import Runner
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..driver import BLOCKS_MODEL, Ask, embedded_runner, run
 from ..scale import part

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.models.runner import Runner
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import END as END_CLASS
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.scheduler.vocabulary import END as END_CLASS
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.grammar import Wanted
+from asynclane.server.structured.grammar import Wanted
 
 from ..driver import LIMITS, Ask, run
 from ..fakes import END, MASK, BlockCausalExecutor, ScriptedExecutor, random_executor, random_proposals

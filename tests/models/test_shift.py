@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.biases import Preferences
-from asynclane.scheduler.budget import Halving, StepCost
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
-from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.pages import Limits
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.logit_bias import Preferences
+from asynclane.scheduler.memory.pages import Limits
+from asynclane.scheduler.step_cost import Halving, StepCost
 
 from ..driver import LIMITS, Ask, run
 from ..fakes import END, IDS, vocabulary

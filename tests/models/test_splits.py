@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asynclane.models.config import ModelConfig, read_config
-from asynclane.models.families import Source, layer_sources, top_sources
-from asynclane.models.weights import SINGLE
+from asynclane.models.checkpoint.config import ModelConfig, read_config
+from asynclane.models.checkpoint.families import Source, layer_sources, top_sources
+from asynclane.models.checkpoint.weights import SINGLE
 
 from ..checkpoints import CONFIGS, write_checkpoint
 

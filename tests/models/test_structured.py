@@ -11,19 +11,19 @@ from collections.abc import Callable
 import pytest
 from jsonschema import Draft202012Validator
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.biases import Preferences
-from asynclane.scheduler.budget import Halving, StepCost
-from asynclane.scheduler.constraint import Constraint
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.knobs import KnobError
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.grammar_guide import Constraint
+from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.grammar import Grammars, Wanted
-from asynclane.server.scores import Place, ScoreReader
-from asynclane.server.text import Text
+from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.server.structured.grammar import Grammars, Wanted
+from asynclane.server.text.logprobs import Place, ScoreReader
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import MODEL, Ask, run
 from ..scale import part

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from asynclane.bench.holes import holes
-from asynclane.models.runner import Runner
-from asynclane.scheduler.biases import Preferences
-from asynclane.scheduler.budget import Halving, StepCost
+from asynclane.bench.quality.holes import holes
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.text import Text
+from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import LIMITS, MODEL, Ask, run
 from .test_invariance import DECODERS, QUESTIONS

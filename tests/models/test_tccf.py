@@ -8,16 +8,24 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.runner import Runner
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Sampling, Span, StepPlan, Transfer
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.geometry import PLAIN, Geometry
-from asynclane.scheduler.knobs import KnobError
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Sampling,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import END, LINE, Vocabulary
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.vocabulary import END, LINE, Vocabulary
-from asynclane.server.text import Text
+from asynclane.server.text.tokenizer import Text
 
 from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run
 from ..scale import part

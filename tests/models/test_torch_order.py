@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.scheduler.rules import torch_order
+from asynclane.scheduler.decoding.commit.shared import torch_order
 
 KINDS = (2, 4, 1000)  # different values, so that most, some and few are equal
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.recipe import controllers, traces
-from asynclane.recipe.corpus import MARKS
-from asynclane.recipe.probe import Look
-from asynclane.recipe.traces import Known
-from asynclane.scheduler.rules import learn2pd, tspd
-from asynclane.scheduler.rules.weights import weights
+from asynclane.scheduler.decoding.commit.host import learn2pd, tspd
+from asynclane.scheduler.decoding.commit.shared.weights import weights
+from asynclane.training import controllers, traces
+from asynclane.training.corpus import MARKS
+from asynclane.training.probe import Look
+from asynclane.training.traces import Known
 
 
 def written(path: Path, seed: int, problems: int = 20) -> Path:

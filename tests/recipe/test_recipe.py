@@ -14,19 +14,26 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from asynclane.bench.problems import problems
-from asynclane.models.config import read_config
-from asynclane.models.memory import Memory
-from asynclane.models.registry import Hardware, find_model, load_runner
-from asynclane.recipe import traces, train
-from asynclane.recipe.batches import SIZES, batches, shelves
-from asynclane.recipe.corpus import MARKS, corpus, examples
-from asynclane.recipe.export import export, restore
-from asynclane.recipe.network import Network
-from asynclane.recipe.noise import Rows, canvas, copies
-from asynclane.recipe.shapes import SHAPES, Shape
-from asynclane.recipe.trainer import loss_of
-from asynclane.scheduler.contract import GREEDY, Placement, Row, Span, StepPlan, Transfer
+from asynclane.bench.quality.problems import problems
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.registry import Hardware, find_model, load_runner
+from asynclane.models.exec.memory import Memory
+from asynclane.scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from asynclane.training import traces, train
+from asynclane.training.batches import SIZES, batches, shelves
+from asynclane.training.corpus import MARKS, corpus, examples
+from asynclane.training.export import export, restore
+from asynclane.training.network import Network
+from asynclane.training.noise import Rows, canvas, copies
+from asynclane.training.shapes import SHAPES, Shape
+from asynclane.training.trainer import loss_of
 
 TOKENIZER = find_model("tiny-llada")
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from asynclane.scheduler.biases import Biasing, Preferences
+from asynclane.scheduler.logit_bias import Biasing, Preferences
 
 from ..fakes import END, IDS, MASK, vocabulary
 

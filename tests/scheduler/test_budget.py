@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from asynclane.bench.simulate import CURVE, read_curve
-from asynclane.scheduler.budget import (
+from asynclane.bench.steps.simulate import CURVE, read_curve
+from asynclane.scheduler.step_cost import (
     BLOCK_LENGTHS,
     ENOUGH,
     EPOCH,

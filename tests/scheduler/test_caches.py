@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from asynclane.scheduler.caches import CachePolicy, Compact, Dual, Finished, NoCache, Prefix, Progress, Reach, Window
+from asynclane.scheduler.decoding.cache import (
+    CachePolicy,
+    Compact,
+    Dual,
+    Finished,
+    NoCache,
+    Prefix,
+    Progress,
+    Reach,
+    Window,
+)
 
 START = Reach(first=50, last=82, end=178, frontier=50)
 WITHIN = Reach(first=50, last=82, end=178, frontier=60)

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 PROOF = """
 import numpy as np
 from asynclane.scheduler import rules
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.server.sampling import DecoderKnobs
+from asynclane.server.schema.sampling import DecoderKnobs
 from tests.fakes import ScriptedExecutor, vocabulary
 
 sure = {3, 4, 5, 9}

@@ -6,14 +6,21 @@ import math
 
 import pytest
 
-from asynclane.scheduler.caches import CACHES
 from asynclane.scheduler.contract import Measure, Transfer
-from asynclane.scheduler.decoders import ALL_KNOBS, resolve, suits
-from asynclane.scheduler.geometry import PLAIN, Geometry
-from asynclane.scheduler.knobs import KNOBS, KnobError
-from asynclane.scheduler.methods import METHODS
-from asynclane.scheduler.rules import JUDGES, CommitRule, Factor, Quota, Threshold, Timesteps
-from asynclane.scheduler.tree import Lane, Role
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
+from asynclane.scheduler.decoding.cache import CACHES
+from asynclane.scheduler.decoding.commit import (
+    JUDGES,
+    CommitRule,
+    Factor,
+    Quota,
+    Threshold,
+    Timesteps,
+)
+from asynclane.scheduler.decoding.lane_tree import Lane, Role
+from asynclane.scheduler.decoding.params import KNOBS, KnobError
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.resolve import ALL_KNOBS, resolve, suits
 
 
 def test_every_default_of_the_table_is_a_value_that_its_knob_admits() -> None:

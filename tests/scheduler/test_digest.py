@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from asynclane.scheduler.boundaries import Boundary, Nesting
-from asynclane.scheduler.digest import View, lane_facts
-from asynclane.scheduler.policies.base import ABSENT, LaneFacts
-from asynclane.scheduler.stability import Stability
-from asynclane.scheduler.tree import Lane, Role
-from asynclane.scheduler.vocabulary import COMMA, LINE, SENTENCE, Vocabulary
+from asynclane.scheduler.decoding.boundaries import Boundary, Nesting
+from asynclane.scheduler.decoding.lane_tree import Lane, Role
+from asynclane.scheduler.decoding.lanes.base import ABSENT, LaneFacts
+from asynclane.scheduler.decoding.stability import Stability
+from asynclane.scheduler.decoding.vocabulary import COMMA, LINE, SENTENCE, Vocabulary
+from asynclane.scheduler.lane_status import View, lane_facts
 
 from ..fakes import IDS, vocabulary
 

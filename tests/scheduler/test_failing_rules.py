@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoders import Decoder, resolve
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.resolve import Decoder, resolve
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
+from asynclane.scheduler.step_cost import Halving, StepCost
 
 from ..fakes import ScriptedExecutor, vocabulary
 

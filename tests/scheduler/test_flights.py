@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asynclane.scheduler.budget import Halving, StepCost
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.step_cost import Halving, StepCost
 
 from ..fakes import random_executor, vocabulary
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from asynclane.scheduler.boundaries import Boundary, Nesting
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.digest import View, lane_facts
-from asynclane.scheduler.pages import Limits
-from asynclane.scheduler.policies import AsyncLane, Blockwise, LanePolicy
+from asynclane.scheduler.decoding.boundaries import Boundary, Nesting
+from asynclane.scheduler.decoding.lane_tree import LaneTree
+from asynclane.scheduler.decoding.lanes import AsyncLane, Blockwise, LanePolicy
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.lane_status import View, lane_facts
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.scheduler.tree import LaneTree
-from asynclane.scheduler.vocabulary import Vocabulary
 
 from ..fakes import IDS, MASK, ScriptedExecutor, vocabulary
 

@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoders import resolve
+from asynclane.scheduler.decoding.commit import Evidence, Judge, Part
+from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
+from asynclane.scheduler.decoding.commit.shared.forecast import Forecast
+from asynclane.scheduler.decoding.lane_tree import Lane, Role
+from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.request import Outcome
-from asynclane.scheduler.rules import Evidence, Judge, Part
-from asynclane.scheduler.rules.forecast import Forecast
-from asynclane.scheduler.rules.learn2pd import WINDOW, Filter, Learn2PD
-from asynclane.scheduler.tree import Lane, Role
 
 from ..driver import Ask, run
 from ..fakes import END, MASK, ScriptedExecutor, vocabulary

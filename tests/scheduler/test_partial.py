@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asynclane.scheduler.caches import CachePolicy, Canvas, Progress, Reach, Shown, Window
-from asynclane.scheduler.caches.d2 import D2, density
-from asynclane.scheduler.caches.delayed import Delayed
-from asynclane.scheduler.caches.interval import Interval
-from asynclane.scheduler.caches.sliding import Sliding
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.cache import (
+    CachePolicy,
+    Canvas,
+    Progress,
+    Reach,
+    Shown,
+    Window,
+)
+from asynclane.scheduler.decoding.cache.d2 import D2, density
+from asynclane.scheduler.decoding.cache.delayed import Delayed
+from asynclane.scheduler.decoding.cache.interval import Interval
+from asynclane.scheduler.decoding.cache.sliding import Sliding
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 

@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from asynclane.scheduler.decoders import defaults_of, resolve
-from asynclane.scheduler.geometry import Geometry
-from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.methods import METHODS
-from asynclane.scheduler.pages import Limits, Pool
-from asynclane.scheduler.prefixes import Prefixes
+from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.resolve import defaults_of, resolve
+from asynclane.scheduler.memory.pages import Limits, Pool
+from asynclane.scheduler.memory.prefix_cache import Prefixes
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence

@@ -14,16 +14,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asynclane.scheduler.biases import Preferences
-from asynclane.scheduler.budget import Budget, Halving, StepCost
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoders import Decoder, resolve
-from asynclane.scheduler.geometry import PLAIN, Geometry
-from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import Decoder, resolve
+from asynclane.scheduler.logit_bias import Preferences
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
 from asynclane.scheduler.sequence import Sequence
+from asynclane.scheduler.step_cost import Budget, Halving, StepCost
 
 from ..fakes import MASK, ScriptedExecutor, random_executor, vocabulary
 from ..scale import ALL

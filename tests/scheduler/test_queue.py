@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from asynclane.scheduler.knobs import Knobs
-from asynclane.scheduler.rules import JUDGES, Evidence, Judge, Part
-from asynclane.scheduler.tree import Lane, Role
+from asynclane.scheduler.decoding.commit import JUDGES, Evidence, Judge, Part
+from asynclane.scheduler.decoding.lane_tree import Lane, Role
+from asynclane.scheduler.decoding.params import Knobs
 
 MASK, END, VOCABULARY = 0, 1, 12
 TOKEN = 5  # what is proposed where nothing else is said

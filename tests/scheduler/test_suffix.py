@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoders import resolve
-from asynclane.scheduler.knobs import KnobError
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence

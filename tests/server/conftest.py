@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from asynclane.server.app import ModelCard, create_app
 from asynclane.server.metrics import Metrics
 from asynclane.server.settings import Settings
-from asynclane.server.text import Text
+from asynclane.server.text.tokenizer import Text
 
 from .fakes import FakeEngine
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from asynclane.server.streams import AnswerOptions, Delta, Finish, Usage
+from asynclane.server.engine.messages import AnswerOptions, Delta, Finish, Usage
 
 USAGE = Usage(completion_tokens=3, forwards=2, computed_tokens=64, lanes=2, forks=1, refreshes=1, cached_tokens=16)
 SCRIPT = (Delta("Hel"), Delta("lo"), Delta(" wörld", Finish.STOP, USAGE))

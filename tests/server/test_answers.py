@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from asynclane.scheduler.biases import NEUTRAL, Preferences
-from asynclane.server.scores import Token, TokenScore
-from asynclane.server.streams import Delta, Finish, Usage
-from asynclane.server.text import Text
+from asynclane.scheduler.logit_bias import NEUTRAL, Preferences
+from asynclane.server.engine.messages import Delta, Finish, Usage
+from asynclane.server.text.logprobs import Token, TokenScore
+from asynclane.server.text.tokenizer import Text
 
 from .conftest import chunks_of, error_of
 from .fakes import SCRIPT, USAGE, FakeEngine

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asynclane.server import build
+from asynclane.server.engine import wiring as build
 from asynclane.server.settings import Settings
 
 from .conftest import error_of

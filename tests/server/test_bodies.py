@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asynclane.server.body import parse
 from asynclane.server.errors import InvalidValue
+from asynclane.server.http.body import parse
 
 from .conftest import CHAT, COMPLETION, error_of
 from .fakes import FakeEngine

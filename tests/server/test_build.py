@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from asynclane.scheduler.vocabulary import Vocabulary
-from asynclane.server.build import build_parts, warn_of_missing_boundaries
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.server.engine.wiring import build_parts, warn_of_missing_boundaries
 from asynclane.server.settings import Settings
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.scheduler.decoders import defaults_of, resolve
-from asynclane.scheduler.methods import METHODS
-from asynclane.server.catalogue import section, told, told_for
-from asynclane.server.cli import main
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.resolve import defaults_of, resolve
+from asynclane.server.cli.decoders import section, told, told_for
+from asynclane.server.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asynclane.server import cli
+from asynclane.server.cli import main as cli
 
 from ..published import write_json, write_llada, write_qwen_tokenizer
 
@@ -240,7 +240,7 @@ def test_settings_that_do_not_go_with_the_model_are_told_before_it_is_loaded(
     flags: list[str],
     message: str,
 ) -> None:
-    monkeypatch.setattr("asynclane.server.build.load_runner", lambda *arguments: pytest.fail("it was loaded"))
+    monkeypatch.setattr("asynclane.server.engine.wiring.load_runner", lambda *arguments: pytest.fail("it was loaded"))
     assert message in refused(["serve", "--port", "0", "--model", str(checkpoint), *flags], capsys)
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from asynclane.server import cli
+from asynclane.server.cli import main as cli
 from asynclane.server.settings import Settings
 
 
 @pytest.fixture
 def build_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A composition root in place of the real one, which would load a model."""
-    module = types.ModuleType("asynclane.server.build")
+    module = types.ModuleType("asynclane.server.engine.wiring")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module
 
@@ -91,7 +91,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(build_module: Any, capsys: An
 
 def test_generate_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    module = types.ModuleType("asynclane.server.offline")
+    module = types.ModuleType("asynclane.server.engine.offline")
     module.generate_main = lambda *given: asked.extend(given) or 0  # type: ignore[attr-defined]
     module.Question = types.SimpleNamespace  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -127,7 +127,11 @@ def test_a_knob_that_is_none_is_one_line(command: str, capsys: Any) -> None:
 
 @pytest.mark.parametrize("argv", [["inspect"], ["inspect", "tiny-llada", "--json"], ["decoders", "--markdown"]])
 def test_a_reader_who_has_seen_enough_is_no_fault(argv: list[str]) -> None:
-    command = [sys.executable, "-c", "from asynclane.server.cli import main; import sys; sys.exit(main(sys.argv[1:]))"]
+    command = [
+        sys.executable,
+        "-c",
+        "from asynclane.server.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))",
+    ]
     with subprocess.Popen([*command, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -146,7 +150,7 @@ def test_chat_without_a_server_is_one_line(capsys: Any) -> None:
 def test_the_version_takes_neither_torch_nor_a_web_framework() -> None:
     script = """
 import sys
-from asynclane.server.cli import main
+from asynclane.server.cli.main import main
 assert main(["version"]) == 0
 assert not {"torch", "fastapi", "transformers", "uvicorn"} & set(sys.modules)
 """
@@ -160,7 +164,7 @@ import asyncio, sys, types
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
-from asynclane.server.cli import main
+from asynclane.server.cli.main import main
 
 @asynccontextmanager
 async def lifespan(app):
@@ -177,7 +181,7 @@ async def slow():
         yield b"done"
     return StreamingResponse(body())
 
-build = types.ModuleType("asynclane.server.build")
+build = types.ModuleType("asynclane.server.engine.wiring")
 build.build_service = lambda settings: types.SimpleNamespace(app=app, drain=lambda s: asyncio.sleep(0))
 sys.modules[build.__name__] = build
 sys.exit(main(["serve", "--port", sys.argv[1]]))

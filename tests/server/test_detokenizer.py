@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asynclane.server.detokenizer import AnswerText, Detokenizer, StopMatcher
-from asynclane.server.text import Text
+from asynclane.server.text.detokenizer import AnswerText, Detokenizer, StopMatcher
+from asynclane.server.text.tokenizer import Text
 
 SHARED_TEXT = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 IDS = st.lists(st.integers(0, 1404), max_size=60)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from asynclane.server.sampling import DecoderKnobs, StreamOptions
-from asynclane.server.schemas import ChatCompletionRequest, CompletionRequest
-from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, STREAM_UNSUPPORTED
+from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest
+from asynclane.server.schema.sampling import DecoderKnobs, StreamOptions
+from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, STREAM_UNSUPPORTED
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "README.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from asynclane.models.registry import EMBEDDED
-from asynclane.scheduler.budget import Halving, StepCost
+from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.scheduler.contract import StepPlan, StepResult
-from asynclane.scheduler.pages import Limits
+from asynclane.scheduler.decoding.commit.host.localleap import LocalLeap
+from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import State
-from asynclane.scheduler.rules.localleap import LocalLeap
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
+from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server import errors
-from asynclane.server.detokenizer import AnswerText
-from asynclane.server.device import Device
-from asynclane.server.engine import Engine
+from asynclane.server.engine.device import Device
+from asynclane.server.engine.engine import Engine
+from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish
 from asynclane.server.metrics import Metrics
-from asynclane.server.streams import Answer, AnswerOptions, Delta, Finish
-from asynclane.server.text import Text
+from asynclane.server.text.detokenizer import AnswerText
+from asynclane.server.text.tokenizer import Text
 
 from ..fakes import ScriptedExecutor
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asynclane.server import errors
-from asynclane.server.streams import Delta
+from asynclane.server.engine.messages import Delta
 
 from .conftest import CHAT, error_of
 from .fakes import SCRIPT, FakeEngine

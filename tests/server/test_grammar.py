@@ -12,10 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.server import grammar
 from asynclane.server.errors import InvalidValue
-from asynclane.server.grammar import KEPT, LONGEST_END, Grammars, Spoken, Wanted
-from asynclane.server.text import Text
+from asynclane.server.structured import grammar
+from asynclane.server.structured.grammar import (
+    KEPT,
+    LONGEST_END,
+    Grammars,
+    Spoken,
+    Wanted,
+)
+from asynclane.server.text.tokenizer import Text
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asynclane.models.config import read_config
-from asynclane.models.families import tensor_shapes
-from asynclane.models.kv_pages import KvPages
-from asynclane.models.registry import embedded_models
-from asynclane.models.survey import survey
-from asynclane.scheduler.methods import METHODS
-from asynclane.server import cli
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.families import tensor_shapes
+from asynclane.models.checkpoint.registry import embedded_models
+from asynclane.models.checkpoint.weight_report import survey
+from asynclane.models.kv_cache import KvPages
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.server.cli import main as cli
 
 from ..checkpoints import CONFIGS, write_checkpoint
 from ..driver import MODEL
@@ -153,8 +153,8 @@ def write_in_full_size(directory: Path) -> Path:
 PEAK = """
 import re, sys
 from pathlib import Path
-from asynclane.scheduler.methods import METHODS
-from asynclane.server.cli import main
+from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.server.cli.main import main
 code = main(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], file=sys.stderr)
 sys.exit(code)

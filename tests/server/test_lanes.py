@@ -12,15 +12,15 @@ import httpx
 import numpy as np
 import pytest
 
-from asynclane.scheduler.frames import Fate, Frame, LaneFrame
-from asynclane.scheduler.tree import Role
+from asynclane.scheduler.decoding.lane_tree import Role
+from asynclane.scheduler.lane_events import Fate, Frame, LaneFrame
 from asynclane.server.app import ModelCard, create_app
-from asynclane.server.build import Parts, build_parts
-from asynclane.server.lanes import LaneEvent, Watcher
-from asynclane.server.offline import Offline
+from asynclane.server.engine.messages import AnswerOptions, Delta, Finish
+from asynclane.server.engine.offline import Offline
+from asynclane.server.engine.wiring import Parts, build_parts
 from asynclane.server.settings import Settings
-from asynclane.server.streams import AnswerOptions, Delta, Finish
-from asynclane.server.text import Text
+from asynclane.server.text.lanes import LaneEvent, Watcher
+from asynclane.server.text.tokenizer import Text
 
 from .conftest import chunks_of
 from .fakes import SCRIPT, USAGE, FakeEngine

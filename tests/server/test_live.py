@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from asynclane.server import errors
-from asynclane.server.streams import Delta
+from asynclane.server.engine.messages import Delta
 
 from .conftest import CHAT, CONTEXT
 from .fakes import SCRIPT, FakeEngine

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asynclane.server.page import PATHS
+from asynclane.server.api.page import PATHS
 
 WEB = Path(__file__).parents[2] / "server" / "web"
 

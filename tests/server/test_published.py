@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from asynclane.server.build import build_service
+from asynclane.server.engine.wiring import build_service
 from asynclane.server.settings import Settings
-from asynclane.server.text import Text
+from asynclane.server.text.tokenizer import Text
 
 from ..published import cached, write_llada, write_qwen_tokenizer
 

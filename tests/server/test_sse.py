@@ -9,7 +9,13 @@ from contextlib import AsyncExitStack
 import pytest
 from starlette.types import Message
 
-from asynclane.server.sse import ClientGone, EventStream, event, merge, until_gone
+from asynclane.server.http.sse import (
+    ClientGone,
+    EventStream,
+    event,
+    merge,
+    until_gone,
+)
 
 
 async def never() -> Message:

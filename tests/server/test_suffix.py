@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asynclane.server.lengths import LENGTHS
-from asynclane.server.scores import Token, TokenScore
-from asynclane.server.streams import Delta, Finish
-from asynclane.server.text import Text
+from asynclane.server.api.infill_lengths import LENGTHS
+from asynclane.server.engine.messages import Delta, Finish
+from asynclane.server.text.logprobs import Token, TokenScore
+from asynclane.server.text.tokenizer import Text
 
 from .conftest import CONTEXT, TINY, chunks_of, error_of
 from .fakes import USAGE, FakeAnswer, FakeEngine

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asynclane.server.errors import InvalidValue
-from asynclane.server.text import BadTokenizer, Text
+from asynclane.server.text.tokenizer import BadTokenizer, Text
 
 from .conftest import TINY
 
@@ -127,8 +127,8 @@ def test_the_server_needs_no_torch() -> None:
     script = f"""
 import sys
 from pathlib import Path
-import asynclane.server.app, asynclane.server.cli
-from asynclane.server.text import Text
+import asynclane.server.app, asynclane.server.cli.main
+from asynclane.server.text.tokenizer import Text
 Text(Path({str(TINY)!r})).encode_chat([{{"role": "user", "content": "Hi"}}])
 assert "torch" not in sys.modules, "torch has been imported"
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asynclane.server.text import Text
+from asynclane.server.text.tokenizer import Text
 
 from .conftest import CONTEXT, error_of
 from .fakes import FakeEngine

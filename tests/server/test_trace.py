@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from asynclane.server import cli
-from asynclane.server.knobs import parse_knobs
-from asynclane.server.lanes import Commit, LaneEvent, LaneView
-from asynclane.server.offline import summary
+from asynclane.server.cli import main as cli
+from asynclane.server.cli.params import parse_knobs
+from asynclane.server.cli.terminal import LiveView, Screen
+from asynclane.server.engine.messages import Usage
+from asynclane.server.engine.offline import summary
 from asynclane.server.settings import color_allowed, cursor_moves
-from asynclane.server.streams import Usage
-from asynclane.server.terminal import LiveView, Screen
+from asynclane.server.text.lanes import Commit, LaneEvent, LaneView
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 HOSTILE = "Hi</script><script>alert(1)</script><!-- {{trace}} & \u2028 <img onerror=x>"

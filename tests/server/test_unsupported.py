@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from asynclane.clients import calls
-from asynclane.scheduler.decoders import ALL_KNOBS
-from asynclane.server.schemas import ChatCompletionRequest, CompletionRequest, DecoderKnobs
-from asynclane.server.tokens import TextToTokens
-from asynclane.server.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
+from asynclane.scheduler.decoding.resolve import ALL_KNOBS
+from asynclane.server.api.tokenize import TextToTokens
+from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderKnobs
+from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
 
 from .conftest import CHAT, COMPLETION, error_of
 from .fakes import FakeEngine

@@ -1,0 +1,6 @@
+"""Runs `python -m asynclane.bench.kernels`."""
+
+from .run import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,262 @@
+"""Attention, measured against the library's kernels on keys that lie ready for them, contiguous and in no pages.
+
+Rows of equal length make one batch. Rows of mixed length do not: a library gets them padded with a mask, or, where it
+takes that, packed with the bounds of each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...kernels import ops, reference
+from ...kernels.tiles import AttentionPlan, plan_attention
+from .cases import (
+    DREAM,
+    ITEM,
+    LLADA,
+    PAGE_SIZE,
+    SMALL,
+    Case,
+    Inputs,
+    Library,
+    Shape,
+    Work,
+    drawn,
+    eager,
+)
+
+# (rows, queries of each, keys of each)
+EQUAL = ((1, 1024, 1024), (1, 2048, 2048), (4, 512, 512), (16, 64, 512), (32, 64, 512), (64, 64, 1024))
+GROUPED = ((1, 1024, 1024), (32, 64, 512), (64, 64, 1024))
+Rows = Sequence[tuple[int, int]]  # (queries, keys), those with most keys first: long tiles first, as the runner has it
+PREFILLS: Rows = [(size, size) for size in (2048, 1024, 512, 256, 128, 64, 32)]
+DENOISING: Rows = [(64, 64 * number) for number in range(32, 0, -1)]
+BOTH: Rows = [(1024, 1024), *[(64, 512)] * 30]
+MIXED = (
+    ("prefills of 32 to 2048", PREFILLS),
+    ("32 rows of 64 over 64 to 2048 keys", DENOISING),
+    ("30 rows of 64 over 512, one of 1024", BOTH),
+)
+
+
+class Paged(NamedTuple):
+    """Arguments of `ops.paged_attention`."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    page_table: Tensor
+    row_starts: Tensor
+    visible: Tensor
+
+
+class Batch(NamedTuple):
+    """[rows, heads, longest, D] each, and where a query may look: [rows, 1, 1, longest] bool."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None
+
+
+class Packed(NamedTuple):
+    """[T, heads, D] each, and where rows start: [rows + 1] int32."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    query_starts: Tensor
+    key_starts: Tensor
+    longest: tuple[int, int]
+    blocks: Any  # flex attention's mask
+
+
+def cases(quick: bool) -> list[Case]:
+    if quick:
+        return [equal(SMALL, 2, 64, 128), mixed(SMALL, "rows of 32 to 128", [(128, 192), (64, 128), (32, 32)])]
+    return [
+        *(equal(LLADA, *rows) for rows in EQUAL),
+        *(equal(DREAM, *rows) for rows in GROUPED),
+        *(mixed(LLADA, *rows) for rows in MIXED),
+        mixed(DREAM, *MIXED[-1]),
+    ]
+
+
+def equal(shape: Shape, count: int, queries: int, keys: int) -> Case:
+    rows = [(queries, keys)] * count
+    libraries = [*_backends(shape), Library("flex", lambda: _flex_batch(shape))]
+    return _case(shape, f"{count} x {queries} over {keys}", rows, libraries, _batch)
+
+
+def mixed(shape: Shape, name: str, rows: Rows) -> Case:
+    libraries = [
+        *(library._replace(name=f"{library.name}, padded") for library in _backends(shape)),
+        Library("flex, packed", lambda: _flex_packed(shape)),
+        Library("varlen_attn, packed", lambda: _varlen(shape)),
+    ]
+    return _case(shape, name, rows, libraries, lambda *given: (*_batch(*given), *_packed(*given)))
+
+
+def work(shape: Shape, rows: Rows) -> Work:
+    tokens, keys = sum(size for size, _ in rows), sum(seen for _, seen in rows)
+    pairs = sum(size * seen for size, seen in rows)
+    width = shape.head_dim * ITEM
+    return Work(2 * (tokens * shape.heads + keys * shape.kv_heads) * width, 4 * pairs * shape.heads * shape.head_dim)
+
+
+def _case(
+    shape: Shape,
+    name: str,
+    rows: Rows,
+    libraries: Sequence[Library],
+    others: Callable[[Rows, Paged], tuple[Any, ...]],
+) -> Case:
+    """A set holds our plan and arguments, then the same rows as `others` lay them out."""
+
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        drawn_sets: Inputs = []
+        for _ in range(sets):
+            paged = _paged(shape, rows, device)
+            plan = plan_attention(paged.queries, paged.keys, paged.page_table, paged.row_starts)
+            drawn_sets.append((plan, paged, *others(rows, paged)))
+        return drawn_sets
+
+    def ours(plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
+        return ops.paged_attention(*paged, plan=plan)
+
+    def twin(_plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
+        return reference.paged_attention(*paged)
+
+    load = f"{shape.name}, {name}"
+    return Case("paged_attention", load, work(shape, rows), inputs, ours, twin, libraries, twin_graph=False)
+
+
+# --- The same rows in each layout ---------------------------------------------------------------------------
+
+
+def _paged(shape: Shape, rows: Rows, device: torch.device) -> Paged:
+    """Pages in shuffled order."""
+    sizes, seen = zip(*rows, strict=True)
+    each = -(-max(seen) // PAGE_SIZE)
+    counts = [-(-keys // PAGE_SIZE) for keys in seen]
+    order = torch.randperm(sum(counts), device=device).int()
+    table = torch.zeros((len(rows), each), dtype=torch.int32, device=device)
+    for row, pages in enumerate(torch.split(order, counts)):
+        table[row, : len(pages)] = pages
+    cache = sum(counts), PAGE_SIZE, shape.kv_heads, shape.head_dim
+    queries = drawn((sum(sizes), shape.heads, shape.head_dim), device)
+    return Paged(
+        queries, drawn(cache, device), drawn(cache, device), table, _starts(sizes, device), _int32(seen, device)
+    )
+
+
+def _batch(rows: Rows, paged: Paged) -> tuple[Batch]:
+    """Keys and queries of shorter rows are followed by others, which are masked or not looked at."""
+    device = paged.queries.device
+    longest, seen = (max(column) for column in zip(*rows, strict=True))
+    place = paged.row_starts[:-1, None] + torch.arange(longest, device=device)
+    queries = paged.queries[place.clamp_max(len(paged.queries) - 1)].transpose(1, 2)
+    keys, values = (_gathered(kv, paged)[:, :seen].transpose(1, 2) for kv in (paged.keys, paged.values))
+    mask = None
+    if len(set(rows)) > 1:
+        mask = (torch.arange(seen, device=device) < paged.visible[:, None])[:, None, None]
+    return (Batch(queries, keys, values, mask),)
+
+
+def _packed(rows: Rows, paged: Paged) -> tuple[Packed]:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    device = paged.queries.device
+    sizes, seen = zip(*rows, strict=True)
+    number = torch.arange(len(rows), device=device)
+    row_of_query, row_of_key = (number.repeat_interleave(_int32(column, device)) for column in (sizes, seen))
+
+    def same_row(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return row_of_query[query] == row_of_key[key]
+
+    real = torch.arange(paged.page_table.shape[1] * PAGE_SIZE, device=device) < paged.visible[:, None]
+    keys, values = (_gathered(kv, paged)[real] for kv in (paged.keys, paged.values))
+    blocks = create_block_mask(same_row, 1, 1, sum(sizes), sum(seen), device=device)
+    bounds = paged.row_starts, _starts(seen, device)
+    return (Packed(paged.queries, keys, values, *bounds, (max(sizes), max(seen)), blocks),)
+
+
+def _gathered(kv: Tensor, paged: Paged) -> Tensor:
+    """[rows, positions, kv_heads, D], contiguous."""
+    return kv[paged.page_table.long()].flatten(1, 2)
+
+
+def _starts(sizes: Sequence[int], device: torch.device) -> Tensor:
+    return _int32(np.concatenate(([0], np.cumsum(sizes))).tolist(), device)
+
+
+def _int32(values: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+# --- The library's calls ------------------------------------------------------------------------------------
+
+
+def _grouped(shape: Shape) -> bool:
+    return shape.heads != shape.kv_heads
+
+
+def _backends(shape: Shape) -> list[Library]:
+    from torch.nn.attention import SDPBackend
+
+    found = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
+    return [eager(f"SDPA {backend.name.split('_')[0].lower()}", _sdpa(shape, backend)) for backend in found]
+
+
+def _sdpa(shape: Shape, backend: Any) -> Callable[..., Tensor]:
+    from torch.nn.attention import sdpa_kernel
+
+    def attend(_plan: object, _paged: object, batch: Batch, *_: object) -> Tensor:
+        with sdpa_kernel([backend]):
+            return F.scaled_dot_product_attention(*batch, enable_gqa=_grouped(shape))
+
+    return attend
+
+
+def _flex_batch(shape: Shape) -> Callable[..., object]:
+    flex = _compiled_flex()
+
+    def attend(_plan: object, _paged: object, batch: Batch) -> object:
+        return flex(batch.queries, batch.keys, batch.values, enable_gqa=_grouped(shape))
+
+    return attend
+
+
+def _flex_packed(shape: Shape) -> Callable[..., object]:
+    flex = _compiled_flex()
+
+    def attend(_plan: object, _paged: object, _batch: object, packed: Packed) -> object:
+        q, k, v = (heads.transpose(0, 1)[None] for heads in packed[:3])
+        return flex(q, k, v, block_mask=packed.blocks, enable_gqa=_grouped(shape))
+
+    return attend
+
+
+def _compiled_flex() -> Callable[..., object]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _varlen(shape: Shape) -> Callable[..., object]:
+    from torch.nn.attention.varlen import varlen_attn
+
+    # Named only where it is needed: older ones do not have it.
+    grouping: dict[str, Any] = {"enable_gqa": True} if _grouped(shape) else {}
+
+    def attend(_plan: object, _paged: object, _batch: object, packed: Packed) -> object:
+        bounds = packed.query_starts, packed.key_starts, *packed.longest
+        return varlen_attn(packed.queries, packed.keys, packed.values, *bounds, **grouping)
+
+    return attend

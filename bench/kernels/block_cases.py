@@ -1,0 +1,130 @@
+"""The small operations of a block, measured against torch's own functions, alone and compiled into one."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...kernels import ops, reference
+from .cases import (
+    DREAM,
+    ITEM,
+    LLADA,
+    PAGE_SIZE,
+    SMALL,
+    TOKENS,
+    Case,
+    Inputs,
+    Shape,
+    Work,
+    compiled,
+    drawn,
+    eager,
+)
+
+EPS = 1e-5
+
+
+def cases(quick: bool) -> list[Case]:
+    sizes = [(SMALL, 64)] if quick else [*((LLADA, tokens) for tokens in TOKENS), (DREAM, TOKENS[-1])]
+    return [make(*size) for make in (embed, rms_norm, add_rms_norm, rope_write_kv, swiglu) for size in sizes]
+
+
+def embed(shape: Shape, tokens: int) -> Case:
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        table = drawn((shape.vocabulary, shape.dim), device)
+        where = torch.zeros(tokens, dtype=torch.int64, device=device), torch.arange(tokens, device=device)
+        return [
+            (torch.randint(shape.vocabulary, (1, tokens), device=device), *where, table) for _ in range(sets)
+        ]  # fmt: skip
+
+    def embedding(canvases: Tensor, slots: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+        return F.embedding(canvases[slots, positions], table)
+
+    return Case(
+        "embed", f"{shape.name}, {tokens} tokens", Work(tokens * (2 * shape.dim * ITEM + 3 * 8)), inputs, ops.embed,
+        reference.embed, [eager("F.embedding", embedding), compiled(embedding)],
+    )  # fmt: skip
+
+
+def rms_norm(shape: Shape, tokens: int) -> Case:
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        weight = drawn((shape.dim,), device)
+        return [(drawn((tokens, shape.dim), device), weight, EPS) for _ in range(sets)]
+
+    return Case(
+        "rms_norm", f"{shape.name}, {tokens} tokens", Work((2 * tokens + 1) * shape.dim * ITEM), inputs, ops.rms_norm,
+        reference.rms_norm, [eager("F.rms_norm", _library_norm), compiled(_library_norm)],
+    )  # fmt: skip
+
+
+def _library_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def add_rms_norm(shape: Shape, tokens: int) -> Case:
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        weight, size = drawn((shape.dim,), device), (tokens, shape.dim)
+        return [(drawn(size, device), drawn(size, device), weight, EPS) for _ in range(sets)]
+
+    def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        total = residual + x
+        return F.rms_norm(total, weight.shape, weight, eps), total
+
+    return Case(
+        "add_rms_norm", f"{shape.name}, {tokens} tokens", Work((4 * tokens + 1) * shape.dim * ITEM), inputs,
+        ops.add_rms_norm, reference.add_rms_norm, [eager("+, F.rms_norm", add_norm), compiled(add_norm)],
+    )  # fmt: skip
+
+
+def swiglu(shape: Shape, tokens: int) -> Case:
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        return [(drawn((tokens, 2 * shape.ff_dim), device),) for _ in range(sets)]
+
+    def silu_times(gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, -1)
+        return F.silu(gate) * up
+
+    return Case(
+        "swiglu", f"{shape.name}, {tokens} tokens", Work(3 * tokens * shape.ff_dim * ITEM), inputs, ops.swiglu,
+        reference.swiglu, [eager("F.silu, *", silu_times), compiled(silu_times)],
+    )  # fmt: skip
+
+
+def rope_write_kv(shape: Shape, tokens: int) -> Case:
+    parts, head_dim = shape.heads + 2 * shape.kv_heads, shape.head_dim
+    pages = 2 * -(-tokens // PAGE_SIZE)
+
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        cache = pages, PAGE_SIZE, shape.kv_heads, head_dim
+        angles = torch.rand((tokens, head_dim // 2), device=device).mul_(6.28).repeat(1, 2)
+        return [
+            (
+                drawn((tokens, parts, head_dim), device), angles.cos(), angles.sin(), drawn(cache, device),
+                drawn(cache, device), torch.randperm(pages * PAGE_SIZE, device=device)[:tokens],
+            )
+            for _ in range(sets)
+        ]  # fmt: skip
+
+    def ours(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+        return ops.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
+
+    def twin(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+        return reference.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
+
+    def rotate_and_put(
+        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor
+    ) -> tuple[Tensor, ...]:
+        turned = qkv[:, : shape.heads + shape.kv_heads].float()
+        low, high = turned.chunk(2, -1)
+        turned = (turned * cos[:, None] + torch.cat((-high, low), -1) * sin[:, None]).to(qkv.dtype)
+        keys[places // PAGE_SIZE, places % PAGE_SIZE] = turned[:, shape.heads :]
+        values[places // PAGE_SIZE, places % PAGE_SIZE] = qkv[:, shape.heads + shape.kv_heads :]
+        return turned[:, : shape.heads], keys, values
+
+    work = Work(tokens * (2 * parts * head_dim * ITEM + 2 * head_dim * 4 + 8))
+    return Case(
+        "rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, twin,
+        [eager("torch", rotate_and_put), compiled(rotate_and_put)], twin_graph=False,
+    )  # fmt: skip

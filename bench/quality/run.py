@@ -1,0 +1,202 @@
+"""Measures what a decoder's speed costs in right answers, to choose defaults by figures, not by hope.
+
+Usage: python -m asynclane.bench.quality [DECODER ...] [--problems 120] [--plot out.png]
+       python -m asynclane.bench.quality --all [--processes 2] [--plot out.png] [--json out.json]
+A DECODER is a name, with knobs if wanted: asynclane, fast-dllm:cache=dual, asynclane:threshold=0.9
+--all measures every decoder on every embedded model, 400 problems each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ...scheduler.decoding.attention_pattern import PLAIN
+from ...scheduler.decoding.resolve import resolve
+from ...server.cli.params import parse_knobs
+from ...server.engine.checkpoint import Checkpoint, open_checkpoint
+from ...server.engine.messages import AnswerOptions
+from ...server.settings import Settings
+from ..report.output import check_outputs, finish, table
+from ..report.plot import draw
+from .problems import SEEDS, TASKS, Problem, problems
+from .tally import Reply, Tally, tally
+
+if TYPE_CHECKING:
+    from ...server.engine.offline import Offline
+
+DEFAULT_DECODERS = ("llada", "fast-dllm:cache=dual", "asynclane")
+BLOCK_DECODERS = ("llada", "fast-dllm", "asynclane")  # of a block-causal model
+DTYPE = "float32"  # decoders are compared, not number formats
+
+COLUMNS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
+    ("decoder", lambda t: t.decoder),
+    ("accuracy", lambda t: f"{t.accuracy:.3f}"),
+    ("95 % interval", lambda t: f"{t.interval.low:.3f}-{t.interval.high:.3f}"),
+    *((task, lambda t, task=task: f"{t.tasks[task].share:.2f}" if task in t.tasks else "-") for task in TASKS),
+    ("calls", lambda t: f"{t.calls_per_problem:.1f}"),
+    ("tokens/call", lambda t: f"{t.tokens_per_call:.2f}"),
+    ("computed/token", lambda t: f"{t.computed_per_token:.1f}"),
+    ("wall s", lambda t: f"{t.wall_s:.1f}"),
+)
+
+
+class Engine(Protocol):
+    """What is needed of the offline engine: one answer for each prompt, in order."""
+
+    def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A decoder as it was asked for: `label` is the argument itself."""
+
+    label: str
+    name: str
+    knobs: Mapping[str, object]
+
+
+def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
+    """`name` or `name:knob=value,knob=value`, for this model, or one that sees the whole canvas. Raises `ValueError`
+    that says what is wrong with it."""
+    name, _, rest = text.partition(":")
+    try:
+        knobs = parse_knobs(rest.split(",") if rest else [])
+        decoder = resolve(name, knobs, max_tokens, checkpoint.config.geometry if checkpoint else PLAIN)
+        if checkpoint:
+            decoder.policy.require(checkpoint.text.vocabulary)
+    except ValueError as error:
+        raise ValueError(f"decoder {text!r}: {error}") from error
+    return Choice(text, name, knobs)
+
+
+def measure(engine: Engine, choice: Choice, asked: Sequence[Problem], max_tokens: int) -> Tally:
+    """All problems at once, so that the engine packs them as it would serve them. Grading is not timed. No decoder
+    finds prompts that another one has computed."""
+    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs, salt=choice.label)
+    started = time.perf_counter()
+    replies = engine.chat([problem.prompt for problem in asked], options)
+    return tally(choice.label, asked, replies, time.perf_counter() - started)
+
+
+def figures(choice: Choice, t: Tally) -> dict[str, object]:
+    """A decoder's part of the JSON line."""
+    return {
+        "decoder": choice.label,
+        "name": choice.name,
+        "knobs": dict(choice.knobs),
+        "right": t.total.right,
+        "accuracy": round(t.accuracy, 4),
+        "interval_95": [round(bound, 4) for bound in t.interval],
+        "tasks": {task: {"right": score.right, "count": score.count} for task, score in t.tasks.items()},
+        "calls_per_problem": round(t.calls_per_problem, 3),
+        "tokens_per_call": round(t.tokens_per_call, 3),
+        "computed_tokens_per_answer_token": round(t.computed_per_token, 3),
+        "answers_cut_at_max_tokens": t.cut,
+        "wall_s": round(t.wall_s, 2),
+    }
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    open_engine: Callable[[Settings], AbstractContextManager[Engine]] | None = None,
+) -> int:
+    asked_for = sys.argv[1:] if argv is None else list(argv)
+    if "--all" in asked_for:
+        from .field import field_main  # here, because it is built on this
+
+        return field_main([argument for argument in asked_for if argument != "--all"])
+    parser = _parser()
+    options = parser.parse_args(asked_for)
+    try:
+        asked = problems(options.seed, options.problems)
+        checkpoint = open_checkpoint(options.model)
+        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block else DEFAULT_DECODERS)
+        choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
+        settings = Settings(
+            model=options.model,
+            dtype=options.dtype,
+            quantization=options.quantization,
+            deterministic=options.deterministic,
+            max_num_seqs=options.batch,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    check_outputs(parser, options.plot, options.json)
+    tallies: list[Tally] = []
+    with (open_engine or open_offline)(settings) as engine:
+        for number, choice in enumerate(choices, 1):
+            _say(f"[{number}/{len(choices)}] {choice.label}: {len(asked)} problems ...")
+            tallies.append(measure(engine, choice, asked, options.max_tokens))
+            _say(f"[{number}/{len(choices)}] {tallies[-1].total.right} right in {tallies[-1].wall_s:.1f} s")
+    print(table([name for name, _ in COLUMNS], [[show(t) for _, show in COLUMNS] for t in tallies]))
+    if options.plot:
+        draw(tallies, f"{settings.model_name}: {len(asked)} problems, seed {options.seed}", options.plot)
+    finish(
+        {
+            "benchmark": "quality",
+            "model": settings.model_name,
+            "dtype": settings.dtype,
+            "quantization": settings.quantization,
+            "deterministic": settings.deterministic,
+            "problems": len(asked),
+            "seed": options.seed,
+            "max_tokens": options.max_tokens,
+            "batch": options.batch,
+            "decoders": [figures(*pair) for pair in zip(choices, tallies, strict=True)],
+        },
+        options.json,
+    )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.quality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("decoders", nargs="*", metavar="DECODER", help=f"default: {' '.join(DEFAULT_DECODERS)}")
+    parser.add_argument("--problems", type=positive, default=120, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=777, help="of the problems, 0 to 999 (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
+    parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
+    parser.add_argument("--dtype", default=DTYPE, help="as in serving (default: %(default)s)")
+    parser.add_argument("--quantization", help="as in serving")
+    parser.add_argument("--deterministic", action="store_true", help="as in serving")
+    parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
+    return parser
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def seed(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < SEEDS:
+        raise argparse.ArgumentTypeError(
+            f"must be from 0 to {SEEDS - 1}, not {number}: the others are kept for later checks"
+        )
+    return number
+
+
+def open_offline(settings: Settings) -> Offline:
+    from ...server.engine.offline import Offline  # here, because it brings torch: --help and bad arguments need none
+
+    return Offline(settings)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,159 @@
+"""Measures whether answers held to a JSON schema parse and validate, and what that costs in calls and time.
+
+Usage: python -m asynclane.bench.quality.structured [--requests 500] [--decoder asynclane]
+The schemas are those of schemas.json. Every second request is sampled at temperature 1, with a seed of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...server.engine.messages import AnswerOptions, Finish
+from ...server.settings import Settings
+from ...server.structured.grammar import Wanted
+from ..report.output import json_line, table
+from .problems import problems
+from .run import positive
+
+if TYPE_CHECKING:
+    from ...server.engine.offline import Offline, OfflineAnswer
+
+SCHEMAS = Path(__file__).parent / "schemas.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Answers to requests with a schema: how many ended with `stop`, parse, validate."""
+
+    name: str
+    answers: int = 0
+    stopped: int = 0
+    parse: int = 0
+    valid: int = 0
+
+    def plus(self, finish: Finish, schema: Any, text: str) -> Held:
+        from jsonschema import Draft202012Validator
+
+        try:
+            value = json.loads(text)
+            parses, valid = True, Draft202012Validator(schema).is_valid(value)
+        except ValueError:
+            parses = valid = False
+        stopped = finish is Finish.STOP
+        return Held(
+            self.name, self.answers + 1, self.stopped + stopped, self.parse + parses, self.valid + (parses and valid)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What answers took together."""
+
+    tokens: int
+    calls: int
+    wall_s: float
+
+    @classmethod
+    def of(cls, answers: Sequence[OfflineAnswer], wall_s: float) -> Cost:
+        usages = [answer.usage for answer in answers]
+        return cls(sum(u.completion_tokens for u in usages), sum(u.forwards for u in usages), wall_s)
+
+    def row(self, label: str, answers: int) -> list[str]:
+        return [
+            label,
+            f"{self.tokens / answers:.1f}",
+            f"{self.calls / answers:.1f}",
+            f"{self.tokens / self.calls:.2f}",
+            f"{1e3 * self.wall_s / self.calls:.2f}",
+            f"{self.wall_s:.1f}",
+        ]
+
+
+def measure(
+    engine: Offline, schemas: dict[str, Any], requests: int, options: AnswerOptions
+) -> tuple[list[Held], Cost, Cost]:
+    """The schemas in turn; what they cost, and what the same requests cost without."""
+    prompts = [engine.encode_chat(problem.prompt) for problem in problems(777, requests)]
+    names = [list(schemas)[number % len(schemas)] for number in range(requests)]
+    constraints = {name: engine.constraint(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
+
+    def ask(number: int, held: bool) -> tuple[list[int], AnswerOptions]:
+        return prompts[number], AnswerOptions(
+            max_tokens=options.max_tokens,
+            decoder=options.decoder,
+            temperature=float(number // len(schemas) % 2),
+            seed=number,
+            constraint=constraints[names[number]] if held else None,
+        )
+
+    costs, answers = [], []
+    for held in (False, True):
+        started = time.perf_counter()
+        answers = engine.answer_each([ask(number, held) for number in range(requests)])
+        costs.append(Cost.of(answers, time.perf_counter() - started))
+    tallies = {name: Held(name) for name in schemas}
+    for name, answer in zip(names, answers, strict=True):
+        tallies[name] = tallies[name].plus(answer.finish, schemas[name], answer.text)
+    return list(tallies.values()), costs[1], costs[0]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    from ...server.engine.offline import Offline  # here, because it brings torch: --help and bad arguments need none
+
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.quality.structured",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--requests", type=positive, default=500, help="how many (default: %(default)s)")
+    parser.add_argument("--max-tokens", type=positive, default=128, help="default: %(default)s")
+    parser.add_argument("--decoder", default="asynclane", help="default: %(default)s")
+    parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
+    parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, help="as in serving")
+    given = parser.parse_args(argv)
+    schemas = json.loads(SCHEMAS.read_text(encoding="utf-8"))
+    with Offline(Settings(model=given.model, max_num_seqs=given.batch, threads=given.threads)) as engine:
+        options = AnswerOptions(given.max_tokens, decoder=given.decoder)
+        tallies, held, free = measure(engine, schemas, given.requests, options)
+    answers, stopped, parse, valid = (
+        sum(getattr(tally, name) for tally in tallies) for name in ("answers", "stopped", "parse", "valid")
+    )
+    rows = [[t.name, str(t.answers), str(t.stopped), str(t.parse), str(t.valid)] for t in tallies]
+    print(
+        table(["schema", "answers", "stop", "parse", "valid"], [*rows, _texts("all", answers, stopped, parse, valid)])
+    )
+    head = ["", "tokens/answer", "calls/answer", "tokens/call", "ms/call", "wall s"]
+    print("\n" + table(head, [held.row("with a schema", answers), free.row("without", answers)]))
+    print(
+        json_line(
+            {
+                "benchmark": "structured",
+                "model": given.model,
+                "decoder": given.decoder,
+                "requests": answers,
+                "max_tokens": given.max_tokens,
+                "batch": given.batch,
+                "stopped": stopped,
+                "parse": parse,
+                "valid": valid,
+                "with_schema": {"tokens": held.tokens, "calls": held.calls, "wall_s": round(held.wall_s, 2)},
+                "without": {"tokens": free.tokens, "calls": free.calls, "wall_s": round(free.wall_s, 2)},
+            }
+        )
+    )
+    return 0
+
+
+def _texts(*cells: object) -> list[str]:
+    return [str(cell) for cell in cells]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,106 @@
+"""Measures many decoders in a few processes, each of which keeps a model loaded: opening one takes longer than many
+decoders do, on a GPU above all, where every shape of a step is captured once for each process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+from ...server.engine.checkpoint import open_checkpoint
+from ...server.settings import Settings
+from .problems import problems
+from .run import (
+    DTYPE,
+    figures,
+    measure,
+    open_offline,
+    parse_decoder,
+)
+
+MAX_TOKENS = 256
+KEPT = 4096  # positions of keys and values for each request at once: some decoders keep many rows of one
+
+
+class Job(NamedTuple):
+    model: str
+    decoder: str
+
+
+class Terms(NamedTuple):
+    """On what all are measured. `batch`: requests at once; `device`: cpu or cuda."""
+
+    problems: int
+    seed: int
+    batch: int
+    device: str
+
+
+def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Each job with its figures and terms, as they come; those of a model that stand together share what is loaded.
+    Every process has one thread: answers depend on neither. Progress goes to stderr. Raises `SystemExit` with
+    a line if one of them ends: what it said of that is on stderr, and what was measured before has been told."""
+    context, waiting, done = get_context("spawn"), deque(jobs), 0
+    busy: dict[Connection, Job] = {}
+    for _ in range(min(processes, len(jobs))):
+        here, there = context.Pipe()
+        context.Process(target=_work, args=(there, terms), daemon=True).start()
+        there.close()
+        _give(here, waiting, busy)
+    while busy:
+        for pipe in wait([*busy]):
+            assert isinstance(pipe, Connection)
+            job = busy.pop(pipe)
+            try:
+                found = pipe.recv()
+            except (EOFError, ConnectionError):
+                raise SystemExit(f"the process that measured {job.decoder} on {job.model} has ended") from None
+            _give(pipe, waiting, busy)
+            done += 1
+            told = f"{found['accuracy']:.3f}, {found['calls_per_problem']:.2f} calls, {found['wall_s']:.1f} s"
+            print(f"[{done}/{len(jobs)}] {job.model} {job.decoder}: {told}", file=sys.stderr, flush=True)
+            yield job, found
+
+
+def _give(pipe: Connection, waiting: deque[Job], busy: dict[Connection, Job]) -> None:
+    if not waiting:
+        pipe.close()
+        return
+    busy[pipe] = waiting.popleft()
+    pipe.send(busy[pipe])
+
+
+def _work(pipe: Connection, terms: Terms) -> None:
+    """Jobs come and figures go through `pipe`, until the other end is closed."""
+    asked = problems(terms.seed, terms.problems)
+    model, checkpoint, engine = "", None, None
+    with ExitStack() as stack:
+        while True:
+            try:
+                job: Job = pipe.recv()
+            except EOFError:
+                return
+            if engine is None or job.model != model:
+                stack.close()
+                model, engine = job.model, stack.enter_context(open_offline(_settings(job.model, terms)))
+                checkpoint = open_checkpoint(model)
+            choice = parse_decoder(job.decoder, MAX_TOKENS, checkpoint)
+            tally = measure(engine, choice, asked, MAX_TOKENS)
+            pipe.send({**figures(choice, tally), **terms._asdict()})
+
+
+def _settings(model: str, terms: Terms) -> Settings:
+    """With one thread, and a memory that leaves room on a GPU: both for the other processes."""
+    return Settings(
+        model=model,
+        dtype=DTYPE,
+        device=terms.device,
+        threads=1,
+        max_num_seqs=terms.batch,
+        kv_cache_tokens=terms.batch * KEPT if terms.device == "cuda" else None,
+    )

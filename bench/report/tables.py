@@ -1,0 +1,289 @@
+"""Writes the README's GPU figures from the results of `bench.offline` and `bench.kernels`, so that they cannot differ.
+
+Usage: python -m asynclane.bench.report.tables [--results bench/results] [--write README.md]
+What is written stands between two comments, `BEGIN` and `END`; without --write it is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .output import RESULTS
+
+BEGIN = "<!-- made by `python -m asynclane.bench.report.tables --write README.md` -->"
+END = "<!-- end of what bench.tables made -->"
+GIB = 2**30
+FORMATS = ("", "-deterministic", "-fp8")
+MODELS = {
+    "llada-8b": "LLaDA-8B",
+    "dream-7b": "Dream-7B",
+    "sdar-8b": "SDAR-8B",
+    "llada2-mini": "LLaDA2.0-mini",
+    "llada-moe-7b": "LLaDA-MoE-7B-A1B",
+}
+STEPS = {"mixed": "30 rows of 64 and a prefill of 1024", "one row": "the same in one row"}
+
+
+def read_steps(results: Path) -> list[dict[str, Any]]:
+    """The runs of `bench.offline` that are there, in the order of `MODELS`."""
+    return [read for shape in MODELS if (read := _read(results / f"offline-{shape}.json")) is not None]
+
+
+def compared(run: Mapping[str, Any]) -> bool:
+    """Whether a run of `bench.offline` has the library's times beside ours."""
+    return all(step["reference_ms"] is not None for step in run["steps"])
+
+
+def read_kernels(results: Path, which: str = "kernels") -> dict[str, Any] | None:
+    return _read(results / f"{which}.json")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return figures
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Runs of the same loads beside each other, those with the library's times first."""
+    sure, alone = [run for run in runs if compared(run)], [run for run in runs if not compared(run)]
+    parts = []
+    if sure:
+        head = ["positions"]
+        for run in sure:
+            head += [f"{MODELS[run['shape']]} ours ms", "library ms", "ratio"]
+        parts.append(f"""\
+Whole steps on one {_where(sure[0])}: random weights in bfloat16, rows of up to 64 positions
+over {sure[0]["keys"]} keys (`make bench-gpu`). Ours is what the server replays, confidence and commit included; the
+library's is cuBLAS and SDPA in a graph of the same process. The ratio is ours over theirs: below 1 ours is faster.
+
+{markdown(head, _step_rows(sure, ("ours_ms", "reference_ms", "ratio")))}""")
+    if alone:
+        head = ["positions", *(f"{MODELS[run['shape']]} ms" for run in alone)]
+        parts.append(f"""\
+The same on one {_where(alone[0])} for networks whose step is not written in library calls here, with
+attention within blocks or a mixture of experts, in the pages that a server has by default. Prompts are random words,
+and so is every second position of a row: masks alone would choose the same experts.
+
+{markdown(head, _step_rows(alone, ("ours_ms",)))}""")
+    return "\n\n".join(parts)
+
+
+def _step_rows(runs: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> list[list[str]]:
+    rows = []
+    for steps in zip(*(run["steps"] for run in runs), strict=True):
+        load, tokens = steps[0]["load"], steps[0]["tokens"]
+        row = [f"{tokens}: {STEPS[load]}" if load in STEPS else load]
+        rows.append(row + [f"{step[name]:.2f}" for step in steps for name in figures])
+    return rows
+
+
+def read_served(results: Path) -> list[dict[str, Any]]:
+    """The runs of `bench.serving` on a checkpoint of each shape, in the order of `MODELS`."""
+    found = {shape: _read(results / f"serving-{shape}.json") for shape in MODELS}
+    return [run | {"shape": shape} for shape, run in found.items() if run is not None]
+
+
+def served_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    head = ["checkpoint", "weights GiB", "K/V GiB", "workspace GiB", "peak GiB", "loaded s", "step ms", "tokens/s"]
+    sizes = ("weights_bytes", "pages_bytes", "workspace_bytes", "peak_reserved_bytes")
+    rows = [
+        [
+            MODELS[run["shape"]],
+            *(f"{run[size] / GIB:.2f}" for size in sizes),
+            _number(run["loaded_s"], 1, 0),
+            _number(run["step_ms"], 1, 1),
+            _number(run["tokens_per_s"], 1, 0),
+        ]
+        for run in runs
+    ]
+    first = runs[0]
+    return f"""\
+Checkpoints of full size with random weights (`python -m asynclane.bench.steps.checkpoint`), loaded as by the server,
+and {first["requests"]} requests of {first["max_tokens"]} tokens at once (`python -m asynclane.bench.steps.serving
+--kv-cache-tokens {first["kv_cache_tokens"]}`), on one {_where(first)}. The peak is what torch has taken of the GPU.
+
+{markdown(head, rows)}"""
+
+
+def read_formats(results: Path) -> list[dict[str, Any]]:
+    """Runs of `bench.serving`, each with the accuracy that `bench.quality` found in the same number format."""
+    path = results / "quality-numerics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    qualities = [json.loads(line) for line in lines]
+    runs = [read for name in FORMATS if (read := _read(results / f"serving{name}.json")) is not None]
+    for run in runs:
+        asked = run["quantization"], run["deterministic"]
+        found = [q["decoders"][0] for q in qualities if (q["quantization"], q["deterministic"]) == asked]
+        run["accuracy"] = next((figures["accuracy"] for figures in found[-1:]), None)
+    return runs
+
+
+def formats_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    head = ["`asynclane serve`", "accuracy", "step ms", "steps", "device idle", "tokens/s", "memory over stated"]
+    rows = [
+        [
+            "`--deterministic`"
+            if run["deterministic"]
+            else "`--quantization fp8`"
+            if run["quantization"]
+            else "(default)",
+            _number(run["accuracy"], 1, 3),
+            _number(run["step_ms"], 1, 1),
+            str(run["steps"]),
+            f"{100 * run['idle_share']:.1f} %",
+            _number(run["tokens_per_s"], 1, 0),
+            f"{100 * (run['reserved_over_stated'] - 1):.1f} %",
+        ]
+        for run in runs
+    ]
+    return f"""\
+Number formats on one {_where(runs[0])}: {runs[0]["requests"]} requests of {runs[0]["max_tokens"]} tokens at once on
+LLaDA-8B's shape with random weights (`python -m asynclane.bench.steps.serving`, on what `python -m
+asynclane.bench.steps.checkpoint` writes), and the accuracy of the embedded model on 400 problems (`python -m
+asynclane.bench.quality asynclane --problems 400 --batch 64 --dtype bfloat16`, with the same flag). Twice the steps are
+halves, of which two are in flight.
+
+{markdown(head, rows)}"""
+
+
+def _flag(run: Mapping[str, Any]) -> str:
+    return (
+        "`--deterministic`" if run["deterministic"] else "`--quantization fp8`" if run["quantization"] else "(default)"
+    )
+
+
+def kernels_section(run: Mapping[str, Any]) -> str:
+    """Peaks, then a row for each case; a case that did not run shows as `-`."""
+    copy = run["peaks"]["copy_bytes_per_s"]
+    product = run["peaks"]["matrix_operations_per_s"]
+    return f"""\
+Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`). On this card a
+copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a bfloat16 matrix product does
+{product / 1e12:.0f} TFLOP/s. The last column compares with the time that a copy takes for a kernel's bytes, each read
+or written once, or the product for its operations, whichever is longer. A kernel that mostly reads passes 100 %, since
+reading is faster than copying, and so does FP8. `torch` is the same kernel written in torch.
+
+<details><summary>All kernels</summary>
+
+{_kernel_table(run)}
+
+</details>
+
+![time of a step over its positions, beside a copy's and a product's](bench/results/roofline.png)"""
+
+
+def families_section(run: Mapping[str, Any]) -> str:
+    """As `kernels_section`, of `family_cases` where they were measured apart from the others."""
+    copy, product = run["peaks"]["copy_bytes_per_s"] / 1e9, run["peaks"]["matrix_operations_per_s"] / 1e12
+    return f"""\
+Kernels that only some families need, in the same terms, on one {_where(run)}: a copy of
+{copy:.0f} GB/s, a product of {product:.0f} TFLOP/s.
+
+<details><summary>Kernels of some families</summary>
+
+{_kernel_table(run)}
+
+</details>"""
+
+
+def _kernel_table(run: Mapping[str, Any]) -> str:
+    head = [
+        "kernel",
+        "load",
+        "ours us",
+        "torch us",
+        "best library call us",
+        "ratio",
+        "GB/s",
+        "TFLOP/s",
+        "of a copy or product",
+    ]
+    rows = [
+        [
+            entry["kernel"],
+            entry["load"],
+            _number(entry["ours_ms"], 1e3, 1),
+            _number(entry["twin_ms"], 1e3, 1),
+            f"{_number(entry['library_ms'], 1e3, 1)} ({entry['library']})" if entry["library"] else "-",
+            _number(entry["ratio"], 1, 2),
+            _number(entry["bytes_per_s"], 1e-9, 0),
+            _number(entry["operations_per_s"] or None, 1e-12, 0),
+            f"{100 * entry['share']:.0f} %" if entry["share"] is not None else "-",
+        ]
+        for entry in run["kernels"]
+    ]
+    return markdown(head, rows)
+
+
+def _where(run: Mapping[str, Any]) -> str:
+    return f"{run['card']} (torch {run['versions']['torch']}, {run['date'][:10]})"
+
+
+def _number(value: float | None, factor: float, digits: int) -> str:
+    return "-" if value is None else f"{value * factor:.{digits}f}"
+
+
+def section(results: Path) -> str:
+    """All that the results hold, of which any may be missing."""
+    runs, kernels = read_steps(results), read_kernels(results)
+    parts = [steps_section(runs)] if runs else []
+    if served := read_served(results):
+        parts.append(served_section(served))
+    if formats := read_formats(results):
+        parts.append(formats_section(formats))
+    if kernels is not None:
+        parts.append(kernels_section(kernels))
+    of_families = read_kernels(results, "kernels-families")
+    if of_families is not None and not _names(of_families) & _names(kernels):
+        parts.append(families_section(of_families))
+    return "\n\n".join(parts)
+
+
+def _names(run: Mapping[str, Any] | None) -> set[str]:
+    return {entry["kernel"] for entry in run["kernels"]} if run else set()
+
+
+def rewritten(text: str, made: str) -> str:
+    """`text` with `made` between its two comments. Raises `ValueError` if it does not have each once, in order."""
+    before, begin, rest = text.partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not begin or not end or BEGIN in rest or END in before + after:
+        raise ValueError(f"there must be one line '{BEGIN}' and behind it one '{END}'")
+    return f"{before}{begin}{made}\n{end}{after}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.report.tables",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="of the JSON files")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="rewrite this file's part")
+    options = parser.parse_args(argv)
+    made = section(options.results)
+    if not made:
+        parser.error(f"{options.results} has neither offline-*.json nor kernels.json")
+    if options.write is None:
+        print(made)
+        return 0
+    try:
+        options.write.write_text(rewritten(options.write.read_text(encoding="utf-8"), made), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        parser.error(f"{options.write}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,207 @@
+"""Times whole steps of the served networks' shapes, with random weights, beside a step made of library calls alone.
+
+Usage: python -m asynclane.bench.steps.offline [--shape llada-8b] [--keys 512] [--page-size 64] [--json FILE]
+Both run as CUDA graphs in this process, on the same weights: ours is what the server replays, sampling and commit
+included; the reference has cuBLAS products, scaled_dot_product_attention over contiguous keys and torch's norms. It
+knows no mask and no experts: beside a block-causal network or a mixture stands none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...models.checkpoint.config import ModelConfig
+from ...models.checkpoint.families import tensor_shapes
+from ...models.exec.runner import Runner
+from ...models.kv_cache import KvPages
+from ...models.network import Transformer, allocate
+from ...models.numerics import Numerics
+from ...scheduler.contract import (
+    GREEDY,
+    Placement,
+    Row,
+    Span,
+    StepPlan,
+    Transfer,
+)
+from ..kernels.timing import captured, gpu_facts, replay_ms, require_gpu
+from ..report.output import check_outputs, finish, table
+from .shapes import SHAPES
+
+TOKENS = (32, 128, 256, 512, 1024, 2048)
+ROW = 64  # positions of a denoising row: a block and its look-ahead
+COMMITS = Transfer(sure=1, threshold=2.0)
+PAGE_SIZE = 64
+CONTEXT = 4096  # as a server has it unless it is asked for more
+WORDS = (10, 1000)  # ids of ordinary words, from and below
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Rows of a step: (positions, keys) each."""
+
+    label: str
+    rows: tuple[tuple[int, int], ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(size for size, _ in self.rows)
+
+
+def loads(keys: int) -> list[Load]:
+    even = [Load(str(n), ((min(n, ROW), keys),) * max(1, n // ROW)) for n in TOKENS]
+    mixed = Load("mixed", ((1024, 1024), *((ROW, keys),) * 30))
+    return [*even, mixed, Load("one row", ((mixed.tokens, mixed.tokens),))]
+
+
+def random_tensor(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """A matrix that keeps the size of what it multiplies, or ones."""
+    return (
+        torch.ones(shape, device=device) if len(shape) == 1 else torch.randn(shape, device=device) * shape[-1] ** -0.5
+    )
+
+
+def random_network(config: ModelConfig, numerics: Numerics, device: torch.device) -> Transformer:
+    """Weights of a plausible size: what they are does not change what a step costs."""
+    torch.manual_seed(0)
+    weights, parts = allocate(config, numerics, device)
+    for name, shape in tensor_shapes(config).items():
+        parts[name].put(random_tensor(shape, device).to(numerics.dtype))
+    return Transformer(config, numerics, weights)
+
+
+def projected(size: int, shift: int) -> int:
+    """Positions of a row of which the vocabulary is asked: the last block's, and none that the row cannot predict."""
+    return min(size - shift, ROW)
+
+
+def plan_of(load: Load, step: int, shift: int = 0) -> StepPlan:
+    """Every position of a denoising row is projected; of a longer one, as of a prefill, the last block."""
+    rows = tuple(
+        Row(slot, keys - size, keys, keys, (Span(keys - projected(size, shift), keys, COMMITS),), GREEDY, step)
+        for slot, (size, keys) in enumerate(load.rows)
+    )
+    return StepPlan((), rows)
+
+
+def place(runner: Runner, load: Load, config: ModelConfig, page_size: int) -> None:
+    """Words, every second one of a row masked, since words choose other experts than masks; pages one after the
+    other."""
+    placements, page = [], 0
+    for slot, (size, keys) in enumerate(load.rows):
+        count = -(-keys // page_size)
+        tokens = np.random.default_rng(slot).integers(*WORDS, keys).astype(np.int32)
+        tokens[keys - size :: 2] = config.mask_id
+        placements.append(Placement(slot, tokens, tuple(range(page, page + count))))
+        page += count
+    runner.execute(StepPlan(tuple(placements), plan_of(load, 0, config.shift).rows))
+
+
+class Reference:
+    """The same step from library calls: rows of equal length in one batch, keys contiguous and written before."""
+
+    def __init__(self, network: Transformer, load: Load, device: torch.device, dtype: torch.dtype) -> None:
+        self.network, self.load, config = network, load, network.config
+        self.kv = [
+            torch.randn((2, config.kv_heads, keys, config.head_dim), device=device, dtype=dtype)
+            for _, keys in load.rows
+        ]
+        self.tokens = torch.randint(10, 1000, (load.tokens,), device=device)
+        asked = sum(projected(size, config.shift) for size, _ in load.rows)
+        self.projected = torch.arange(load.tokens - asked, load.tokens, device=device)
+        same = len(set(load.rows)) == 1
+        self.batched = torch.stack(self.kv, 1) if same else None  # [2, rows, G, keys, D]
+
+    def __call__(self) -> Tensor:
+        network: Any = self.network.weights  # matrices of torch's own types
+        config = self.network.config
+        x = network.embedding[self.tokens]
+        for block in network.blocks:
+            h = F.rms_norm(x, (config.dim,), block.attn_norm, config.norm_eps)
+            qkv = F.linear(h, block.qkv, block.heads.bias).view(len(h), -1, config.head_dim)
+            x = x + F.linear(self._attend(qkv[:, : config.heads]), block.attn_out)
+            h = F.rms_norm(x, (config.dim,), block.ff_norm, config.norm_eps)
+            gate, up = F.linear(h, block.mlp.gate_up).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, block.mlp.ff_out)
+        logits = F.linear(F.rms_norm(x[self.projected], (config.dim,), network.norm, config.norm_eps), network.head)
+        return logits.max(-1).indices
+
+    def _attend(self, queries: Tensor) -> Tensor:
+        grouped = self.network.config.heads != self.network.config.kv_heads
+        if self.batched is not None:
+            rows = len(self.load.rows)
+            q = queries.view(rows, -1, *queries.shape[1:]).transpose(1, 2)
+            out = F.scaled_dot_product_attention(q, self.batched[0], self.batched[1], enable_gqa=grouped)
+            return out.transpose(1, 2).reshape(len(queries), -1)
+        parts, start = [], 0
+        for (size, _), kv in zip(self.load.rows, self.kv, strict=True):
+            q = queries[start : start + size].transpose(0, 1)[None]
+            out = F.scaled_dot_product_attention(q, kv[0][None], kv[1][None], enable_gqa=grouped)
+            parts.append(out[0].transpose(0, 1).reshape(size, -1))
+            start += size
+        return torch.cat(parts)
+
+
+@torch.inference_mode()
+def measure(config: ModelConfig, keys: int, page_size: int) -> list[dict[str, object]]:
+    device, dtype = torch.device("cuda"), torch.bfloat16
+    config = replace(config, max_model_len=min(config.max_model_len, CONTEXT))
+    network = random_network(config, Numerics(dtype), device)
+    steps = []
+    for load in loads(keys):
+        slots = max(64, len(load.rows))
+        pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, dtype, device)
+        runner = Runner(network, pages, slots, [config.mask_id], [1])
+        place(runner, load, config, page_size)
+        ours = replay_ms(runner.graph_for(plan_of(load, 1, config.shift)))
+        reference = None
+        if config.experts is None and not config.block:
+            reference = replay_ms(captured(Reference(network, load, device, dtype)))
+        steps.append(
+            {
+                "load": load.label,
+                "tokens": load.tokens,
+                "ours_ms": round(ours, 3),
+                "reference_ms": None if reference is None else round(reference, 3),
+                "ratio": None if reference is None else round(ours / reference, 3),
+            }
+        )
+        print(steps[-1], file=sys.stderr, flush=True)
+        del runner, pages
+        torch.cuda.empty_cache()
+    return steps
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.steps.offline",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
+    parser.add_argument("--keys", type=int, default=512, help="of a denoising row (default: %(default)s)")
+    parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="positions of a page (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
+    options = parser.parse_args(argv)
+    check_outputs(parser, None, options.json)
+    require_gpu(parser)
+    steps = measure(SHAPES[options.shape], options.keys, options.page_size)
+    head = ("load", "tokens", "ours_ms", "reference_ms", "ratio")
+    print(table(head, [["-" if step[name] is None else str(step[name]) for name in head] for step in steps]))
+    asked = {"shape": options.shape, "keys": options.keys, "page_size": options.page_size}
+    finish({"benchmark": "offline", **asked, "steps": steps, **gpu_facts()}, options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,171 @@
+"""Records what every model call computed and committed by block length: loads are then simulated without a model.
+
+Usage: python -m asynclane.bench.steps.recordings [--problems 200] [--graded 800] [--json FILE]
+Answers the same problems once for each fixed block length, grades them, and writes the calls of the first `--problems`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+from ...scheduler.step_cost import BLOCK_LENGTHS
+from ...server.engine.messages import AnswerOptions, Delta
+from ...server.settings import Settings
+from ..quality.problems import SEEDS, Problem, problems, right
+from ..quality.run import DTYPE, open_offline
+from ..quality.tally import Reply
+from ..report.output import RESULTS
+
+RECORDINGS = RESULTS / "recordings.json"
+MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request's part of a step, in canvas positions: the prompt lies below 0.
+
+    It computed `[start, end)`. Everything before `frontier` was committed. `committed` [n] are positions.
+    """
+
+    start: int
+    frontier: int
+    end: int
+    committed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One block_length: how many of `graded` answers were `right`, and the calls of the first answers, in order."""
+
+    block_length: int
+    right: int
+    graded: int
+    answers: tuple[tuple[Call, ...], ...]
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.graded
+
+
+class Engine(Protocol):
+    """What is needed of the offline engine."""
+
+    def encode_chat(self, message: str) -> list[int]: ...
+    def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
+    def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> Reply: ...
+
+
+def record(engine: Engine, block_length: int, asked: Sequence[Problem], kept: int) -> Recording:
+    """Answers and grades `asked`, and keeps the calls of the first `kept`."""
+    options = AnswerOptions(MAX_TOKENS, decoder="asynclane", knobs={"block_length": block_length}, watch=True)
+    prompts = [problem.prompt for problem in asked]
+    replies = engine.chat(prompts, replace(options, watch=False))
+    passed = sum(right(problem, reply.text) for problem, reply in zip(asked, replies, strict=True))
+    calls = [_watch(engine, engine.encode_chat(prompt), options) for prompt in prompts[:kept]]
+    return Recording(block_length, passed, len(asked), tuple(calls))
+
+
+def _watch(engine: Engine, prompt: list[int], options: AnswerOptions) -> tuple[Call, ...]:
+    """The calls of one answer. A frontier is what was committed without a gap before a call."""
+    calls: list[Call] = []
+    known: set[int] = set()
+
+    def seen(delta: Delta) -> None:
+        if delta.lanes is not None:
+            frontier = next(position for position in count() if position not in known)
+            start, end = delta.lanes.computed
+            committed = tuple(commit.position for commit in delta.lanes.commits)
+            known.update(committed)
+            calls.append(Call(start, frontier, end, committed))
+
+    engine.watch(prompt, options, seen)
+    return tuple(calls)
+
+
+def load(path: Path) -> tuple[Recording, ...]:
+    """Recordings, shortest blocks first. Raises `ValueError` that says what is wrong with the file, and `OSError`."""
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+        found = tuple(_recording(entry) for entry in read["recordings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path.name} is no file of recordings: {type(error).__name__} {error}") from None
+    if not found or not found[0].answers or len({len(recording.answers) for recording in found}) > 1:
+        raise ValueError(f"{path.name} must hold the same answers at one block_length or more")
+    return found
+
+
+def dump(recordings: Sequence[Recording], about: Mapping[str, object]) -> str:
+    """The text of a file that `load` reads, one answer a line."""
+    entries = ",\n".join(_lines(recording) for recording in recordings)
+    return f'{{"about": {json.dumps(about)},\n"recordings": [\n{entries}\n]}}\n'
+
+
+def _lines(recording: Recording) -> str:
+    head = {key: value for key, value in asdict(recording).items() if key != "answers"}
+    answers = ",\n".join(json.dumps(list(map(_flat, calls)), separators=(",", ":")) for calls in recording.answers)
+    return f'{json.dumps(head)[:-1]}, "answers": [\n{answers}]}}'
+
+
+def _flat(call: Call) -> list[int]:
+    return [call.start, call.frontier, call.end, *call.committed]
+
+
+def _recording(entry: Mapping[str, object]) -> Recording:
+    block_length, passed, graded, answers = (entry[key] for key in ("block_length", "right", "graded", "answers"))
+    if not (isinstance(block_length, int) and isinstance(passed, int) and isinstance(graded, int) and passed <= graded):
+        raise ValueError("block_length, right and graded are whole numbers")
+    if not isinstance(answers, list):
+        raise ValueError("answers is a list")
+    return Recording(block_length, passed, graded, tuple(tuple(_calls(calls)) for calls in answers))
+
+
+def _calls(flat: list[list[int]]) -> Iterator[Call]:
+    if not flat:
+        raise ValueError("an answer without calls")
+    for start, frontier, end, *committed in flat:
+        if not start <= frontier <= end or not committed or min(committed) < frontier:
+            raise ValueError(f"a call over [{start}, {end}) from {frontier}")
+        yield Call(start, frontier, end, tuple(committed))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.steps.recordings",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--problems", type=int, default=200, help="whose calls are kept (default: %(default)s)")
+    parser.add_argument("--graded", type=int, default=800, help="that are answered (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=11, help=f"below {SEEDS} (default: %(default)s)")
+    parser.add_argument("--block-lengths", default=",".join(map(str, BLOCK_LENGTHS)), help="default: %(default)s")
+    parser.add_argument("--json", type=Path, default=RECORDINGS, metavar="FILE", help="where to write them")
+    options = parser.parse_args(argv)
+    try:
+        asked = problems(options.seed, options.graded)
+        block_lengths = [int(text) for text in options.block_lengths.split(",")]
+    except ValueError as error:
+        parser.error(str(error))
+    if not 0 < options.problems <= options.graded:
+        parser.error(f"--problems must be from 1 to {options.graded} (--graded), not {options.problems}")
+    if not options.json.parent.is_dir():
+        parser.error(f"no folder {options.json.parent} to write {options.json.name} to")
+    recordings = []
+    with open_offline(Settings(dtype=DTYPE, max_num_seqs=16)) as engine:
+        for block_length in block_lengths:
+            recordings.append(record(engine, block_length, asked, options.problems))
+            said = f"block_length {block_length}: {recordings[-1].right} of {options.graded} right"
+            print(said, file=sys.stderr, flush=True)
+    about = {"model": "tiny-llada", "dtype": "float32", "seed": options.seed, "max_tokens": MAX_TOKENS}
+    options.json.write_text(dump(recordings, about), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

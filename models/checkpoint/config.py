@@ -1,0 +1,297 @@
+"""Reads what a checkpoint says of itself, and refuses what the network here cannot compute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...kernels.routing import Routing
+from ...scheduler.decoding.attention_pattern import Geometry
+from .experts import Experts
+from .sizes import check_sizes
+
+
+class ModelError(ValueError):
+    """A checkpoint that cannot be served; the message says what is wrong with which file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape of a transformer without a causal mask, with rotary positions, RMS norms and SwiGLU.
+
+    `qkv_bias`: queries, keys and values have biases. `qk_norm`: each head's queries and keys are normed before they are
+    rotated. `shift` 1: the hidden state at a position predicts the token behind it. `block` 0: every position sees
+    every other; n: position p sees those below `(p // n + 1) * n`. `rotary_share` of each head's numbers are rotated.
+    """
+
+    architecture: str
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ff_dim: int
+    vocab_size: int
+    max_model_len: int
+    norm_eps: float
+    rope_theta: float
+    tied_head: bool
+    mask_id: int
+    head_dim: int
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    shift: int = 0
+    block: int = 0
+    rotary_share: float = 1.0
+    experts: Experts | None = None
+
+    @property
+    def rotary_dim(self) -> int:
+        return int(self.head_dim * self.rotary_share)
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the scheduler must know of it."""
+        return Geometry(self.shift, self.block)
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """Raises `ModelError` for a missing or broken file, an unknown architecture or an unsupported variant."""
+    path = directory / "config.json"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{directory} has no config.json: not a model directory") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    if not isinstance(raw, dict):
+        raise ModelError(f"{path} is no object but {type(raw).__name__}: not the configuration of a model")
+    names = raw.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if not isinstance(name, str) or name not in READERS:
+        raise ModelError(f"{path}: architecture {name!r} is not supported; supported: {', '.join(READERS)}")
+    if raw.get("mask_token_id") is None and (mask := _mask_of_tokenizer(directory)) is not None:
+        raw["mask_token_id"] = mask
+    try:
+        return _checked(READERS[name](name, raw))
+    except KeyError as error:
+        raise ModelError(f"{path} lacks {error}") from None
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def _mask_of_tokenizer(directory: Path) -> int | None:
+    """The id of the mask token that tokenizer_config.json names: some checkpoints say it nowhere else."""
+    try:
+        said = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+        mask = said["mask_token"]
+        content = mask["content"] if isinstance(mask, dict) else mask
+        return next(int(key) for key, token in said["added_tokens_decoder"].items() if token["content"] == content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
+        return None  # then it is config.json that lacks it
+
+
+def _checked(config: ModelConfig) -> ModelConfig:
+    check_sizes(config)
+    if config.heads % config.kv_heads or config.head_dim < 2 or config.head_dim % 2:
+        raise ValueError(f"{config.heads} heads of {config.head_dim} on {config.kv_heads} key heads cannot be computed")
+    if not 0 <= config.mask_id < config.vocab_size:
+        raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
+    if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
+        raise ValueError(f"{config.rotary_dim} of {config.head_dim} numbers of a head cannot be rotated")
+    if config.block > config.max_model_len:
+        raise ValueError(f"blocks of {config.block} positions do not fit a context of {config.max_model_len}")
+    return config
+
+
+def _require(raw: Mapping[str, Any], fixed: Mapping[str, object]) -> None:
+    """Raises `ValueError` where a configuration says something else than the one way that the network knows."""
+    for key, value in fixed.items():
+        if raw.get(key, value) != value:
+            raise ValueError(f"{key} = {raw[key]!r} is not supported, only {value!r}")
+
+
+# What a configuration must say where the network here knows only one way, if it says anything.
+_LLADA_FIXED: Mapping[str, object] = {
+    "activation_type": "silu",
+    "alibi": False,
+    "attention_layer_norm": False,
+    "block_type": "llama",
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "layer_norm_type": "rms",
+    "rope": True,
+    "scale_logits": False,
+}
+_QWEN_FIXED: Mapping[str, object] = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}
+
+
+def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    _require(raw, _LLADA_FIXED)
+    dim, heads = int(raw["d_model"]), int(raw["n_heads"])
+    return ModelConfig(
+        architecture=name,
+        dim=dim,
+        layers=int(raw["n_layers"]),
+        heads=heads,
+        kv_heads=int(raw.get("n_kv_heads") or heads),
+        ff_dim=int(raw.get("mlp_hidden_size") or raw["mlp_ratio"] * raw["d_model"]),
+        vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
+        max_model_len=int(raw["max_sequence_length"]),
+        norm_eps=float(raw.get("rms_norm_eps", 1e-5)),
+        rope_theta=float(raw.get("rope_theta", 10000.0)),
+        tied_head=bool(raw.get("weight_tying", False)),
+        mask_id=int(raw["mask_token_id"]),
+        head_dim=_head_dim(raw, dim, heads),
+    )
+
+
+def _qwen(name: str, raw: Mapping[str, Any], **more: Any) -> ModelConfig:
+    """What all families say in the words of Qwen's configurations."""
+    _require(raw, _QWEN_FIXED)
+    dim, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+    return ModelConfig(
+        architecture=name,
+        dim=dim,
+        layers=int(raw["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=int(raw.get("num_key_value_heads") or heads),
+        ff_dim=int(raw["intermediate_size"]),
+        vocab_size=int(raw["vocab_size"]),
+        max_model_len=int(raw["max_position_embeddings"]),
+        norm_eps=float(raw["rms_norm_eps"]),
+        rope_theta=_rope_theta(raw),
+        tied_head=bool(raw.get("tie_word_embeddings", False)),
+        mask_id=int(raw["mask_token_id"]),
+        head_dim=_head_dim(raw, dim, heads),
+        **more,
+    )
+
+
+def _dream(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Qwen2's network (Ye et al., arXiv 2508.15487), which predicts the token behind each position."""
+    return _qwen(name, raw, qkv_bias=True, shift=1)
+
+
+def _sdar(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Qwen3's network with attention within blocks (Cheng et al., arXiv 2510.06303)."""
+    _require(raw, {"attention_bias": False})
+    return _qwen(name, raw, qk_norm=True, block=_block(raw))
+
+
+def _sdar_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Qwen3-MoE's network with attention within blocks."""
+    _require(raw, {"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []})
+    routing = Routing(int(raw["num_experts_per_tok"]), normed=bool(raw.get("norm_topk_prob", False)))
+    experts = Experts(int(raw["num_experts"]), int(raw["moe_intermediate_size"]), routing)
+    return _qwen(name, raw, qk_norm=True, block=_block(raw), experts=experts)
+
+
+_LLADA_MOE_FIXED: Mapping[str, object] = {
+    "attention_bias": False,
+    "clip_qkv": None,
+    "moe_router_enable_expert_bias": False,
+    "moe_router_score_function": "softmax",
+    "shared_expert_intermediate_size": None,
+}
+
+
+def _llada_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over the experts, not normed."""
+    _require(raw, _LLADA_MOE_FIXED)
+    if raw.get("norm_topk_prob"):
+        raise ValueError("norm_topk_prob is not supported: the published code norms in no case")
+    if not all(raw["moe_layer_freq"]):
+        raise ValueError("moe_layer_freq with layers that have no experts is not supported")
+    experts = Experts(
+        int(raw["num_experts"]), int(raw["expert_intermediate_size"]), Routing(int(raw["num_experts_per_tok"]))
+    )
+    return _qwen(
+        name,
+        {**raw, "intermediate_size": experts.ff_dim},
+        qk_norm=bool(raw["qk_layernorm"]),
+        rotary_share=float(raw.get("partial_rotary_factor") or 1.0),
+        experts=experts,
+    )
+
+
+_LLADA2_FIXED: Mapping[str, object] = {
+    "norm_topk_prob": True,
+    "norm_head": False,
+    "num_nextn_predict_layers": 0,
+    "score_function": "sigmoid",
+    "use_bias": False,
+    "use_qk_norm": True,
+    "use_qkv_bias": False,
+}
+_LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (Bie et al., arXiv 2512.15745)
+
+
+def _llada2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
+    _require(raw, _LLADA2_FIXED)
+    chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
+    experts = Experts(
+        count=int(raw["num_experts"]),
+        ff_dim=ff_dim,
+        routing=Routing(
+            chosen,
+            sigmoid=True,
+            normed=chosen > 1,
+            scale=float(raw["routed_scaling_factor"]),
+            groups=int(raw.get("n_group") or 1),
+            live_groups=int(raw.get("topk_group") or 1),
+        ),
+        biased=True,
+        shared_ff_dim=ff_dim * int(raw.get("num_shared_experts") or 0),
+        first_layer=int(raw.get("first_k_dense_replace") or 0),
+    )
+    return _qwen(
+        name,
+        raw,
+        qk_norm=True,
+        block=_block(raw, _LLADA2_BLOCK),
+        rotary_share=float(raw["partial_rotary_factor"]),
+        experts=experts,
+    )
+
+
+def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
+    if raw.get("head_dim") is not None:
+        return int(raw["head_dim"])
+    if dim % max(1, heads):
+        raise ValueError(f"{heads} heads do not divide {dim} evenly")
+    return dim // max(1, heads)  # no head at all is refused with the other sizes
+
+
+def _rope_theta(raw: Mapping[str, Any]) -> float:
+    """Older files say it at the top, newer ones among `rope_parameters`; positions are never scaled here."""
+    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind != "default":
+        raise ValueError(f"rope type {kind!r} is not supported, only 'default'")
+    return float(raw["rope_theta"] if "rope_theta" in raw else given["rope_theta"])
+
+
+def _block(raw: Mapping[str, Any], published: int | None = None) -> int:
+    """How many positions see each other. It is trained into a checkpoint: nothing is guessed where families differ."""
+    said = [raw[key] for key in ("block_size", "block_length") if raw.get(key) is not None]
+    if not said and published is None:
+        raise KeyError("block_size")
+    block = said[0] if said else published
+    if type(block) is not int or block < 1 or said[1:] not in ([], [block]):
+        raise ValueError(f"block size is {' or '.join(map(repr, said))}")
+    return block
+
+
+READERS: Mapping[str, Callable[[str, Mapping[str, Any]], ModelConfig]] = {
+    "LLaDAModelLM": _llada,
+    "DreamModel": _dream,
+    "SDARForCausalLM": _sdar,
+    "SDARMoeForCausalLM": _sdar_moe,
+    "LLaDAMoEModelLM": _llada_moe,
+    "LLaDA2MoeModelLM": _llada2,
+}

@@ -1,0 +1,234 @@
+"""Finds a model by name, directory or repository and builds the runner that serves it."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import logging
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..exec.memory import (
+    Footprint,
+    Memory,
+    gib,
+    pages_that_fit,
+    require_room,
+    weights_bytes,
+)
+from ..exec.runner import Runner
+from ..kv_cache import KvPages
+from ..network import Transformer, allocate
+from ..numerics import Numerics
+from .config import ModelConfig, ModelError
+from .families import tensor_shapes
+from .hub import Repository, interrupted
+from .weights import absent_files, check_weights, load_weights, some
+
+EMBEDDED = Path(__file__).parents[1] / "embedded"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def embedded_models() -> list[str]:
+    """The names of the models that are built in."""
+    return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
+
+
+def find_model(name: str) -> Path:
+    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache. Raises
+    `ModelError` with what to do, also for a download that was not finished."""
+    if name in embedded_models():
+        return EMBEDDED / name
+    path = _directory(name)
+    if path is not None:
+        _require_complete(path, f"run `hf download` with --local-dir {path} again" if interrupted(path) else None)
+        return path
+    repository = Repository.named(name)
+    if repository is None:
+        raise ModelError(
+            f"no model {name!r}: it is no directory here, not OWNER/NAME of a repository, and the embedded models are"
+            f" {', '.join(embedded_models())}"
+        )
+    snapshot = repository.snapshot()
+    _require_complete(snapshot, f"run `{repository.download}` again")
+    return snapshot
+
+
+def _directory(name: str) -> Path | None:
+    """The directory of that name, None if there is nothing. Raises `ModelError` for what is there and is none."""
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # the home of nobody
+        raise ModelError(f"no model {name!r}: {error}") from None
+    try:
+        with os.scandir(path) as entries:
+            empty = next(entries, None) is None
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_file():
+            raise ModelError(f"{path} is a file: give the directory that holds config.json and the weights") from None
+        return None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    if empty:
+        raise ModelError(f"{path} is empty: download a checkpoint into it first")
+    return path
+
+
+def _require_complete(directory: Path, advice: str | None) -> None:
+    """Raises `ModelError` if a download has left out what no model can do without. Without advice, whatever reads the
+    directory says what it lacks."""
+    missing = absent_files(directory) if advice else []
+    if missing:
+        raise ModelError(f"the download in {directory} is not complete, it lacks {some(missing)}: {advice}")
+
+
+OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units
+OLDEST_FP8 = (8, 9)
+SHARED_FOR_FIXED = 163_880  # bytes; products of fixed order, as Triton compiles them
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Where the network runs and in which numbers. `threads` None takes every core that the process may use, or what
+    `OMP_NUM_THREADS` says. `deterministic`: answers are the same to the bit in any crowd, in every dtype."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    quantization: str | None = None
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A runner with the memory that it has taken, and in a few words where and in which numbers it computes."""
+
+    runner: Runner
+    footprint: Footprint
+    summary: str
+
+
+def _device(name: str) -> torch.device:
+    """A GPU where there is one that can be used, unless the CPU was asked for. Raises `ModelError`."""
+    if name == "cpu":
+        return torch.device("cpu")
+    lacking = _lacking()
+    if name == "cuda" and lacking:
+        raise ModelError(f"device 'cuda' was asked for, and {lacking} (or use --device cpu)")
+    if lacking and torch.cuda.is_available():
+        logging.getLogger(__name__).warning("the GPU is not used: %s", lacking)
+    return torch.device("cpu" if lacking else "cuda")
+
+
+def _lacking() -> str | None:
+    """What keeps a GPU from being used."""
+    if not torch.cuda.is_available():
+        return "torch sees no GPU: install torch for CUDA"
+    try:
+        capability = torch.cuda.get_device_capability()
+        torch.cuda.mem_get_info()
+    except RuntimeError as error:  # another process may hold it alone
+        return f"the GPU cannot be used: {str(error).splitlines()[0]}"
+    if capability < OLDEST:
+        name = torch.cuda.get_device_name()
+        return f"{name} has compute capability {capability[0]}.{capability[1]}: {OLDEST[0]}.{OLDEST[1]} is needed"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is missing: install asynclane[gpu]"
+    return None
+
+
+def _numerics(hardware: Hardware, device: torch.device) -> Numerics:
+    """Raises `ModelError` for what does not go together."""
+    # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
+    automatic = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = DTYPES[automatic if hardware.dtype == "auto" else hardware.dtype]
+    fp8 = hardware.quantization == "fp8"
+    if fp8 and hardware.deterministic:
+        raise ModelError("quantization fp8 cannot be deterministic: its products follow the size of the batch")
+    if fp8 and device.type == "cuda" and dtype is not torch.bfloat16:
+        raise ModelError(f"quantization fp8 goes with dtype bfloat16 on a GPU, not {hardware.dtype}")
+    if fp8 and device.type == "cuda" and torch.cuda.get_device_capability() < OLDEST_FP8:
+        raise ModelError(f"quantization fp8 needs compute capability {OLDEST_FP8[0]}.{OLDEST_FP8[1]}")
+    return Numerics(dtype, fp8, hardware.deterministic)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load_runner(
+    directory: Path, config: ModelConfig, memory: Memory, hardware: Hardware, end_ids: Collection[int]
+) -> Loaded:
+    """Checks everything, then loads the weights and takes the memory; `end_ids` end an answer. Raises `ModelError`."""
+    device = _device(hardware.device)
+    numerics = _numerics(hardware, device)
+    if device.type == "cuda":
+        _check_for_gpu(config, memory, numerics)
+    if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
+        torch.set_num_threads(hardware.threads or _cores())
+    check_weights(directory, tensor_shapes(config))
+    try:
+        if device.type == "cuda":
+            require_room(config, numerics, memory.share, device)
+        weights, parts = allocate(config, numerics, device)
+        load_weights(directory, parts)
+    except ModelError:
+        raise
+    except ValueError as error:  # sizes that FP8 products cannot take
+        raise ModelError(f"{directory}: {error}") from None
+    except (RuntimeError, MemoryError):
+        raise ModelError(f"no memory for the weights, which need {gib(weights_bytes(config, numerics))}") from None
+    network = Transformer(config, numerics, weights)
+
+    def runner(pages: int) -> Runner:
+        cache = KvPages(config, pages, memory.page_size, memory.slots, numerics.dtype, device)
+        return Runner(network, cache, memory.slots, [config.mask_id], sorted(end_ids))
+
+    def workspace() -> int:
+        """A first runner, with hardly a page, computes the largest step, and goes."""
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        runner(pages=1).step_seconds(memory.step_tokens)
+        taken = torch.cuda.memory_reserved() - before
+        gc.collect()
+        torch.cuda.empty_cache()
+        return taken
+
+    try:
+        footprint = pages_that_fit(config, numerics, memory, device, workspace)
+    except torch.OutOfMemoryError:
+        raise ModelError(
+            f"no memory for a step of {memory.step_tokens} positions besides the weights: lower --max-step-tokens"
+        ) from None
+    try:
+        final = runner(footprint.pages)
+        if device.type == "cuda":
+            final.step_seconds(memory.step_tokens)  # memory that it takes now cannot be lacking later
+    except (RuntimeError, MemoryError):
+        tokens = footprint.pages * memory.page_size
+        raise ModelError(f"no memory for keys and values of {tokens} positions: lower --kv-cache-tokens") from None
+    return Loaded(final, footprint, f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}")
+
+
+def _extras(numerics: Numerics) -> str:
+    return ", fp8 matrices" * numerics.fp8 + ", deterministic" * numerics.fixed
+
+
+def _check_for_gpu(config: ModelConfig, memory: Memory, numerics: Numerics) -> None:
+    """What the kernels can read, and the room they need on chip. Raises `ModelError`."""
+    for name, size in (("--page-size", memory.page_size), ("the model's head dim", config.head_dim)):
+        if size < 16 or size & (size - 1):
+            raise ModelError(f"on a GPU {name} must be a power of two from 16, not {size}")
+    if not numerics.fixed:
+        return
+    # Not every torch knows it; then Triton says so when it compiles.
+    shared = getattr(torch.cuda.get_device_properties(), "shared_memory_per_block_optin", SHARED_FOR_FIXED)
+    if shared < SHARED_FOR_FIXED:
+        raise ModelError(
+            f"--deterministic needs {SHARED_FOR_FIXED} bytes of shared memory in a block, this GPU has {shared}"
+        )

@@ -1,0 +1,59 @@
+"""Says what a checkpoint's weights are and what they will need, from its configuration and its files' headers alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+
+from ..exec.memory import weights_bytes
+from ..kv_cache import KvPages
+from ..numerics import Numerics
+from .config import ModelConfig
+from .families import tensor_shapes
+from .weights import check_weights
+
+POSITIONS = 1000  # that the bytes of keys and values are told for
+CACHES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+KEPT = {name: Numerics(dtype) for name, dtype in CACHES.items()} | {"fp8": Numerics(torch.bfloat16, fp8=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """`stored`: parameters of each type on disk. `weights_bytes`: of what is kept, by how it is kept (None: it cannot
+    be). `cache_bytes`: of the keys and values of `POSITIONS` positions, by type."""
+
+    parameters: int
+    stored: Mapping[str, int]
+    weights_bytes: Mapping[str, int | None]
+    cache_bytes: Mapping[str, int]
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Of the whole network; an embedding that is the head too counts once."""
+    return sum(prod(shape) for shape in tensor_shapes(config).values())
+
+
+def survey(directory: Path, config: ModelConfig) -> Survey:
+    """Takes no memory. Raises `ModelError` for weights that could not be loaded."""
+    shapes = tensor_shapes(config)
+    stored = Counter[str]()
+    for name, dtype in check_weights(directory, shapes).items():
+        stored[dtype] += prod(shapes[name])
+    return Survey(
+        parameters=count_parameters(config),
+        stored=dict(stored),
+        weights_bytes={name: _kept(config, numerics) for name, numerics in KEPT.items()},
+        cache_bytes={name: KvPages.page_bytes(config, POSITIONS, dtype) for name, dtype in CACHES.items()},
+    )
+
+
+def _kept(config: ModelConfig, numerics: Numerics) -> int | None:
+    try:
+        return weights_bytes(config, numerics)
+    except ValueError:  # sizes that FP8 products cannot take
+        return None

@@ -1,0 +1,119 @@
+"""Reads safetensors, one file or many, and checks names and shapes in both directions before any memory is taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ...kernels import ops
+from ...kernels.linear import Fp8Matrix, Matrix
+from .config import ModelError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+DTYPES = ("BF16", "F16", "F32")  # others are numbers only together with scales that are not read
+SHOWN = 3  # names in an error, before "and N more"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a tensor of the checkpoint goes: rows `[start, end)` of a weight."""
+
+    weight: Matrix
+    start: int
+    end: int
+
+    def put(self, tensor: Tensor) -> None:
+        """Copies it there, in the weight's type."""
+        if isinstance(self.weight, Fp8Matrix):
+            values, scales = ops.quantize_rows(tensor.to(self.weight.values.device))
+            self.weight.values[self.start : self.end] = values
+            self.weight.scales[self.start : self.end] = scales
+        else:
+            self.weight[self.start : self.end].copy_(tensor)
+
+
+def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """The type in which each tensor is stored, read off the files' headers alone. Raises `ModelError` if a file cannot
+    be read, or if a tensor is missing, unexpected, twice there or of another shape."""
+    found: dict[str, str] = {}
+    for path in _files(directory):
+        try:
+            with safe_open(path, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 - not a mapping
+                    if name in found:
+                        raise ModelError(f"{path}: {name} is in another file too")
+                    tensor = shard.get_slice(name)
+                    _check_shape(path, name, tuple(tensor.get_shape()), shapes)
+                    if tensor.get_dtype() not in DTYPES:
+                        kinds = ", ".join(DTYPES)
+                        raise ModelError(f"{path}: {name} is {tensor.get_dtype()}, only {kinds} can be read")
+                    found[name] = tensor.get_dtype()
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path} cannot be read: {error}") from None
+    missing = [name for name in shapes if name not in found]
+    if missing:
+        raise ModelError(f"{directory} lacks {some(missing)}")
+    return found
+
+
+def load_weights(directory: Path, parts: Mapping[str, Part]) -> None:
+    """Puts each tensor where it belongs, one at a time: besides the weights, memory holds one tensor.
+
+    The directory has passed `check_weights`. Raises `ModelError` if a file can no longer be read.
+    """
+    for path in _files(directory):
+        try:
+            with safe_open(path, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 - not a mapping
+                    parts[name].put(shard.get_tensor(name))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path} cannot be read: {error}") from None
+
+
+def absent_files(directory: Path) -> list[str]:
+    """Names of files that every checkpoint has, and this one has not. Raises `ModelError` for a broken index."""
+    return [name for name in ("config.json", *_shards(directory)) if not (directory / name).exists()]
+
+
+def _files(directory: Path) -> list[Path]:
+    names = _shards(directory)
+    missing = [name for name in names if not (directory / name).exists()]
+    if missing == [SINGLE]:
+        raise ModelError(f"{directory} has neither {SINGLE} nor {INDEX}: other formats cannot be read")
+    if missing:
+        raise ModelError(f"{directory} lacks {some(missing)}, named in {INDEX}")
+    return [directory / name for name in names]
+
+
+def _shards(directory: Path) -> list[str]:
+    """Names of the files that hold the weights, whether or not they are there."""
+    index = directory / INDEX
+    if not index.exists():
+        return [SINGLE]
+    try:
+        names = sorted({str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{index} cannot be read: {error!r}") from None
+    outside = [name for name in names if PurePath(name).name != name]
+    if outside:
+        raise ModelError(f"{index} names {some(outside)}, which is no file beside it")
+    return names
+
+
+def _check_shape(path: Path, name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if name not in shapes:
+        raise ModelError(f"{path} has an unexpected tensor {name}")
+    if shape != shapes[name]:
+        raise ModelError(f"{path}: {name} is {list(shape)}, config.json says {list(shapes[name])}")
+
+
+def some(names: list[str]) -> str:
+    """The first of them, for a message."""
+    rest = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

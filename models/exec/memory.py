@@ -1,0 +1,104 @@
+"""Divides a device's memory: weights first, then the workspace of the largest step, the rest for keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..checkpoint.config import ModelConfig, ModelError
+from ..kv_cache import KvPages
+from ..network import allocate
+from ..numerics import Numerics
+
+CPU_TOKENS = 16384  # positions whose keys and values a CPU keeps where nothing else was asked for
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is asked for: requests at once, positions in a page, positions of the largest step, positions whose keys
+    and values fit over all requests (None: a CPU's default, or what a GPU has left), and the share of a GPU's memory
+    that may be taken. With `keeps_pages` there is a use for more than the requests can fill."""
+
+    slots: int
+    page_size: int
+    step_tokens: int
+    cache_tokens: int | None = None
+    share: float = 0.9
+    keeps_pages: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What was taken. The workspace is what the largest step needs besides weights and pages, measured at start."""
+
+    weights_bytes: int
+    pages: int
+    page_bytes: int
+    workspace_bytes: int = 0
+
+    @property
+    def pages_bytes(self) -> int:
+        return self.pages * self.page_bytes
+
+    def __str__(self) -> str:
+        parts = {
+            "weights": self.weights_bytes,
+            f"{self.pages} pages of keys and values": self.pages_bytes,
+            "workspace": self.workspace_bytes,
+        }
+        return ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
+
+
+def weights_bytes(config: ModelConfig, numerics: Numerics) -> int:
+    """Of all weights as they will be kept."""
+    _, parts = allocate(config, numerics, torch.device("meta"))
+    return sum({id(part.weight): part.weight.nbytes for part in parts.values()}.values())
+
+
+def require_room(config: ModelConfig, numerics: Numerics, share: float, device: torch.device) -> None:
+    """Raises `ModelError` unless a GPU has room for the weights, before any of it is taken."""
+    needed, room = weights_bytes(config, numerics), _room(share, device)
+    if needed > room:
+        raise ModelError(
+            f"the weights need {gib(needed)} and {gib(max(room, 0))} of the GPU may be taken: free some, or raise"
+            f" --gpu-memory-utilization{'' if numerics.fp8 else ', or try --quantization fp8'}"
+        )
+
+
+def pages_that_fit(
+    config: ModelConfig, numerics: Numerics, memory: Memory, device: torch.device, workspace: Callable[[], int]
+) -> Footprint:
+    """How many pages there will be, once the weights are loaded; `workspace` measures the bytes that the largest step
+    takes. Raises `ModelError` if a GPU has room for too few."""
+    page_bytes = KvPages.page_bytes(config, memory.page_size, numerics.dtype)
+    asked = None if memory.cache_tokens is None else -(-memory.cache_tokens // memory.page_size)
+    most = memory.slots * -(-config.max_model_len // memory.page_size)  # more could not be used
+    taken = weights_bytes(config, numerics)
+    if device.type != "cuda":
+        return Footprint(taken, asked or -(-CPU_TOKENS // memory.page_size), page_bytes)
+    needed = workspace()
+    fit = (_room(memory.share, device) - needed) // page_bytes
+    if fit < (asked or 1):
+        wanted = (asked or 1) * memory.page_size
+        raise ModelError(
+            f"keys and values of {wanted} positions need {gib(wanted // memory.page_size * page_bytes)}; besides the"
+            f" weights ({gib(taken)}) and a workspace of {gib(needed)} there is room for"
+            f" {max(fit, 0) * memory.page_size} positions: lower --kv-cache-tokens or --max-step-tokens, or raise"
+            " --gpu-memory-utilization"
+        )
+    return Footprint(taken, asked or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed)
+
+
+def _room(share: float, device: torch.device) -> int:
+    """Bytes that may still be taken of a GPU, so that no more than `share` of it is in use."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return free - int((1 - share) * total)
+
+
+def gib(size: int) -> str:
+    """For a message."""
+    return f"{size / GIB:.2f} GiB"

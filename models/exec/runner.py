@@ -1,0 +1,185 @@
+"""Executes a plan on a device: canvases live there, a step is one copy in, the network, the commit, one copy out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...kernels import ops
+from ...scheduler.contract import (
+    GREEDY,
+    Ints,
+    Row,
+    Scores,
+    Span,
+    StepPlan,
+    StepResult,
+    Transfer,
+)
+from ..kv_cache import KvPages
+from ..network import Transformer
+from .graphs import ROW, StepGraphs
+from .optional_inputs import measured
+from .pack import Batch, pack, projected
+
+
+class Runner:
+    """An `Executor`. Not safe for use from two threads at once."""
+
+    def __init__(
+        self, network: Transformer, pages: KvPages, slots: int, banned: Sequence[int], end_ids: Sequence[int]
+    ) -> None:
+        """`slots` canvases of the network's longest input; ids in `banned` are never proposed, those in `end_ids` not
+        where a span may not end."""
+        config = network.config
+        self._network = network
+        self._pages = pages
+        self._device = pages.table.device
+        self._canvases = torch.full((slots, config.max_model_len), config.mask_id, device=self._device)
+        self._banned = torch.tensor(banned, device=self._device)
+        self._end_ids = torch.tensor(end_ids, device=self._device)
+        on_gpu = self._device.type == "cuda"
+        self._graphs = StepGraphs(self._compute, config, network.numerics, slots) if on_gpu else None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self._graphs is not None
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self.launch(plan)()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """Starts a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
+        CPU nothing begins before that is called."""
+        if self._graphs is None:
+            return partial(self._compute_now, plan)
+        self._place(plan)
+        collect = self._graphs.launch(plan)
+        return lambda: _result(plan, *collect())
+
+    @torch.inference_mode()
+    def _compute_now(self, plan: StepPlan) -> StepResult:
+        started = time.perf_counter()
+        self._place(plan)
+        out = self._compute(self._packed(plan)).numpy()
+        return _result(plan, out, time.perf_counter() - started)
+
+    def step_seconds(self, tokens: int) -> float:
+        """How long a step of about so many positions takes: the better of two, in rows of about `ROW` positions.
+
+        Only while no request is running: it writes to the pages and canvases of no one.
+        """
+        slots, longest = self._canvases.shape
+        shift = self._network.config.shift
+        tokens = max(1 + shift, min(tokens, slots * longest))
+        count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
+        sizes = [tokens // count + (number < tokens % count) for number in range(count)]
+        nothing = Transfer(sure=0, threshold=math.inf)  # no confidence reaches it
+        rows = tuple(
+            Row(slot, 0, size, size, (Span(shift, size, nothing),), GREEDY, step=0) for slot, size in enumerate(sizes)
+        )
+        return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
+
+    def graph_for(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
+        """The graph that `execute` replays for a plan, after it has run once: for measurements on a GPU. Raises
+        `ValueError` where there is none."""
+        if self._graphs is None:
+            raise ValueError("only a GPU's steps are graphs")
+        self.execute(plan)
+        return self._graphs.graph(plan)
+
+    @torch.inference_mode()
+    def logits(self, plan: StepPlan) -> Tensor:
+        """The raw logits [N, V] of a plan's spans; commits nothing."""
+        self._place(plan)
+        return self._logits(self._packed(plan))
+
+    def _packed(self, plan: StepPlan) -> Batch:
+        return pack(plan, self._device, self._network.config.shift)
+
+    def _place(self, plan: StepPlan) -> None:
+        for placement in plan.placements:
+            canvas = self._canvases[placement.slot]
+            canvas.fill_(self._network.config.mask_id)
+            canvas[: len(placement.prompt)].copy_(self._staged(placement.prompt), non_blocking=True)
+            self._pages.assign(placement.slot, self._staged(np.array(placement.pages, np.int32)))
+            if placement.copied:
+                pairs = self._staged(np.array(placement.copied, np.int64).T.copy()).to(self._device, non_blocking=True)
+                self._pages.copy(pairs[0], pairs[1])
+
+    def _staged(self, numbers: npt.NDArray[np.integer[Any]]) -> Tensor:
+        """Where a copy to the device can take them from without waiting for the steps in flight."""
+        staged = torch.from_numpy(numbers)
+        return staged.pin_memory() if self.on_gpu else staged
+
+    def _logits(self, batch: Batch) -> Tensor:
+        return self._network.logits(self._network.hidden(self._canvases, batch, self._pages))
+
+    def _compute(self, batch: Batch) -> Tensor:
+        """The whole step. int32 [4, N] over all spans: what the canvases then hold, what the network proposes, and
+        both halves of its float64 confidence. Below that, with `measures` [1, N], float32 bits of what was measured;
+        with `ranks` [1 + 2 * ranks, N], the bits of the log-probability of what may commit, ids of the likeliest
+        tokens, and the bits of theirs."""
+        if batch.told is not None:
+            ops.tell(self._canvases, batch.slots, batch.positions, batch.told)
+        logits = self._logits(batch)
+        if not len(batch.projected):
+            return torch.empty((4, 0), dtype=torch.int32, device=self._device)
+        if batch.biases is not None:
+            biases = batch.biases
+            ops.adjust(logits, biases.begins, biases.ends, biases.starts, biases.ids, biases.deltas)
+        if batch.restrictions is not None:
+            ops.restrict(logits, batch.restrictions.places, batch.restrictions.words)
+        narrowed = batch.shape is None or batch.shape.narrowed
+        fixed = self._network.numerics.fixed
+        found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
+        judged, measures = found.chances, batch.measures
+        if measures is not None:
+            judged = ops.measure(found, logits, measures.kinds, measures.noise, measures.draws)
+        held = ops.commit(
+            self._canvases,
+            batch.slots[batch.projected],
+            batch.targets,
+            found.tokens,
+            judged,
+            self._network.config.mask_id,
+            batch.span_starts,
+            batch.sure,
+            batch.threshold,
+            batch.factor,
+            batch.last_free,
+        )
+        told = [held.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
+        if measures is not None:
+            told.append(judged.float().view(torch.int32))
+        if batch.ranks is None:
+            return torch.stack(told)
+        chosen, ids, scores = ops.rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]))
+        ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
+        return torch.cat((torch.stack((*told, chosen.view(torch.int32))), *ranked))
+
+
+def _result(plan: StepPlan, out: Ints, device_s: float) -> StepResult:
+    tokens, proposals, low, high, *more = out[:, : projected(plan)].copy()
+    confidence = np.stack((low, high), axis=1).view(np.float64)[:, 0]
+    judged = more.pop(0).view(np.float32) if more and measured(plan) else None
+    return StepResult(tokens, proposals, confidence, device_s, _scores(more), judged)
+
+
+def _scores(words: list[np.ndarray]) -> Scores | None:
+    """What `_compute` tells with `ranks`: [1 + 2 * ranks] rows."""
+    if not words:
+        return None
+    ranks = len(words) // 2
+    ids, bits = np.array(words[1 : 1 + ranks]), np.array(words[1 + ranks :])
+    shape = ranks, len(words[0])
+    return Scores(words[0].view(np.float32), ids.reshape(shape).T, bits.reshape(shape).view(np.float32).T)

@@ -1,0 +1,43 @@
+"""Keys and values of all requests in fixed-size pages, written in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .checkpoint.config import ModelConfig
+from .exec.pack import NOWHERE, Batch
+
+
+class KvPages:
+    """`keys[layer]`, `values[layer]`: [pages, page_size, kv_heads, head_dim]. `table` [slots, pages per request]
+    maps a request's positions to pages."""
+
+    def __init__(
+        self, config: ModelConfig, pages: int, page_size: int, slots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (pages, page_size, config.kv_heads, config.head_dim)
+        self.page_size = page_size
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        self.table = torch.zeros((slots, -(-config.max_model_len // page_size)), dtype=torch.int32, device=device)
+
+    @staticmethod
+    def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+        """Of one page, in all layers."""
+        return 2 * config.layers * page_size * config.kv_heads * config.head_dim * dtype.itemsize
+
+    def assign(self, slot: int, pages: Tensor) -> None:
+        """pages [any] int32."""
+        self.table[slot, : len(pages)].copy_(pages, non_blocking=True)
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Pages `target` [n] get what the pages `source` [n] hold, in all layers."""
+        for kept in (*self.keys, *self.values):
+            kept[target] = kept[source]
+
+    def places(self, batch: Batch) -> Tensor:
+        """Where each token's keys and values go: [T] int64, `page * page_size + offset`; negative for padding."""
+        page = self.table[batch.slots, batch.positions.clamp_min(0) // self.page_size].long()
+        place = page * self.page_size + batch.positions % self.page_size
+        return torch.where(batch.positions < 0, NOWHERE, place)

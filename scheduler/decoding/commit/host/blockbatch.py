@@ -1,0 +1,248 @@
+"""BlockBatch: the same answer in blocks of several lengths at once, which learn from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import numpy as np
+
+from ....contract import Doubles, Ints
+from ...params import Knobs, Range, Values
+from ..base import Bools, Evidence, best
+from ..shared.speculation import Ensemble, Turn
+
+END_RANKS = 4  # among so many likeliest tokens an end token is looked for; else it has no probability
+
+
+class Branch:
+    """One canvas, decoded in aligned blocks of `size`; what its rows last showed of each position."""
+
+    def __init__(self, size: int, canvas: Ints, mask_id: int, ranks: int) -> None:
+        self.size, self.canvas, self.mask_id = size, canvas, mask_id
+        self.start, self.end = 0, min(size, len(canvas))
+        self.decoded = 0  # tokens that it has committed itself, or took over with a whole canvas
+        self.calls = 0
+        self.blocks = 0  # that it has begun since its last full pass
+        self.stale = False
+        self.ended = -1.0  # probability of the end token that its full block has, negative without
+        self.ranked = np.full((len(canvas), ranks), -1, np.int32)
+        self.chances = np.zeros((len(canvas), ranks))
+
+    @property
+    def done(self) -> bool:
+        return self.start >= len(self.canvas)
+
+    @property
+    def full(self) -> bool:
+        """Its block is."""
+        return not (self.canvas[self.start : self.end] == self.mask_id).any()
+
+    def snap(self) -> None:
+        """Its block is the aligned one with the first mask, or behind all."""
+        masks = np.flatnonzero(self.canvas == self.mask_id)
+        first = int(masks[0]) if len(masks) else len(self.canvas)
+        self.start = first // self.size * self.size if len(masks) else first
+        self.end = min(self.start + self.size, len(self.canvas))
+
+    def advance(self, refresh_size: int) -> None:
+        self.snap()
+        if not self.done:
+            self.blocks += 1
+            self.stale = self.stale or self.blocks * self.size >= refresh_size
+
+    def observe(self, evidence: Evidence, threshold: float) -> None:
+        """Commits within its block what has the `threshold`, or else the best, of a step that shows at least that."""
+        self.calls += 1
+        places = evidence.positions
+        told = min(self.ranked.shape[1], evidence.ranked.shape[1])
+        self.ranked[places, :told] = evidence.ranked[:, :told]
+        self.chances[places, :told] = np.exp(evidence.logprobs[:, :told])
+        inside = (places >= self.start) & (places < self.end) & (self.canvas[places] == self.mask_id)
+        chosen = inside & (evidence.confidence >= threshold)
+        if inside.any() and not chosen.any():
+            chosen[best(evidence.confidence, inside)] = True
+        self.canvas[places[chosen]] = evidence.tokens[chosen]
+        self.decoded += int(chosen.sum())
+
+    def look_for_end(self, ends: Bools) -> None:
+        """Its block is full: the probability of its first end token in the step that filled it."""
+        block = self.canvas[self.start : self.end]
+        if not self.full or not ends[block].any():
+            return
+        at = self.start + int(ends[block].argmax())
+        self.ended = _bfloat16(float(self.chance(self.canvas)[at]))
+
+    def chance(self, tokens: Ints) -> Doubles:
+        """[length] how likely its rows last found these `tokens` [length]."""
+        chances: Doubles = (self.chances * (self.ranked == tokens[:, None])).sum(axis=1)
+        return chances
+
+    def agrees(self, other: Branch) -> bool:
+        both = (self.canvas != self.mask_id) & (other.canvas != self.mask_id)
+        return bool((self.canvas[both] == other.canvas[both]).all())
+
+    def learn(self, others: Sequence[Branch], merge_threshold: float) -> bool:
+        """Fills from `others`, in their blocks, what is open here and held there, if its own rows found it likely."""
+        asked = np.zeros(len(self.canvas), np.bool_)
+        for other in others:
+            asked[other.start : other.end] = True
+        chances, tokens = np.zeros(len(self.canvas)), self.canvas.copy()
+        for other in others:
+            found = np.where(other.canvas == self.mask_id, 0.0, self.chance(other.canvas))
+            better = found > chances
+            chances[better], tokens[better] = found[better], other.canvas[better]
+        filled = asked & (self.canvas == self.mask_id) & (chances > merge_threshold)
+        self.canvas[filled] = tokens[filled]
+        return bool(filled.any())
+
+    def follow(self, leader: Branch) -> None:
+        self.canvas[:] = leader.canvas
+        self.decoded = leader.decoded
+        self.snap()
+
+
+class BlockBatch(Ensemble):
+    """`branches` canvases are decoded at once, in blocks of `smallest_block` positions, twice as many, four times, ...,
+    each as Fast-dLLM with a dual cache does: `threshold`, or else the best. After each step a branch takes from those
+    behind it, if they contradict it nowhere, tokens that its own last rows gave more than `merge_threshold`; and one
+    that has committed more than `sync_lag` tokens less than the leader becomes a copy of it, keys and values included.
+    Once a branch has begun blocks of `refresh_size` positions since its last full pass, all have one, which commits
+    too. The first branch that fills a block with an end token in it wins, of several the one most certain of it, or
+    else the one that comes farthest. Source: arXiv 2605.29233; Laurence-Wu/BlockBatch
+    llada/generate_blockBatching_original_bulk.py.
+
+    The authors take blocks of 4 to 128, six branches; the default here is four from 8 on. Their blocks must divide the
+    canvas: here the last one may be shorter. Their calls are those that the winner took part in; here a request's calls
+    are all that it took. They round the logits of an end token to bfloat16, here its probability is: where several are
+    that certain, the smallest blocks win. With `early_stop` a request ends once all branches agree on everything up to
+    an end token. Streams get what all branches agree on, from the left: none ever takes that back. A shifted network
+    has LLaDA's loop, not the authors' Dream variant of it.
+    """
+
+    KNOBS: Mapping[str, Values] = {
+        "branches": Range(1, 8, whole=True),
+        "smallest_block": Range(1, 4096, whole=True),
+        "sync_lag": Range(0, 4096, whole=True),
+        "merge_threshold": Range(0.1, 1.0),
+        "refresh_size": Range(1, 1_000_000, whole=True),
+    }
+
+    def __init__(self, knobs: Knobs, length: int) -> None:
+        self._threshold, self._merge_threshold = knobs.number("threshold"), knobs.number("merge_threshold")
+        self._sync_lag, self._refresh_size = knobs.integer("sync_lag"), knobs.integer("refresh_size")
+        self._sizes = [knobs.integer("smallest_block") << number for number in range(knobs.integer("branches"))]
+        self._length = length
+        self.ranks = max(END_RANKS, int(1 / self._merge_threshold))
+        self.branches: list[Branch] = []
+        self._winner: int | None = None
+        self.copied: list[tuple[int, int]] = []
+        self.turns: list[Turn] = []
+
+    @classmethod
+    def of(cls, knobs: Knobs, length: int) -> Self:
+        return cls(knobs, length)
+
+    @staticmethod
+    def beside(knobs: Knobs) -> int:
+        return knobs.integer("branches") - 1
+
+    def open(self, canvas: Ints, mask_id: int) -> None:
+        """All branches start from `canvas`, which one of them computes for all."""
+        self.branches = [Branch(size, canvas.copy(), mask_id, self.ranks) for size in self._sizes]
+        self.turns = [Turn(0, self.branches[0].canvas, 0, self._length, whole=True)]
+
+    @property
+    def over(self) -> bool:
+        return self._winner is not None
+
+    @property
+    def winner(self) -> Branch | None:
+        return None if self._winner is None else self.branches[self._winner]
+
+    def _first_to_end(self) -> int | None:
+        """Of those whose full block ends the answer, the one most certain of it, the smallest blocks of equals."""
+        ended = [number for number, branch in enumerate(self.branches) if branch.ended >= 0.0]
+        return max(ended, key=lambda number: self.branches[number].ended, default=None)
+
+    def observe(self, branches: Sequence[Evidence]) -> Ints:
+        if not any(branch.calls for branch in self.branches):
+            for branch in self.branches:
+                branch.observe(branches[0], self._threshold)
+            self.copied += [(0, number) for number in range(1, len(self.branches))]
+            self._exchange()
+        elif self.turns[0].whole:
+            for turn, evidence in zip(self.turns, branches, strict=True):
+                branch = self.branches[turn.branch]
+                branch.observe(evidence, self._threshold)
+                branch.blocks, branch.stale = 0, False
+            self._go_on()
+        else:
+            for turn, evidence in zip(self.turns, branches, strict=True):
+                self.branches[turn.branch].observe(evidence, self._threshold)
+                self.branches[turn.branch].look_for_end(evidence.ends)
+            self._winner = self._first_to_end()
+            if self._winner is None:
+                self._exchange()
+        return self._canvas()
+
+    def _exchange(self) -> None:
+        """After a step blocks advance and branches learn from each other."""
+        for branch in self.branches:
+            if not branch.done and branch.full:
+                branch.advance(self._refresh_size)
+        self._merge()
+        self._sync()
+        active = [number for number, branch in enumerate(self.branches) if not branch.done]
+        if any(self.branches[number].stale for number in active):
+            self.turns = [Turn(number, self.branches[number].canvas, 0, self._length, whole=True) for number in active]
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """The next step computes the blocks that have masks."""
+        if all(branch.done for branch in self.branches):
+            self._winner = 0  # all are full, so none has come farther
+            return
+        self.turns = [
+            Turn(number, branch.canvas, branch.start, branch.end, whole=False)
+            for number, branch in enumerate(self.branches)
+            if not branch.done and not branch.full
+        ]
+        if not self.turns:  # a full pass has filled them
+            self._exchange()
+
+    def _merge(self) -> None:
+        order = sorted((branch for branch in self.branches if not branch.done), key=lambda branch: -branch.end)
+        if not any(branch.decoded for branch in self.branches):
+            return
+        for rank, branch in enumerate(order):
+            others = [other for other in order[rank + 1 :] if branch.agrees(other)]
+            if branch.learn(others, self._merge_threshold) and branch.full:
+                branch.advance(self._refresh_size)
+
+    def _sync(self) -> None:
+        leader = max(range(len(self.branches)), key=lambda number: self.branches[number].decoded)
+        for number, branch in enumerate(self.branches):
+            behind = self.branches[leader].decoded - branch.decoded
+            if number != leader and not branch.done and behind > self._sync_lag:
+                branch.follow(self.branches[leader])
+                self.copied.append((leader, number))
+
+    def _canvas(self) -> Ints:
+        """The winner's, or what all agree on from the left."""
+        if self.winner is not None:
+            return self.winner.canvas
+        first = self.branches[0]
+        same = first.canvas != first.mask_id
+        for branch in self.branches[1:]:
+            same &= branch.canvas == first.canvas
+        agreed = int(same.argmin()) if not same.all() else len(same)
+        return np.where(np.arange(len(same)) < agreed, first.canvas, first.mask_id).astype(np.int32)
+
+
+def _bfloat16(number: float) -> float:
+    """Rounded to 8 bits of fraction, half to even."""
+    bits = int(np.float32(number).view(np.uint32))
+    bits += 0x7FFF + (bits >> 16 & 1)
+    return float(np.uint32(bits & 0xFFFF0000).view(np.float32))

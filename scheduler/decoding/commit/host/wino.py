@@ -1,0 +1,88 @@
+"""WINO: commits freely, and takes back what the network would not say again.
+
+Source: arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+
+from ....contract import MOST_RANKS
+from ...lane_tree import Lane
+from ...params import Knobs, Range, Values
+from ..base import (
+    Bools,
+    Evidence,
+    Remembering,
+    Shadow,
+    Verdict,
+    best,
+    top,
+)
+
+SHARE = np.float32(0.7)  # of a block's masks that a call may commit, but
+LEAST, MOST = 5, 20  # so many at least and at most
+UNBOUNDED = 30  # what counts as the commits of the call before a block's first
+
+
+class Wino(Remembering):
+    """Open positions above `threshold` confidence commit, of too many the best, or else the best one. Each position of
+    the block has a shadow: a mask that sees everything, other shadows included, but its own token. Where more than one
+    commits, tokens that had committed before are taken back if they are less probable than `back_threshold` at their
+    shadows; of as many as the call before had committed, or more, the least probable, so that fewer go than came.
+
+    As in the authors' code. A token that is not among a position's likeliest has probability 0.
+    """
+
+    KNOBS: Mapping[str, Values] = {"back_threshold": Range(0.0, 1.0)}
+
+    ranks = MOST_RANKS
+    revises = True
+    copies = 1
+
+    def __init__(self, threshold: float, back_threshold: float) -> None:
+        self._threshold, self._back_threshold = threshold, back_threshold
+        self._block, self._came = -1, UNBOUNDED  # the lane, and what its call before has committed
+
+    @classmethod
+    def of(cls, knobs: Knobs, length: int) -> Self:
+        return cls(knobs.number("threshold"), knobs.number("back_threshold"))
+
+    def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
+        return (Shadow(np.full(lane.end - lane.start, mask_id, np.int32)),)
+
+    def choose(self, evidence: Evidence) -> Verdict:
+        (part,) = evidence.parts
+        if part.lane.id != self._block:
+            self._block, self._came = part.lane.id, UNBOUNDED
+        chosen = self._chosen(evidence)
+        tokens = np.where(chosen, evidence.tokens, evidence.held)
+        came = int(chosen.sum())
+        if came > 1 and evidence.shadow is not None:
+            tokens[self._withdrawn(evidence)] = evidence.mask_id
+        self._came = came
+        return Verdict(tokens)
+
+    def _chosen(self, evidence: Evidence) -> Bools:
+        """[n] what commits."""
+        open_, confidence = evidence.open, evidence.confidence
+        most = min(max(int(np.float32(open_.sum()) * SHARE), LEAST), MOST)
+        chosen: Bools = open_ & (confidence > self._threshold)
+        if chosen.sum() > most:
+            chosen[top(confidence, chosen)[most:]] = False
+        elif not chosen.any():
+            chosen[best(confidence, open_)] = True
+        return chosen
+
+    def _withdrawn(self, evidence: Evidence) -> Bools:
+        """[n] what is taken back."""
+        if evidence.shadow is None:
+            return np.zeros(len(evidence.positions), np.bool_)
+        again = np.where(evidence.open, np.inf, evidence.shadow.probability(evidence.held))
+        doubted: Bools = again < self._back_threshold
+        if doubted.sum() >= self._came:
+            doubted[top(-again, doubted)[self._came - 1 :]] = False
+        return doubted

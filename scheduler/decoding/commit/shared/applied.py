@@ -1,0 +1,43 @@
+"""A rule of the device's, applied on the host: where a policy cuts lanes by what a step has found, the device cannot
+know in which part of its row positions may commit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....contract import Doubles, Transfer
+from ..base import (
+    Bools,
+    CommitRule,
+    Evidence,
+    Remembering,
+    Verdict,
+    top,
+)
+
+
+class Applied(Remembering):
+    """Commits what `rule`, whose measure is the probability, would."""
+
+    def __init__(self, rule: CommitRule) -> None:
+        self._rule = rule
+
+    def choose(self, evidence: Evidence) -> Verdict:
+        chosen = np.zeros(len(evidence.positions), np.bool_)
+        open_ = evidence.open
+        for part in evidence.parts:
+            transfer = self._rule.transfer(part.lane, part.first)
+            chosen[part.here] = passing(transfer, evidence.confidence[part.here], open_[part.here])
+        return evidence.commit(chosen)
+
+
+def passing(transfer: Transfer, confidence: Doubles, among: Bools) -> Bools:
+    """[n] which of the positions `among` [n] these commit, as `Transfer` says; the leftmost of equals first."""
+    places = top(confidence, among)
+    rank = np.arange(1, len(places) + 1)
+    passes = confidence[places] >= transfer.threshold - transfer.factor / (rank + 1)
+    passes |= rank <= transfer.sure
+    passes |= transfer.last_free & (rank == len(places))
+    chosen = np.zeros(len(among), np.bool_)
+    chosen[places[np.logical_and.accumulate(passes)]] = True
+    return chosen

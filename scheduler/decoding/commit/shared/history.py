@@ -1,0 +1,52 @@
+"""What a canvas position's likeliest tokens were in its last calls, for rules that ask how much they still change.
+
+A distribution over a vocabulary is too much to keep for every position. A sketch of it is its likeliest tokens with
+their probabilities, and one bucket for all others; of two sketches, tokens that only one of them names are in the
+bucket too. By the data-processing inequality their divergence is never above that of the whole distributions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....contract import Floats, Ints
+from ..base import Evidence, Longs
+
+LIKELY = 8  # tokens of a sketch
+LEAST = 1e-12  # probabilities below count as this much, as in KLASS's code
+
+
+class History:
+    """The last `depth` sketches of each of `length` canvas positions."""
+
+    def __init__(self, length: int, depth: int) -> None:
+        self._depth = depth
+        self._seen = np.zeros(length, np.intp)
+        self._ids = np.full((depth, length, LIKELY), -1, np.int32)
+        self._probabilities = np.zeros((depth, length, LIKELY), np.float32)
+
+    def add(self, evidence: Evidence) -> None:
+        """Another call has told of its positions."""
+        positions, told = evidence.positions, evidence.ranked.shape[1]  # of a small vocabulary it is fewer
+        seen = self._seen[positions]
+        slot = seen % self._depth
+        self._ids[slot, positions, :told] = evidence.ranked
+        self._probabilities[slot, positions, :told] = np.exp(evidence.logprobs)
+        self._seen[positions] = seen + 1
+
+    def divergence(self, positions: Ints | Longs, newer: Longs, older: Longs) -> Floats:
+        """KL in nats of the sketches `newer` [m] calls ago (0: the last one) from those `older` [m] calls ago, [m, n]
+        at each of `positions` [n]; infinite where there have not been so many calls."""
+        seen = self._seen[positions]
+        now, then = ((seen - 1 - ago[:, None]) % self._depth for ago in (newer, older))
+        p = self._probabilities[now, positions]
+        same = self._ids[now, positions][..., None] == self._ids[then, positions][..., None, :]
+        q = np.matmul(same.astype(np.float32), self._probabilities[then, positions][..., None])[..., 0]
+        p[q == 0] = 0  # in the bucket
+        rest_p, rest_q = 1 - p.sum(-1), 1 - q.sum(-1)
+        return np.where(seen > older[:, None], _terms(p, q).sum(-1) + _terms(rest_p, rest_q), np.float32(np.inf))
+
+
+def _terms(p: Floats, q: Floats) -> Floats:
+    terms: Floats = np.maximum(p, 0) * np.log(np.maximum(p, LEAST) / np.maximum(q, LEAST))
+    return terms

@@ -1,0 +1,26 @@
+"""What learnt rules share: the scale of what they see, and their weights, which lie beside the rules as `NAME.npz`;
+`asynclane.training.controllers` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+
+from ....contract import Doubles, Floats
+
+LEAST_DOUBT = 1e-4
+
+
+@cache
+def weights(name: str) -> Mapping[str, Floats]:
+    """The arrays of the rule `name`, read when it is first asked for."""
+    with files(__package__).joinpath(f"{name}.npz").open("rb") as file, np.load(file) as found:
+        return {key: found[key] for key in found.files}
+
+
+def certainty(confidence: Doubles) -> Doubles:
+    """From 0 to 1, by the magnitude of the doubt: 0.9 is as far from 0.99 as from 0."""
+    return -np.log10(np.clip(1.0 - confidence, LEAST_DOUBT, 1.0)) / 4.0

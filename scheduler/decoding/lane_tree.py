@@ -1,0 +1,118 @@
+"""The lane tree of one request: which parts of its canvas are being worked on, in output order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from ..contract import Ints
+from .attention_pattern import Geometry
+
+
+class Role(Enum):
+    """A generate lane may fork and has a successor; a refine lane finishes what is left before a fork."""
+
+    GENERATE = "generate"
+    REFINE = "refine"
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A live range `[start, end)` of the canvas. `masks` counts its open positions, `steps` its calls so far.
+
+    `id` counts the lanes of a request from 0; `parent` is the lane that it goes on from. `block_end` is where it was
+    born to end, before anything cut it. An `active` one commits something in every step, as the leftmost does.
+    `estimates` are the ends that its calls have proposed to cut it at, if its policy asks them.
+    """
+
+    id: int
+    parent: int | None
+    role: Role
+    start: int
+    end: int
+    masks: int
+    steps: int = 0
+    block_end: int = 0
+    active: bool = False
+    estimates: tuple[int, ...] = ()
+
+    @property
+    def progress(self) -> float:
+        """The share of it that is committed."""
+        return 1 - self.masks / (self.end - self.start)
+
+
+@dataclass(slots=True)
+class LaneTree:
+    """Live lanes, left to right, never overlapping. Only the rightmost one can fork or be followed by a new one, so
+    depth-first order of the tree is canvas order. Positions before and between lanes are committed; those behind the
+    last are out of reach, drafts, or what a cut has left for a later lane.
+    `origin` is the canvas's first position, absolute: generate lanes end at the borders of the network's blocks."""
+
+    canvas: Ints
+    mask_id: int
+    origin: int = 0
+    geometry: Geometry = field(default_factory=Geometry)  # of the network
+    grid: Geometry = field(init=False)  # where generate lanes end: the network's blocks, or parts of them
+    filler: int = 0  # the token that comes behind an answer's end
+    block_length: int = 0  # of the generate lanes to come
+    limit: int = field(init=False)  # canvas positions from here on are out of reach: the canvas, or the answer, ends
+    live: list[Lane] = field(default_factory=list)
+    born: int = 0
+    forks: int = 0
+    finished: int = 0
+    cancelled: int = 0
+
+    def __post_init__(self) -> None:
+        self.limit, self.grid = len(self.canvas), self.geometry
+
+    def masks(self, start: int, end: int) -> int:
+        """Open positions in `[start, end)`."""
+        return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
+
+    def forced(self, lane: Lane) -> bool:
+        """Whether it must commit something in the next step."""
+        return lane.active or lane is self.live[0]
+
+    def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
+        """A generate lane at the right end, from the first open position on; none if nothing is open up to the limit.
+        It ends at `block_end` if that lies behind its start, or else is a block."""
+        open_ = self.canvas[start : self.limit] == self.mask_id
+        if not open_.any():
+            return
+        start += int(open_.argmax())
+        end = min(block_end if block_end > start else self.block_end(start), self.limit)
+        origin = None if parent is None else parent.id
+        self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end), block_end=end))
+        self.born += 1
+
+    def block_end(self, start: int) -> int:
+        """The end of a block from `start`: the last border of the grid that it reaches, or else the next one."""
+        grid, first = self.grid, self.origin + start
+        return max(grid.floor(first + self.block_length), grid.ceil(first + 1)) - self.origin
+
+    def cut(self, lane: Lane, end: int) -> None:
+        lane.end = end
+        lane.masks = self.masks(lane.start, end)
+
+    def fork(self, lane: Lane, at: int) -> None:
+        """`lane` becomes the refine lane of `[start, at)`, a new generate lane goes on behind it."""
+        self.cut(lane, at)
+        lane.role, lane.steps = Role.REFINE, 0
+        self.forks += 1
+        self.append(at, lane)
+
+    def finish(self, lane: Lane) -> None:
+        self.live.remove(lane)
+        self.finished += 1
+
+    def end_at(self, position: int) -> None:
+        """The answer ends with the token at `position`: lanes behind it are cancelled, the one across it is cut."""
+        self.limit = min(self.limit, position + 1)
+        kept = [lane for lane in self.live if lane.start < self.limit]
+        self.cancelled += len(self.live) - len(kept)
+        self.live = kept
+        if kept and kept[-1].end > self.limit:
+            self.cut(kept[-1], self.limit)

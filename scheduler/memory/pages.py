@@ -1,0 +1,76 @@
+"""Accounts for what requests hold on the device: slots of canvases, pages of keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..decoding.attention_pattern import Geometry
+
+
+class Pool:
+    """Numbers `0 .. size - 1`, each either free or held. Lowest numbers were given back last, so they are warm."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free = list(range(size - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def held(self) -> int:
+        return self.size - len(self._free)
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """`count` numbers. Raises `ValueError` if there are fewer: callers ask `free` first."""
+        if count > len(self._free):
+            raise ValueError(f"{count} asked for, {len(self._free)} of {self.size} free")
+        taken = tuple(self._free[len(self._free) - count :])
+        del self._free[len(self._free) - count :]
+        return taken
+
+    def give(self, numbers: tuple[int, ...]) -> None:
+        self._free.extend(numbers)
+
+    def check(self, held: list[int]) -> None:
+        """Raises `RuntimeError` unless free and `held` together are every number once."""
+        if sorted(self._free + held) != list(range(self.size)):
+            raise RuntimeError(f"pool of {self.size}: {len(self._free)} free and {len(held)} held do not add up")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the device has. `step_tokens` bounds the rows of a step; it must hold the longest row, since a row of a
+    bidirectional network cannot be cut. With `prefix_sharing` pages stay known when their request ends."""
+
+    slots: int
+    pages: int
+    page_size: int
+    step_tokens: int
+    max_model_len: int
+    max_queue: int
+    prefix_sharing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.step_tokens < self.max_model_len:
+            raise ValueError(
+                f"a step of {self.step_tokens} tokens cannot hold a row of {self.max_model_len}:"
+                " raise --max-step-tokens or lower --max-model-len"
+            )
+        if self.pages < self.pages_for(self.max_model_len):
+            raise ValueError(
+                f"{self.pages} pages of {self.page_size} cannot hold one request of {self.max_model_len} tokens:"
+                " raise --kv-cache-tokens or lower --max-model-len"
+            )
+
+    def checked(self, geometry: Geometry) -> Limits:
+        """Themselves. Raises `ValueError` if they do not suit a network of this geometry."""
+        if self.prefix_sharing:
+            geometry.require_sharing("--prefix-sharing")
+        geometry.require_whole("--page-size", self.page_size)
+        geometry.require_whole("--max-model-len", self.max_model_len)
+        return self
+
+    def pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.page_size)

@@ -1,0 +1,286 @@
+"""Compiles what an answer's text may be, a JSON schema or a regular expression, into constraints for the scheduler.
+
+llguidance does the work. It has no time limit but counts what it does, so a text that asks for too much is an error; a
+schema keyword that it does not enforce is one too. JSON is written on one line, with a space behind commas and colons,
+as models have read it most; free whitespace would only be a way to ramble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ...scheduler.contract import Ints
+from ...scheduler.grammar_guide import Constraint
+from ..errors import InvalidValue
+from .grammar_errors import NO_TEXT, plain
+from .json_schema import GrammarError, check_schema, json_grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+    from tokenizers import Tokenizer
+
+MAX_CHARS = 1 << 16  # of a schema or an expression
+MAX_COMPILE_S = 2.0  # of a processor
+MAX_STEP_S = 0.2  # of a processor: what a step costs is paid on the event loop
+KEPT = 128  # compiled grammars
+# In this order: what ends strings, objects and arrays, what goes on behind a value, and is a short value. A comma
+# stands before digits, so that a number ends where another value must follow.
+CLOSERS = ('"', "}", "]", ",", ":", "0", "1", "e")
+SPARE = 32  # positions before the end of an answer's room, and twice its shortest way, where it begins to watch out
+LONGEST_END = 256  # tokens within which an end is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an answer's text must be: an instance of a JSON schema, a full match of a regular expression, or one of
+    some texts. `param` asked for it."""
+
+    param: str
+    schema: str | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] = ()
+
+    @property
+    def chars(self) -> int:
+        return len(self.schema or self.regex or "") + sum(map(len, self.choice))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same grammar, whoever asked for it."""
+        return self.schema, self.regex, self.choice
+
+
+class HasVocabulary(Protocol):
+    """What is needed of `text.Text`."""
+
+    @property
+    def backend(self) -> Tokenizer: ...
+
+    @property
+    def pieces(self) -> Sequence[str]: ...
+
+    @property
+    def end_ids(self) -> Collection[int]: ...
+
+
+class Grammars:
+    """Compiles in a thread of its own, once for each of the last texts."""
+
+    def __init__(self, text: HasVocabulary) -> None:
+        self._text = text
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._known: OrderedDict[tuple[object, ...], Future[Grammar]] = OrderedDict()
+
+    async def constraints(self, wanted: Wanted) -> Callable[[], Constraint]:
+        """Makes the constraint of one answer at each call. Raises `InvalidValue`."""
+        try:
+            # Others may wait for the same: who leaves must not cancel it.
+            grammar = await asyncio.shield(asyncio.wrap_future(self._compiled(wanted)))
+        except GrammarError as error:
+            raise InvalidValue(wanted.param, f"{wanted.param}: {error}") from None
+        name = wanted.param.partition(".")[0]
+        return lambda: Spoken(name, grammar)
+
+    def _compiled(self, wanted: Wanted) -> Future[Grammar]:
+        future = self._known.pop(wanted.key, None) or self._worker.submit(self._compile, wanted)
+        self._known[wanted.key] = future  # the last one asked for
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return future
+
+    def _compile(self, wanted: Wanted) -> Grammar:
+        from llguidance import LLMatcher, LLParserLimits
+
+        if wanted.chars > MAX_CHARS:
+            raise GrammarError(f"{wanted.chars} characters are more than {MAX_CHARS}")
+        tokenizer, closers = self._tokenizer, tuple(self._closers)  # made once, at no schema's expense
+        started = time.thread_time()
+        try:
+            if wanted.schema is None:
+                regex = "|".join(map(_spelt, wanted.choice)) if wanted.choice else wanted.regex or ""
+                grammar = LLMatcher.grammar_from_lark(f"start: /{_lark(regex)}/")
+            else:
+                check_schema(wanted.schema, tokenizer)
+                grammar = json_grammar(wanted.schema)
+        except GrammarError:
+            raise
+        except ValueError as error:
+            raise GrammarError(plain(str(error))) from None
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+        compiled = probed(matcher, closers)
+        taken = time.thread_time() - started
+        if taken > MAX_COMPILE_S:
+            raise GrammarError(f"it took {taken:.1f} s to compile, the limit is {MAX_COMPILE_S} s")
+        return compiled
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
+        return LLTokenizer(
+            self._text.backend.to_str(),
+            n_vocab=len(self._text.pieces),
+            eos_token=sorted(self._text.end_ids),
+            slices=LLTokenizer.json_slices(),
+        )
+
+    @cached_property
+    def _closers(self) -> list[int]:
+        pieces = list(self._text.pieces)
+        return [pieces.index(closer) for closer in CLOSERS if closer in pieces]
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A compiled grammar, before its first token. `closers` are tried first on the way to an end, which is `shortest`
+    tokens away."""
+
+    matcher: LLMatcher
+    closers: tuple[int, ...]
+    shortest: int
+
+
+def probed(matcher: LLMatcher, closers: tuple[int, ...]) -> Grammar:
+    """Takes the first steps, so that what is too large for them fails here. Raises `GrammarError`."""
+    trial, started = matcher.deep_copy(), time.thread_time()
+    words_of(trial)
+    trial.compute_ff_tokens()
+    taken = time.thread_time() - started
+    _check(matcher, trial)
+    if taken > MAX_STEP_S:
+        raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
+    way = shortest_end(trial, closers, LONGEST_END)
+    _check(trial)
+    return Grammar(matcher, closers, LONGEST_END if way is None else len(way))
+
+
+def _check(*matchers: LLMatcher) -> None:
+    """Raises `GrammarError`."""
+    for problem in filter(None, map(problem_of, matchers)):
+        raise GrammarError(problem)
+
+
+class Spoken:
+    """The constraint of one answer."""
+
+    def __init__(self, name: str, grammar: Grammar) -> None:
+        self.name = name
+        self.failed = ""
+        self.closing = False
+        self._matcher = grammar.matcher.deep_copy()
+        self._closers = grammar.closers
+        # With so much room left, there must be a way to an end behind a token.
+        self._look_at = 2 * grammar.shortest + SPARE
+        self._way: list[int] | None = None  # to an end from here, if it is known
+
+    @property
+    def complete(self) -> bool:
+        return self._matcher.is_accepting()
+
+    @property
+    def finished(self) -> bool:
+        return self.complete and (self.closing or self._matcher.is_stopped())
+
+    def allowed(self) -> Ints:
+        words = words_of(self._matcher)
+        self.failed = self.failed or problem_of(self._matcher)
+        return np.full_like(words, -1) if self.failed else words
+
+    def accept(self, token: int, room: int) -> bool:
+        if self.closing:
+            return self._say(token)
+        if room > self._look_at:
+            self._way = None
+            return self._say(token)
+        before = self._way_to_end(room) if self._way is None else self._way
+        if before is None:  # the end is too far, or not seen: it may come into reach
+            self._look_at = room - 1 - room // 8
+            return self._say(token)
+        if not self._say(token):
+            return False
+        after = before[1:] if before[:1] == [token] else self._way_to_end(room - 1)
+        if after is None:  # behind this token there would not be room for an end
+            self._matcher.rollback(1)
+            self._way, self.closing = before, True
+            return False
+        self._way = after
+        # A millisecond of the event loop for every ten tokens of a way: as long as there is room, not at each token.
+        self._look_at = room - 1 - max(0, room - len(after) - SPARE) // 2
+        return True
+
+    def _say(self, token: int) -> bool:
+        said = self._matcher.try_consume_tokens([token]) == 1
+        self.failed = self.failed or problem_of(self._matcher)
+        return said
+
+    def forced(self, room: int) -> list[int]:
+        if self.failed or self.finished:
+            return []
+        if self.closing:
+            return self._way or []
+        return self._matcher.compute_ff_tokens()
+
+    def _way_to_end(self, room: int) -> list[int] | None:
+        return shortest_end(self._matcher.deep_copy(), self._closers, min(room, LONGEST_END))
+
+
+def _spelt(text: str) -> str:
+    """The expression that matches a text and nothing else."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
+
+
+def _lark(regex: str) -> str:
+    r"""An expression as llguidance has it between slashes. \d and \w are ASCII, as in JSON Schema."""
+    from llguidance import regex_to_lark
+
+    if (len(regex) - len(regex.rstrip("\\"))) % 2:
+        raise GrammarError("it ends in the middle of an escape")
+    return regex_to_lark(regex, "dw")
+
+
+def words_of(matcher: LLMatcher) -> Ints:
+    """The tokens that may come next, packed."""
+    return np.frombuffer(matcher.compute_bitmask(), np.int32)
+
+
+def problem_of(matcher: LLMatcher) -> str:
+    """Why a matcher cannot go on, empty if it can."""
+    if matcher.is_error():
+        return plain(matcher.get_error())
+    if matcher.is_stopped() and not matcher.is_accepting():
+        return NO_TEXT
+    return ""
+
+
+def shortest_end(trial: LLMatcher, closers: Sequence[int], limit: int) -> list[int] | None:
+    """Tokens that lead `trial` to an end, a short way if not the shortest; None if there is none of up to `limit`, or
+    none is found: it does not search, so a string that must hold some letter later does not get there."""
+    way: list[int] = []
+    while not trial.is_accepting():
+        tokens = trial.compute_ff_tokens()
+        if not tokens:
+            words = words_of(trial)
+            allowed = [token for token in closers if words[token // 32] >> (token % 32) & 1]
+            tokens = allowed[:1] or _first(words)
+        if not tokens or len(way) + len(tokens) > limit or trial.try_consume_tokens(tokens) < len(tokens):
+            return None
+        way += tokens
+    return way
+
+
+def _first(words: Ints) -> list[int]:
+    """The lowest token of a mask, if there is one."""
+    some = np.flatnonzero(words)
+    if not len(some):
+        return []
+    word = int(words[some[0]]) & 0xFFFFFFFF
+    return [int(some[0]) * 32 + (word & -word).bit_length() - 1]

@@ -1,0 +1,183 @@
+"""Turns committed ids into final text: never half a character, and never a stop string or a part of one.
+
+Whatever the chunks in which ids arrive, the text is the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tokenizers.decoders import DecodeStream
+
+from .logprobs import Place
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class HasBackend(Protocol):
+    """`text.Text`, or anything else with a tokenizer."""
+
+    @property
+    def backend(self) -> Tokenizer: ...
+
+
+class Detokenizer:
+    """Decodes a growing row of ids; special tokens have no text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._ids: list[int] = []
+        self._emitted = 0
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """The text that has become certain: the last character stays here until it is whole."""
+        self._ids += ids
+        steps = (self._stream.step(self._tokenizer, token) for token in ids)
+        text = "".join(step for step in steps if step)
+        self._emitted += len(text)
+        return text
+
+    def flush(self) -> str:
+        """What `feed` still held. Bytes that are no character come as U+FFFD, as in a decode of all ids."""
+        text = self._tokenizer.decode(self._ids, skip_special_tokens=True)[self._emitted :]
+        self._emitted += len(text)
+        return text
+
+
+class StopMatcher:
+    """Finds the leftmost stop string in a text that arrives in pieces; of two at one place, the shorter.
+
+    What could still become a match is held back, and nothing else.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if not all(stops):
+            raise ValueError("an empty stop string would match everywhere")
+        self._stops = sorted(stops, key=len)
+        self._longest = max(map(len, stops), default=0)
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """Text to emit, and whether a stop string has been found right behind it."""
+        return self._scan(self._held + text, ended=False)
+
+    def flush(self) -> tuple[str, bool]:
+        """The text has ended: nothing can become a longer match any more."""
+        return self._scan(self._held, ended=True)
+
+    def _scan(self, text: str, ended: bool) -> tuple[str, bool]:
+        self._held = ""
+        if not self._stops:
+            return text, False
+        for start in range(len(text)):
+            if any(text.startswith(stop, start) for stop in self._stops):
+                return text[:start], True
+            if not ended and len(text) - start < self._longest and self._may_match(text[start:]):
+                self._held = text[start:]
+                return text[:start], False
+        return text, False
+
+    def _may_match(self, tail: str) -> bool:
+        return any(stop.startswith(tail) for stop in self._stops)
+
+
+class Places:
+    """Where each token's text is, once it is complete: a character that several tokens make belongs to all of them."""
+
+    def __init__(self) -> None:
+        self._known: deque[Place] = deque()
+        self._chars = 0
+        self._waiting = 0  # tokens without text so far
+
+    def add(self, text: str) -> None:
+        """One more token, with the text that it made certain."""
+        self._waiting += 1
+        if text:
+            self.close(text)
+
+    def close(self, text: str = "") -> None:
+        """`text` is the end of all tokens that wait for one."""
+        place = Place(self._chars, self._chars + len(text))
+        self._known += [place] * self._waiting
+        self._waiting, self._chars = 0, place.end
+
+    def take(self, chars: int) -> list[Place]:
+        """Those not taken yet of the leading tokens whose text lies within the first `chars` characters."""
+        taken = []
+        while self._known and self._known[0].end <= chars:
+            taken.append(self._known.popleft())
+        return taken
+
+
+class AnswerText:
+    """An answer's text, from its ids to what the client may read.
+
+    `stops` end it before their first match, `stop_ids` before the first such token. With `placed` it knows where each
+    token's text is.
+    """
+
+    def __init__(
+        self, text: HasBackend, stops: Sequence[str] = (), stop_ids: Collection[int] = (), placed: bool = False
+    ) -> None:
+        self._detokenizer = Detokenizer(text.backend)
+        self._matcher = StopMatcher(stops)
+        self._stop_ids = stop_ids
+        self._places = Places() if placed else None
+        self._stepwise = bool(stops) or placed
+        self._emitted = 0
+        self._stopped = False
+
+    def take_places(self) -> list[Place]:
+        """Of the next tokens whose text has been emitted as a whole, those not taken yet."""
+        return [] if self._places is None else self._places.take(self._emitted)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the text, be it in `feed` or in `flush`."""
+        return self._stopped
+
+    def feed(self, ids: Sequence[int]) -> tuple[str, int, bool]:
+        """Text to emit, how many of `ids` the answer has used, and whether a stop has ended it."""
+        end = next((at for at, token in enumerate(ids) if token in self._stop_ids), len(ids))
+        text, used, stopped = self._feed(ids[:end])
+        self._emitted += len(text)
+        if stopped or end == len(ids):
+            return text, used, stopped
+        text += self.flush()
+        self._stopped = True
+        return text, used, True
+
+    def flush(self) -> str:
+        """The rest, once the answer has ended without a match in `feed`; look at `stopped` again."""
+        if self._stopped:
+            return ""
+        rest = self._detokenizer.flush()
+        if self._places is not None:
+            self._places.close(rest)
+        before, self._stopped = self._matcher.feed(rest)
+        if not self._stopped:
+            rest, self._stopped = self._matcher.flush()
+            before += rest
+        self._emitted += len(before)
+        return before
+
+    def _feed(self, ids: Sequence[int]) -> tuple[str, int, bool]:
+        if self._stopped:
+            return "", 0, True
+        if not self._stepwise:
+            return self._detokenizer.feed(ids), len(ids), False
+        emitted: list[str] = []
+        # One by one, so that the count up to a match does not depend on how ids arrive.
+        for used, token in enumerate(ids, start=1):
+            certain = self._detokenizer.feed([token])
+            if self._places is not None:
+                self._places.add(certain)
+            text, self._stopped = self._matcher.feed(certain)
+            emitted.append(text)
+            if self._stopped:
+                return "".join(emitted), used, True
+        return "".join(emitted), len(ids), False

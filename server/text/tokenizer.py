@@ -1,0 +1,224 @@
+"""Reads a checkpoint's tokenizer, chat template and special tokens, so that no id is written in code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...scheduler.decoding.vocabulary import Vocabulary
+from ..errors import InvalidValue
+from ..structured.grammar import HasVocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+ChatMessage = Mapping[str, str]
+
+MARKER = "asynclane"  # stands for an assistant's answer when the template is asked what is around one
+
+
+NO_TEMPLATE = "this model has no chat template: use /v1/completions, or --raw in a terminal"
+
+# Names of the tokenizer that vocab.json and merges.txt are enough for: Dream's is Qwen2's under its own name.
+QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer")
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """Byte-level vocabularies spell a byte by its Latin-1 character, or by one from 256 on if that is no letter to
+    see (Radford et al., 2019)."""
+    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+
+
+BYTES_OF_LETTERS = _letters_of_bytes()
+
+
+class BadTokenizer(ValueError):
+    """What a checkpoint's tokenizer lacks, in one line."""
+
+
+class TextLike(HasVocabulary, Protocol):
+    """What the HTTP layer needs of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def mask_id(self) -> int: ...
+
+    def encode(self, text: str, *, specials: bool = True) -> list[int]: ...
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], *, specials: bool = False) -> str: ...
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]: ...
+
+
+class Text:
+    """The tokenizer in `model_dir`. Raises `BadTokenizer` for what the checkpoint lacks, and whatever the libraries
+    raise at a file that is broken."""
+
+    def __init__(self, model_dir: Path) -> None:
+        # Here, since transformers takes a second to import. Not AutoTokenizer: it would import torch and look
+        # for model classes, where tokenizer.json says everything.
+        from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+
+        self._dir = model_dir
+        self._config = self._read("config.json")
+        kind: type[PreTrainedTokenizerFast] = PreTrainedTokenizerFast
+        if not (model_dir / "tokenizer.json").is_file():
+            self._require_qwen()
+            kind = Qwen2Tokenizer
+        self._tokenizer = kind.from_pretrained(model_dir, local_files_only=True)
+        # The Rust tokenizer is used directly: transformers' wrapper sets truncation on every call, which two
+        # threads must not do at once.
+        self.backend: Tokenizer = self._tokenizer.backend_tokenizer
+        self.backend.no_truncation()
+        self.backend.no_padding()
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids below it have text; the network may have a few more, which `pieces` shows as empty."""
+        return len(self._tokenizer)
+
+    @cached_property
+    def max_model_len(self) -> int:
+        for key in ("max_sequence_length", "max_position_embeddings"):
+            if isinstance(self._config.get(key), int):
+                return int(self._config[key])
+        raise BadTokenizer(f"{self._dir / 'config.json'} has no max_sequence_length or max_position_embeddings")
+
+    @cached_property
+    def mask_id(self) -> int:
+        found = {self._config.get("mask_token_id"), self._tokenizer.mask_token_id} - {None}
+        if len(found) > 1:
+            raise BadTokenizer(f"{self._dir}: config.json and tokenizer_config.json name different masks, {found}")
+        for token in found:
+            if isinstance(token, int):
+                return token
+        raise BadTokenizer(f"{self._dir} names no mask token, neither in config.json nor in tokenizer_config.json")
+
+    @property
+    def has_template(self) -> bool:
+        """Whether chats can be rendered."""
+        return self._tokenizer.chat_template is not None
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(token for token, entry in added.items() if entry.special)
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end an answer: every end of text that the checkpoint names, and its end of turn."""
+        found: set[Any] = set()
+        for source in (self._config, self._read("generation_config.json")):
+            named = source.get("eos_token_id")
+            found.update(token for token in (named if isinstance(named, list) else [named]) if token is not None)
+        found.update(token for token in (self._tokenizer.eos_token_id, self._end_of_turn()) if token is not None)
+        if not found:
+            raise BadTokenizer(f"{self._dir} names no token that ends an answer")
+        if any(not isinstance(token, int) for token in found):
+            raise BadTokenizer(f"{self._dir}: eos_token_id is no id, or a list with something else: {found}")
+        return frozenset(found)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What the scheduler must know of it."""
+        return Vocabulary(self.pieces, self.mask_id, self.end_ids)
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """The text of every id of the network, empty for special tokens and for ids without a token."""
+        size = self._config.get("embedding_size") or self._config.get("vocab_size")
+        ids = [[token] for token in range(max(self.vocab_size, size if isinstance(size, int) else 0))]
+        return self.backend.decode_batch(ids, skip_special_tokens=True)
+
+    def encode(self, text: str, *, specials: bool = True) -> list[int]:
+        """Without `specials`, nothing is put around the text, whatever the tokenizer's own habit."""
+        return self.backend.encode(text, add_special_tokens=specials).ids
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """The prompt of a chat: an answer opens behind the last message, or goes on with it, if it is an assistant's.
+        Raises `InvalidValue` where the checkpoint's template does not take it."""
+        *before, last = messages
+        if last["role"] != "assistant":
+            return self.encode(self._render(messages, add_generation_prompt=True), specials=False)
+        # Its text goes in as it is: templates trim what they are given, and close the turn behind it.
+        rendered = self._render([*before, {**last, "content": MARKER}], add_generation_prompt=False)
+        opened, marker, _ = rendered.rpartition(MARKER)
+        if not marker:
+            raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
+        return self.encode(opened + last["content"], specials=False)
+
+    def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
+        """With `specials`, special tokens come as they are spelt; otherwise they have no text."""
+        return self.backend.decode(ids, skip_special_tokens=not specials)
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the tokenizer's own vocabulary spells it."""
+        return [self.backend.id_to_token(token) or "" for token in ids]
+
+    def token_bytes(self, token: int) -> bytes:
+        """A token's own bytes, also where they are a part of a character; special tokens have none."""
+        piece = self.pieces[token]
+        spelt = self.backend.id_to_token(token) or ""
+        if REPLACEMENT in piece and all(letter in BYTES_OF_LETTERS for letter in spelt):
+            return bytes(BYTES_OF_LETTERS[letter] for letter in spelt)
+        return piece.encode()
+
+    def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
+        from jinja2 import TemplateError
+
+        if not self.has_template:
+            raise InvalidValue("messages", NO_TEMPLATE)
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except TemplateError as error:
+            raise InvalidValue("messages", f"the model's chat template refuses them: {error}") from None
+        return str(rendered)
+
+    def _end_of_turn(self) -> int | None:
+        """The first special token that the chat template puts behind an assistant's answer."""
+        try:
+            chat = [{"role": "user", "content": "."}, {"role": "assistant", "content": MARKER}]
+            rendered = self._render(chat, add_generation_prompt=False)
+        except InvalidValue:
+            return None
+        behind = rendered.rpartition(MARKER)[2]
+        ids = self.backend.encode(behind, add_special_tokens=False).ids
+        return next((token for token in ids if token in self.special_ids), None)
+
+    def _require_qwen(self) -> None:
+        """Raises `BadTokenizer` unless the files are those of Qwen2's tokenizer, which some publish as they are."""
+        if any(not (self._dir / name).is_file() for name in ("vocab.json", "merges.txt")):
+            raise BadTokenizer(
+                f"{self._dir} has no tokenizer.json, and no vocab.json with merges.txt: download them too"
+            )
+        named = self._read("tokenizer_config.json").get("tokenizer_class")
+        if named not in QWEN:
+            raise BadTokenizer(
+                f"{self._dir} has no tokenizer.json, and its tokenizer is {named!r}: without it, only {', '.join(QWEN)}"
+                " can be read"
+            )
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self._dir / name
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise BadTokenizer(f"{path} is not JSON: {error}") from None
+        return content if isinstance(content, dict) else {}

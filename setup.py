@@ -1,0 +1,31 @@
+"""Maps the top-level folders to `asynclane.*`; everything else is in pyproject.toml.
+
+The folders are found, so a new one needs no list. Benchmarks and training are linked by an editable install and left
+out of a wheel, but for the load generator behind `asynclane bench`.
+"""
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+SHIPPED = ["clients", "kernels", "models", "scheduler", "server", "bench.load"]
+DEVELOPMENT = ["bench", "training"]
+
+
+def found(folders: list[str]) -> list[str]:
+    include = [pattern for folder in folders for pattern in (folder, f"{folder}.*")]
+    return [f"asynclane.{package}" for package in find_packages(include=include)]
+
+
+class BuildPy(build_py):
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if not self.editable_mode:
+            self.packages = found(SHIPPED)
+
+
+setup(
+    packages=found([*SHIPPED, *DEVELOPMENT]),
+    package_dir={"asynclane": "."},
+    package_data={"": ["py.typed", "*.json", "*.jinja", "*.npz", "*.safetensors", "web/*", "embedded/*/*"]},
+    cmdclass={"build_py": BuildPy},
+)

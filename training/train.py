@@ -1,0 +1,183 @@
+"""Trains an embedded model on one GPU, from a seed, in calls of limited time that go on where the last one ended.
+
+Usage: python -m asynclane.training.train tiny-dream OUT [--seconds 540] [--resume DIR]
+The rate of learning is constant and then falls linearly to zero over the last `--decay` of `--steps`: a run that was
+cut before the fall can go on to any number of steps (momentum starts anew with each call). Results are the same for the
+same seed, device and calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from ..models.checkpoint.registry import find_model
+from .batches import SIZES, batches, shelves
+from .corpus import Example, corpus
+from .export import export, restore
+from .network import Network
+from .probe import accuracy
+from .shapes import SHAPES, Shape
+from .trainer import Trainer
+
+TOKENIZER = "tiny-llada"  # the model whose tokenizer all have
+STATE = "state.json"
+WARMUP = 200  # steps, after every start: momentum is not kept between calls
+STAGE_BLOCK = 16  # of the block-causal stage of a bidirectional model
+REPORT_S = 20.0
+LEAST_TOKENS = sum(SIZES[-1])
+HELD_OUT = 4096  # examples, at most
+PROBE_SEED = 1  # of problems
+CROPPED = 0.25  # share of batches
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`tokens` of a batch; the rate falls over the last `decay` of `steps`."""
+
+    steps: int
+    decay: float
+    tokens: int
+
+    def rate(self, step: int, since_start: int) -> float:
+        """Of the full rate, at a step that is so many behind the start of this call."""
+        falling = (self.steps - step) / max(1, int(self.steps * self.decay))
+        return min(1.0, (since_start + 1) / WARMUP, max(0.0, falling))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.tokens < LEAST_TOKENS:
+        parser.error(f"--tokens must be at least {LEAST_TOKENS}, the longest row with its second copy")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_float32_matmul_precision("high")
+    torch._dynamo.config.recompile_limit = 64  # every size of a batch is compiled, in two stages
+    started, step = time.monotonic(), 0
+    shape, plan = SHAPES[options.model], Plan(options.steps, options.decay, options.tokens)
+    tokenizer = find_model(TOKENIZER)
+    if options.resume:
+        step = resumed(options.resume, options.model)
+    if step >= plan.steps:
+        parser.error(f"--steps {plan.steps}: all of them, those before --resume counted, are done")
+    options.out.mkdir(parents=True, exist_ok=True)  # now, not when all is trained
+    examples = corpus(tokenizer / "tokenizer.json", options.seed, options.examples)
+    _say(f"{len(examples)} examples of {sum(len(ids) for ids, _ in examples) / len(examples):.0f} tokens on average,"
+         f" {time.monotonic() - started:.0f} s")  # fmt: skip
+    torch.manual_seed(options.seed)
+    trainer = Trainer(shape, device)
+    if options.resume:
+        restore(trainer.network, options.resume)
+        torch.manual_seed(options.seed * 1_000_003 + step)
+    spared = min(HELD_OUT, len(examples) // 8)
+    call = Call(examples[:-spared], options.seed, started + options.seconds)
+    for block, until in stages(shape, plan.steps):
+        step = run(trainer, call, plan, block, step, until)
+    loss = held_out_loss(trainer, examples[-spared:], plan.tokens)
+    _say(f"held-out loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
+    export(trainer.network, options.out, tokenizer)
+    if options.problems:
+        plain = Network(shape).to(device)  # one that was not compiled for the shapes of training
+        restore(plain, options.out)
+        shares = accuracy(plain, Tokenizer.from_file(str(tokenizer / "tokenizer.json")), options.problems, PROBE_SEED)
+        _say(f"one token a call, {options.problems} problems: "
+             + ", ".join(f"{task} {share:.3f}" for task, share in shares.items()))  # fmt: skip
+    (options.out / STATE).write_text(
+        json.dumps({"model": options.model, "step": step, "seed": options.seed}) + "\n", encoding="utf-8"
+    )
+    return 0
+
+
+def resumed(directory: Path, model: str) -> int:
+    """The steps that a checkpoint of `train` has behind it. Ends the program where there is none of this model."""
+    try:
+        state = json.loads((directory / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{directory}: nothing to go on from, {STATE} cannot be read: {error}") from None
+    if state["model"] != model:
+        raise SystemExit(f"{directory} is a {state['model']}, not a {model}")
+    return int(state["step"])
+
+
+def stages(shape: Shape, steps: int) -> list[tuple[int, int]]:
+    """In turn: the block size that is trained (0: bidirectional), and the step at which that ends."""
+    return [(STAGE_BLOCK, int(shape.causal_first * steps)), (shape.block, steps)]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one call of the program has: examples, a seed, and time until `deadline` (of `time.monotonic`)."""
+
+    examples: Sequence[Example]
+    seed: int
+    deadline: float
+
+
+def run(trainer: Trainer, call: Call, plan: Plan, block: int, step: int, until: int) -> int:
+    """Trains one stage until its last step or the end of the time; the steps done in all."""
+    if step >= until:
+        return step
+    first, begun, told = step, time.monotonic(), 0.0
+    kept = shelves(call.examples, block, trainer.device)
+    draws = torch.Generator(trainer.device).manual_seed(call.seed * 1_000_003 + step)
+    cropped = 0.0 if block else CROPPED  # block-causal positions see nothing of where the canvas ends
+    source = batches(kept, plan.tokens, cropped, random.Random(f"{call.seed} {step}"), draws)
+    while step < until and time.monotonic() < call.deadline:
+        loss = trainer.step(*next(source), block, plan.rate(step, step - first))
+        step += 1
+        now = time.monotonic()
+        if now - told > REPORT_S:
+            value = loss.item()  # waits for the device, so the time is taken behind it
+            now = told = time.monotonic()
+            speed = (step - first) * plan.tokens / (now - begun) / 1e6
+            _say(
+                f"step {step} of {plan.steps}, block {block}, {now - begun:.0f} s, {speed:.2f} M tokens/s, {value:.4f}"
+            )
+    return step
+
+
+def held_out_loss(trainer: Trainer, examples: Sequence[Example], tokens: int) -> float:
+    """The mean over batches of every size, with the same noise at every call."""
+    block = trainer.shape.block
+    kept = shelves(examples, block, trainer.device)
+    torch.manual_seed(0)
+    draws = torch.Generator(trainer.device).manual_seed(0)
+    checks = batches(kept, tokens, 0.0, random.Random(0), draws)
+    # With gradients, which nobody takes: without, everything would be compiled once more.
+    losses = [trainer.loss(*next(checks), block).item() for _ in range(4 * len(kept))]
+    return sum(losses) / len(losses)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("model", choices=sorted(SHAPES))
+    parser.add_argument("out", type=Path, help="directory of the checkpoint")
+    parser.add_argument("--seconds", type=float, default=540.0, help="end of this call")
+    parser.add_argument(
+        "--steps", type=int, default=40_000, help="of the whole training, those before --resume counted"
+    )
+    parser.add_argument("--decay", type=float, default=0.35, help="share of the steps in which the rate falls")
+    parser.add_argument("--tokens", type=int, default=65_536, help="of a batch")
+    parser.add_argument("--examples", type=int, default=960_000, help="of the corpus, rounded up to a multiple of 128")
+    parser.add_argument("--problems", type=int, default=256, help="answered at the end; 0: none")
+    parser.add_argument("--seed", type=int, default=0, help="of corpus, weights and noise")
+    parser.add_argument("--resume", type=Path, help="directory of a checkpoint to go on from")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
