@@ -28,7 +28,7 @@ class Message(TypedDict):
     tool_call_id: NotRequired[str]
 
 
-class Knobs(TypedDict, total=False):
+class Params(TypedDict, total=False):
     """Of the decoders `asynclane`, `fast-dllm`, `llada` and `dream`; what others
     have goes into `extra`. `Model.decoders` tells which has which, and their defaults."""
 
@@ -59,7 +59,7 @@ class Knobs(TypedDict, total=False):
     early_stop: bool | str
 
 
-class Options(Knobs, total=False):
+class Options(Params, total=False):
     """OpenAI's parameters of both endpoints, and the usual extensions. A server refuses those it does not know."""
 
     max_tokens: int

@@ -40,7 +40,7 @@ def rank(logits: Tensor, banned: Tensor, found: Prediction, count: int) -> tuple
 
     logits [N, V] as `predict` read them for `found`, overwritten at the ids `banned` [any] int64.
     """
-    chosen = found.chances.log().float()
+    chosen = found.commit_probability.log().float()
     best = logits.index_fill_(-1, banned, float("-inf")).topk(count, dim=-1)
     # The proposal's probability is known, so one difference of logits gives that of any other token.
     known = logits.gather(-1, found.proposals[:, None]).double() - found.confidence.log()[:, None]

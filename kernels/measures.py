@@ -14,21 +14,21 @@ BEHIND = 64.0  # how far stand-ins lie behind: no vocabulary has an entropy of s
 
 def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
     """Confidence [N] float64, finite where probabilities are, by the `measure` and `noise` of
-    `scheduler.contract.Transfer`.
+    `scheduler.contract.DeviceCommitRule`.
 
     kinds [N] int32; noise [N] float32. Noise depends on (seed, position, step) of the draws alone. Largest Gumbel
     noise plus log-weights is a draw without replacement (Efraimidis and Spirakis, 2006; Kool et al., 2019).
     """
     drawn = position_noise(draws).double()
-    behind = found.chances - BEHIND
+    behind = found.commit_probability - BEHIND
     stands_in = found.tokens != found.proposals
     plain = torch.stack(
         (
-            found.chances,
+            found.commit_probability,
             torch.where(stands_in, behind, found.margin),
             torch.where(stands_in, behind, -found.entropy.double()),
             drawn,
-            found.chances.float().double(),
+            found.commit_probability.float().double(),
         )
     )
     chosen = plain.gather(0, kinds.long()[None])[0]
@@ -43,4 +43,4 @@ def with_singles(found: Prediction, logits: Tensor, kinds: Tensor) -> Prediction
     if not len(where):
         return found
     shares = logits[where].float().softmax(-1).gather(-1, found.tokens[where, None])[:, 0]
-    return found._replace(chances=found.chances.index_copy(0, where, shares.double()))
+    return found._replace(commit_probability=found.commit_probability.index_copy(0, where, shares.double()))

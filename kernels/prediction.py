@@ -29,6 +29,6 @@ class Prediction(NamedTuple):
     proposals: Tensor  # [N] int64: the best or the drawn token
     confidence: Tensor  # [N] float64: its probability
     tokens: Tensor  # [N] int64: the proposal, or the best token that ends nothing where that is asked
-    chances: Tensor  # [N] float64: the probability of `tokens`
+    commit_probability: Tensor  # [N] float64: the probability of `tokens`
     margin: Tensor  # [N] float64: the best token's probability less the second best's, 0 on a tie
     entropy: Tensor  # [N] float32, nats

@@ -220,12 +220,12 @@ def predict(logits: Tensor, banned: Tensor, end_ids: Tensor, endless: Tensor, dr
                 logits[where], drawn.temperature, drawn.top_p, drawn.seeds, drawn.positions, drawn.steps, drawn.top_k,
                 drawn.min_p,
             )  # fmt: skip
-    tokens, chances = replace_ends(logits, proposals, confidence, endless, end_ids)
+    tokens, commit_probability = replace_ends(logits, proposals, confidence, endless, end_ids)
     second = logits.topk(2, dim=-1).values[:, 1]
     margin = (1 - (second.double() - best.double()).exp()) / _weight(logits, best)
     shares = logits.float().log_softmax(-1)
     entropy = -(shares.exp() * shares.clamp_min(torch.finfo(torch.float32).min)).sum(-1)
-    return Prediction(proposals, confidence, tokens, chances, margin, entropy)
+    return Prediction(proposals, confidence, tokens, commit_probability, margin, entropy)
 
 
 def transfer(
@@ -237,7 +237,7 @@ def transfer(
     factor: Tensor,
     last_free: Tensor,
 ) -> Tensor:
-    """Which open positions commit: [N] bool. The rule is `scheduler.contract.Transfer`; ties go to the left.
+    """Which open positions commit: [N] bool. The rule is `scheduler.contract.DeviceCommitRule`; ties go to the left.
 
     confidence [N] float64, finite; open_ [N] bool; span_starts [S + 1] int32, spans laid end to end; sure [S] int32;
     threshold, factor [S] float32; last_free [S] bool.

@@ -45,7 +45,7 @@ class Measure(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class DeviceCommitRule:
     """Which of a lane's open positions commit, by their rank n = 1, 2, ... in falling confidence, which is `measure`.
 
     Rank n commits while every better rank did and `confidence >= threshold - factor / (n + 1)`; the `sure` best
@@ -75,7 +75,7 @@ class Span:
 
     start: int
     end: int
-    transfer: Transfer
+    rule: DeviceCommitRule
     may_end: bool = True
     joined: bool = False
 
@@ -99,12 +99,12 @@ class Restriction:
     words: Ints
 
 
-class Copy(NamedTuple):
+class RowCopy(NamedTuple):
     """A row that stands in for others: each of its positions for the one `of` before it, as which it is rotated. A
     query at p does not see the key at p - `hides`."""
 
-    of: int
-    hides: int
+    rope_offset: int
+    mask_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ class Row:
     biases: tuple[Bias, ...] = ()
     ranks: int | None = None
     restriction: Restriction | None = None
-    held: Ints | None = None
-    copy: Copy | None = None
+    host_tokens: Ints | None = None
+    copy: RowCopy | None = None
 
     @property
     def tokens(self) -> int:

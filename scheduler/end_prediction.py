@@ -9,10 +9,10 @@ import numpy as np
 
 from .contract import Span, StepResult
 from .decoding.boundaries import Bools
-from .work import Work
+from .work import PlannedRequest
 
 
-def first_ends(flight: Sequence[Work], ends: Bools, result: StepResult) -> dict[int, int]:
+def first_predicted_ends(flight: Sequence[PlannedRequest], ends: Bools, result: StepResult) -> dict[int, int]:
     """Of each request with one, the first of the positions `ends` [n] that count, absolute."""
     spans = [(work, span) for work in flight for row in work.rows for span in row.spans]
     sizes = [span.end - span.start for _, span in spans]
@@ -25,6 +25,6 @@ def first_ends(flight: Sequence[Work], ends: Bools, result: StepResult) -> dict[
     return dict(zip(owner[counting][::-1].tolist(), (origin + offset)[counting][::-1].tolist(), strict=True))
 
 
-def _end_threshold(work: Work, span: Span) -> float:
+def _end_threshold(work: PlannedRequest, span: Span) -> float:
     asked = work.sequence.request.decoder.end_threshold
     return asked if span.may_end or span.start >= work.reach.last else math.inf

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from .contract import (
+    DeviceCommitRule,
     Ints,
     Restriction,
     Row,
     Span,
     StepResult,
-    Transfer,
 )
-from .decoding.params import KnobError
+from .decoding.params import ParamError
 from .decoding.resolve import Decoder
 from .decoding.vocabulary import END, Vocabulary
-from .layout.drafts import Independent
-from .layout.packed import Isolated
+from .layout.drafts import EnsembleLayout
+from .layout.packed import IsolatedLayout
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -78,14 +78,16 @@ class Guide:
     """Leads one request along its constraint."""
 
     def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary) -> None:
-        """Raises `KnobError` if the decoder does what a constraint cannot follow."""
+        """Raises `ParamError` if the decoder does what a constraint cannot follow."""
         name = constraint.name
-        if decoder.layout is Isolated:
-            raise KnobError("siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time")
-        if decoder.layout is Independent:
-            raise KnobError("decoder", f"decoder {decoder.name!r} and {name} exclude each other: its branches differ")
+        if decoder.layout is IsolatedLayout:
+            raise ParamError(
+                "siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time"
+            )
+        if decoder.layout is EnsembleLayout:
+            raise ParamError("decoder", f"decoder {decoder.name!r} and {name} exclude each other: its branches differ")
         if not decoder.early_stop:
-            raise KnobError(
+            raise ParamError(
                 "early_stop", f"early_stop false and {name} exclude each other: a grammar says where to end"
             )
         self._constraint = constraint
@@ -124,7 +126,7 @@ class Guide:
         if self._allowed is None:
             self._allowed = self._constraint.allowed()
         self._asked = row.spans
-        held = tuple(replace(span, transfer=_hold(span.transfer)) for span in row.spans)
+        held = tuple(replace(span, rule=_hold(span.rule)) for span in row.spans)
         restriction = Restriction(sequence.prompt_length + sequence.frontier, self._allowed)
         return replace(row, spans=held, restriction=restriction)
 
@@ -163,7 +165,7 @@ class Guide:
         at `first`, as the `rank`-th token of the step."""
         position = self._asked[0].start + place - first
         span = next(span for span in self._asked if position < span.end)
-        rule, judging = span.transfer, sequence.judging
+        rule, judging = span.rule, sequence.judging
         if judging is not None:
             return bool(judging.chosen[place - first])
         if rank <= rule.sure or (rule.last_free and position == span.end - 1):
@@ -196,6 +198,6 @@ class Guide:
         self._say(sequence, token)
 
 
-def _hold(rule: Transfer) -> Transfer:
+def _hold(rule: DeviceCommitRule) -> DeviceCommitRule:
     """`rule` with its measure, but nothing commits."""
     return replace(rule, sure=0, threshold=math.inf, factor=0.0, last_free=False)

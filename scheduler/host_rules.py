@@ -24,11 +24,11 @@ from .decoding.boundaries import Longs
 from .decoding.commit.base import (
     TELL,
     Bools,
-    Evidence,
-    Judge,
-    Part,
+    HostCommitRule,
+    LaneSlice,
     Shadow,
     Shadowed,
+    StepView,
 )
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
@@ -48,10 +48,10 @@ class Ruling(NamedTuple):
     found: Longs
 
 
-class Judging:
+class HostRuleRunner:
     """One request's judge."""
 
-    def __init__(self, judge: Judge, vocabulary: Vocabulary) -> None:
+    def __init__(self, judge: HostCommitRule, vocabulary: Vocabulary) -> None:
         self._judge = judge
         self._speculator: Speculator | None = judge if isinstance(judge, Speculator) else None
         self.ensemble: Ensemble | None = judge if isinstance(judge, Ensemble) else None
@@ -131,7 +131,7 @@ class Judging:
         everything = Span(first, first + len(canvas), TELL)
         return Ruling([everything], canvas.copy(), np.zeros(len(canvas), np.int64))
 
-    def _decide(self, evidence: Evidence, sequence: Sequence) -> Ints:
+    def _decide(self, evidence: StepView, sequence: Sequence) -> Ints:
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
         if decoder.policy.looks:
             decoder.policy.look(sequence.tree, evidence, self._vocabulary)
@@ -160,7 +160,7 @@ class Judging:
 
     def _evidence(
         self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice, draft: Ints | None = None
-    ) -> Evidence:
+    ) -> StepView:
         prompt, mask_id = sequence.prompt_length, sequence.tree.mask_id
         positions = _positions(spans) - prompt
         canvas = sequence.canvas if draft is None else draft
@@ -168,7 +168,7 @@ class Judging:
         tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
         confidence, entropy = self._sureness(result, part, tokens != proposals)
         ranked, logprobs = self._likeliest(result, part)
-        return Evidence(
+        return StepView(
             canvas=canvas,
             mask_id=mask_id,
             positions=positions,
@@ -211,10 +211,10 @@ def _positions(spans: Many[Span]) -> Ints:
     return np.concatenate([np.arange(span.start, span.end, dtype=np.int32) for span in spans])
 
 
-def _parts(tree: LaneTree, positions: Ints) -> tuple[Part, ...]:
+def _parts(tree: LaneTree, positions: Ints) -> tuple[LaneSlice, ...]:
     """Of the lanes that a step shows something of; `positions` [n], ascending. They follow each other from the first
     position on."""
     live = tree.live
     bounds = positions.searchsorted([bound for lane in live for bound in (lane.start, lane.end)]).tolist()
     parts = zip(live, bounds[::2], bounds[1::2], strict=True)
-    return tuple(Part(lane, slice(start, end), tree.forced(lane)) for lane, start, end in parts if start < end)
+    return tuple(LaneSlice(lane, slice(start, end), tree.forced(lane)) for lane, start, end in parts if start < end)

@@ -23,7 +23,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LaneFrame:
+class LaneChange:
     """A lane as the step found it, `[start, end)` in canvas positions, and its fate."""
 
     id: int
@@ -35,7 +35,7 @@ class LaneFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class LaneEvents:
     """Step `step` of a request computed `[start, end)`, in canvas positions: the prompt is below 0.
 
     It committed `tokens` [n] at `positions` [n]; those outside of all lanes are drafts.
@@ -45,7 +45,7 @@ class Frame:
     start: int
     end: int
     refresh: bool
-    lanes: tuple[LaneFrame, ...]
+    lanes: tuple[LaneChange, ...]
     positions: Ints
     tokens: Ints
 
@@ -58,7 +58,7 @@ class Computed(NamedTuple):
     refresh: bool
 
 
-class Recorder:
+class LaneEventRecorder:
     """Looks at a request before and after its lanes advance."""
 
     def __init__(self, canvas: Ints, mask_id: int) -> None:
@@ -70,16 +70,16 @@ class Recorder:
     def before(self, lanes: Sequence[Lane]) -> None:
         self._found = [(lane, lane.role, lane.start, lane.end) for lane in lanes]
 
-    def after(self, tree: LaneTree, step: int, computed: Computed) -> Frame:
+    def after(self, tree: LaneTree, step: int, computed: Computed) -> LaneEvents:
         """Without `before`, the step drove no lane."""
         lanes = tuple(
-            LaneFrame(lane.id, lane.parent, role, start, end, _fate(lane, role, tree))
+            LaneChange(lane.id, lane.parent, role, start, end, _fate(lane, role, tree))
             for lane, role, start, end in self._found
         )
         open_ = self._canvas == self._mask_id
         positions = np.flatnonzero(self._open & ~open_).astype(np.int32)
         self._open, self._found = open_, []
-        return Frame(step, *computed, lanes, positions, self._canvas[positions])
+        return LaneEvents(step, *computed, lanes, positions, self._canvas[positions])
 
 
 def _fate(lane: Lane, was: Role, tree: LaneTree) -> Fate:

@@ -17,13 +17,13 @@ from .decoding.boundaries import (
     boundaries,
 )
 from .decoding.lane_tree import Lane
-from .decoding.lanes.base import ABSENT, LaneFacts
+from .decoding.lanes.base import ABSENT, LaneStatus
 from .decoding.vocabulary import END, Vocabulary
 
 FAR = np.iinfo(np.int64).max
 
 
-class View(NamedTuple):
+class LaneSnapshot(NamedTuple):
     """A request after a step: `tokens` [positions] from the start of its first live lane to the end of its last, and
     `settled` alike, which of them the network has proposed again and again (None: nobody asked)."""
 
@@ -36,7 +36,7 @@ class View(NamedTuple):
     marks: int = 0  # classes of tokens that are looked for
 
 
-def lane_facts(views: Sequence[View], vocabulary: Vocabulary) -> list[list[LaneFacts]]:
+def lane_statuses(views: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> list[list[LaneStatus]]:
     """Facts of each live lane of each request. A boundary counts if it is neither the first nor the last position of
     its lane, and enough before it is committed."""
     if not views:
@@ -78,11 +78,11 @@ def lane_facts(views: Sequence[View], vocabulary: Vocabulary) -> list[list[LaneF
         np.where(ended, end + origin, ABSENT),
         np.where(mark != FAR, mark + origin, ABSENT),
     )
-    facts = iter([LaneFacts(*lane) for lane in zip(*(column.tolist() for column in columns), strict=True)])
+    facts = iter([LaneStatus(*lane) for lane in zip(*(column.tolist() for column in columns), strict=True)])
     return [[next(facts) for _ in view.lanes] for view in views]
 
 
-def _stable_fork(views: Sequence[View], offset: Longs, first: Longs, sizes: Longs) -> Longs:
+def _stable_fork(views: Sequence[LaneSnapshot], offset: Longs, first: Longs, sizes: Longs) -> Longs:
     """The last position of each lane's leading run of settled proposals, if it is half of the lane, but not all."""
     settled = np.concatenate(
         [np.zeros(len(view.tokens), np.bool_) if view.settled is None else view.settled for view in views]

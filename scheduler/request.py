@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from .contract import Ints, Sampling
-from .decoding.params import KnobError
+from .decoding.params import ParamError
 from .decoding.resolve import Decoder
 from .grammar_guide import Constraint
 from .logit_bias import NEUTRAL, Preferences
@@ -58,10 +58,10 @@ class Request:
     watched: bool = False
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
-    family: str | None = None
+    share_group: str | None = None
     constraint: Constraint | None = None
     suffix: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
-    salt: str = ""
+    cache_salt: str = ""
 
     @property
     def length(self) -> int:
@@ -74,15 +74,15 @@ class Request:
         return self.length + self.decoder.shadows
 
     def require_scores(self) -> None:
-        """Raises `KnobError` if it asks how likely its tokens were of a decoder that cannot tell."""
+        """Raises `ParamError` if it asks how likely its tokens were of a decoder that cannot tell."""
         if self.ranks is None or self.constraint is not None or self.decoder.scored:
             return
         what = "logprobs, best_of, or a suffix without max_tokens"
         name = self.decoder.name
-        raise KnobError("decoder", f"decoder {name!r} cannot tell how likely a token was: not with {what}")
+        raise ParamError("decoder", f"decoder {name!r} cannot tell how likely a token was: not with {what}")
 
     def require_room(self, limit: int) -> None:
-        """Raises `ValueError` if it has more than `limit` positions, `KnobError` if it does with its shadows."""
+        """Raises `ValueError` if it has more than `limit` positions, `ParamError` if it does with its shadows."""
         if self.length > limit:
             raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
         if self.room > limit:
@@ -90,4 +90,4 @@ class Request:
             message = (
                 f"decoder {name!r} needs room for {shadows} shadows behind {self.length} tokens, of {limit} in all"
             )
-            raise KnobError("decoder", message + ": lower block_length or max_tokens")
+            raise ParamError("decoder", message + ": lower block_length or max_tokens")

@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from .contract import Ints, Placement, StepPlan, StepResult
-from .decoding.attention_pattern import PLAIN, Geometry
+from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.cache import Progress
-from .decoding.lanes.base import LaneFacts
-from .decoding.params import KnobError
+from .decoding.lanes.base import LaneStatus
+from .decoding.params import ParamError
 from .decoding.vocabulary import END, Vocabulary
-from .end_prediction import first_ends
-from .lane_events import Frame
-from .lane_status import lane_facts
+from .end_prediction import first_predicted_ends
+from .lane_events import LaneEvents
+from .lane_status import lane_statuses
 from .layout.packed import Holding
-from .memory.lending import may_begin, names_of
+from .memory.lending import block_hashes, may_begin
 from .memory.pages import Limits, Pool
-from .memory.prefix_cache import Prefixes
+from .memory.prefix_cache import PrefixCache
 from .memory.requirements import check_branches, needs
 from .request import Outcome, Request, State
 from .sequence import Sequence
 from .step_cost import Budget, Halving
-from .work import FAULT, Work, take_in
+from .work import FAULT, PlannedRequest, take_in
 
 
 class QueueFull(Exception):
@@ -46,7 +46,7 @@ class Update:
     sequence: Sequence
     tokens: Ints
     outcome: Outcome | None
-    frame: Frame | None = None
+    frame: LaneEvents | None = None
 
 
 class Scheduler:
@@ -56,17 +56,17 @@ class Scheduler:
         vocabulary: Vocabulary,
         budget: Budget | None = None,
         halving: Halving | None = None,
-        geometry: Geometry = PLAIN,
+        pattern: AttentionPattern = PLAIN,
     ) -> None:
         """`budget` is for requests with block_length 'auto'; with `halving` two steps may be in flight. Raises
-        `ValueError` for limits that do not suit the network's `geometry`."""
-        self.limits = limits.checked(geometry)
+        `ValueError` for limits that do not suit the network's `pattern`."""
+        self.limits = limits.checked(pattern)
         self.budget, self.halving = budget, halving
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
-        self._prefixes = Prefixes(self.pages, limits.page_size, limits.prefix_sharing)
+        self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self.waiting, self.running = deque[Sequence](), dict[int, Sequence]()
-        self._vocabulary, self.geometry, self._step = vocabulary, geometry, 0
-        self._flights: deque[list[Work]] = deque()  # the works of each step in flight
+        self._vocabulary, self.pattern, self._step = vocabulary, pattern, 0
+        self._flights: deque[list[PlannedRequest]] = deque()  # the works of each step in flight
         self._lost: list[Update] = []  # of requests that ended because they could not be planned
 
     @property
@@ -83,15 +83,15 @@ class Scheduler:
         return self.pages.held - self.pages_kept
 
     def add(self, request: Request) -> Sequence:
-        """Queue a request. Raises `QueueFull`, `KnobError` and `ValueError` if it can never fit."""
+        """Queue a request. Raises `QueueFull`, `ParamError` and `ValueError` if it can never fit."""
         request.require_room(self.limits.max_model_len)
-        if len(request.prompt) < self.geometry.shift:
+        if len(request.prompt) < self.pattern.logit_shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
-        sequence = Sequence.of(request, self._vocabulary, self.geometry)
+        sequence = Sequence.of(request, self._vocabulary, self.pattern)
         if request.decoder.adaptive and self.budget is None:
-            raise KnobError("block_length", "block_length 'auto' needs a server that has measured its steps")
-        check_branches(request, self.limits, self.geometry)
-        sequence.names = names_of(sequence, self._prefixes)
+            raise ParamError("block_length", "block_length 'auto' needs a server that has measured its steps")
+        check_branches(request, self.limits, self.pattern)
+        sequence.names = block_hashes(sequence, self._prefixes)
         self.waiting.append(sequence)
         if len(self.waiting) > self.limits.max_queue:
             self._admit()  # for whom there are slots and pages does not wait for the next plan to have them
@@ -116,7 +116,7 @@ class Scheduler:
             raise RuntimeError("the step in flight must be committed or failed first")
         works = self._works()
         placements: list[Placement] = []
-        flight: list[Work] = []
+        flight: list[PlannedRequest] = []
         room, share = self.limits.step_tokens, self._share(works)
         for work in works:
             sequence = work.sequence
@@ -137,9 +137,9 @@ class Scheduler:
         self._step += 1
         flight = self._flights[0]
         views, failed = take_in(flight, result)
-        self._foresee(flight, result)
+        self._predict_ends(flight, result)
         self._learn(flight)
-        facts = dict(zip(views, lane_facts([*views.values()], self._vocabulary), strict=True))
+        facts = dict(zip(views, lane_statuses([*views.values()], self._vocabulary), strict=True))
         updates = []
         for work in flight:
             sequence = work.sequence
@@ -175,7 +175,7 @@ class Scheduler:
     def _admit(self) -> None:
         while self.waiting:
             sequence = self.waiting[0]
-            slots, pages = needs(sequence.request, self.limits, self.geometry)
+            slots, pages = needs(sequence.request, self.limits, self.pattern)
             if slots > self.slots.free or not self._prefixes.fits(sequence.names, pages):
                 break  # first come, first served: nobody overtakes
             self.waiting.popleft()
@@ -191,7 +191,7 @@ class Scheduler:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 self._lost.append(self._fail(sequence))
 
-    def _share(self, works: list[Work]) -> int:
+    def _share(self, works: list[PlannedRequest]) -> int:
         """Positions at which the next step has enough: all there are, or half of the work where two steps fly. The
         request that reaches it still goes, since one left out would lose a turn."""
         wanted = sum(work.tokens for work in works)
@@ -202,7 +202,7 @@ class Scheduler:
             return -(-(wanted + flying) // 2)
         return 0 if self._flights else wanted
 
-    def _works(self) -> list[Work]:
+    def _works(self) -> list[PlannedRequest]:
         """What all that run and wait for no step compute next; whoever fails makes room for the next in the queue."""
         while True:
             works, lost = [], len(self._lost)
@@ -237,38 +237,38 @@ class Scheduler:
     def _adaptive(self) -> list[Sequence]:
         return [sequence for sequence in self.running.values() if sequence.request.decoder.adaptive]
 
-    def _work(self, sequence: Sequence) -> Work:
+    def _work(self, sequence: Sequence) -> PlannedRequest:
         reach = sequence.reach()
         window = sequence.window(reach)
         open_ = sequence.tree.masks(0, sequence.tree.limit) if sequence.request.decoder.adaptive else 0
         rows = sequence.layout.rows(sequence, window)
-        return Work(sequence, window, reach, rows, sum(row.tokens for row in rows), open_)
+        return PlannedRequest(sequence, window, reach, rows, sum(row.tokens for row in rows), open_)
 
-    def _advance(self, work: Work, facts: Mapping[int, list[LaneFacts]]) -> Frame | None:
+    def _advance(self, work: PlannedRequest, facts: Mapping[int, list[LaneStatus]]) -> LaneEvents | None:
         """A step is behind a request, and found `facts` of its lanes, by its id, if it drove them."""
         progress = Progress(0, 0, work.reach.frontier)
         if work.window.drives:
             progress = work.sequence.advance(facts[work.sequence.id], self._vocabulary)
         return work.sequence.count(work, progress)
 
-    def _learn(self, flight: list[Work]) -> None:
+    def _learn(self, flight: list[PlannedRequest]) -> None:
         """Tells the budget what a step brought the requests that adapt to the load."""
         adaptive = [work for work in flight if work.sequence.request.decoder.adaptive]
         if self.budget is not None and adaptive:
             commits = sum(work.open - work.sequence.tree.masks(0, work.sequence.tree.limit) for work in adaptive)
             self.budget.observe(len(adaptive), sum(work.tokens for work in adaptive), commits)
 
-    def _foresee(self, flight: list[Work], result: StepResult) -> None:
+    def _predict_ends(self, flight: list[PlannedRequest], result: StepResult) -> None:
         """Tells each request where the network is about to end its answer: the first open position at which it
         proposes an end token with enough confidence."""
         ends = (self._vocabulary.classes[result.proposals] & END) != 0
         ends &= result.tokens == self._vocabulary.mask_id
-        first = first_ends(flight, ends, result) if ends.any() else {}
+        first = first_predicted_ends(flight, ends, result) if ends.any() else {}
         for work in flight:
             if work.window.drives:  # others have seen nothing new, alone or in company
-                work.sequence.foresee(first.get(work.sequence.id), work.window)
+                work.sequence.predict_end(first.get(work.sequence.id), work.window)
 
-    def _update(self, sequence: Sequence, frame: Frame | None) -> Update:
+    def _update(self, sequence: Sequence, frame: LaneEvents | None) -> Update:
         if sequence.state is State.LEAVING:
             self._release(sequence)
             return Update(sequence, sequence.canvas[:0], sequence.outcome)

@@ -9,35 +9,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .contract import Ints, Scores, Span, StepResult
-from .decoding.attention_pattern import Geometry
+from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import (
     NOTHING,
     CachePolicy,
     Canvas,
+    ComputeRange,
     Progress,
-    Reach,
-    Shown,
-    Window,
+    RequestExtent,
+    StepConfidence,
 )
 from .decoding.lane_tree import LaneTree
-from .decoding.lanes.base import ABSENT, LaneFacts
-from .decoding.params import KnobError
+from .decoding.lanes.base import ABSENT, LaneStatus
+from .decoding.params import ParamError
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Guide
-from .host_rules import Judging
-from .lane_events import Computed, Frame, Recorder
-from .lane_status import View
-from .layout.packed import Holding, Isolated, Layout
+from .host_rules import HostRuleRunner
+from .lane_events import Computed, LaneEventRecorder, LaneEvents
+from .lane_status import LaneSnapshot
+from .layout.packed import Holding, IsolatedLayout, Layout
 from .logit_bias import NEUTRAL, Biasing
 from .logprobs import Scorebook
 from .memory.lending import lend
-from .memory.prefix_cache import NAMELESS, Lease, Names
+from .memory.prefix_cache import NO_HASHES, BlockHashes, Lease
 from .request import TRANSITIONS, Outcome, Request, State
 
 if TYPE_CHECKING:
-    from .work import Work
+    from .work import PlannedRequest
 
 NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
@@ -52,19 +52,19 @@ class Sequence:
     cache: CachePolicy
     nesting: Nesting
     stability: Stability | None
-    recorder: Recorder | None
+    recorder: LaneEventRecorder | None
     biasing: Biasing | None
     scorebook: Scorebook | None
     guide: Guide | None
-    judging: Judging | None
+    judging: HostRuleRunner | None
     state: State = State.WAITING
     outcome: Outcome | None = None
     held: Holding = field(default_factory=lambda: Holding((), ()))
-    names: Names = NAMELESS  # of the pages of its prompt that others may have too
+    names: BlockHashes = NO_HASHES  # of the pages of its prompt that others may have too
     lease: Lease | None = None  # pages before those it holds, which others may have too
     frontier: int = 0  # canvas positions before it are committed
     end_at: int = NO_END  # first end token committed so far
-    foreseen_end: int = NO_END  # first end token that the network is about to commit
+    predicted_end: int = NO_END  # first end token that the network is about to commit
     sent: int = 0  # canvas positions before it were handed out
     steps: int = 0
     computed_tokens: int = 0
@@ -75,23 +75,23 @@ class Sequence:
     layout: Layout = field(init=False)
 
     @classmethod
-    def of(cls, request: Request, vocabulary: Vocabulary, geometry: Geometry) -> Sequence:
-        """Raises `KnobError` if the decoder, or the network, cannot do what else is asked."""
-        if request.decoder.layout is Isolated and len(request.suffix):
-            raise KnobError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
-        judging = None if request.decoder.judge is None else Judging(request.decoder.judge(), vocabulary)
+    def of(cls, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> Sequence:
+        """Raises `ParamError` if the decoder, or the network, cannot do what else is asked."""
+        if request.decoder.layout is IsolatedLayout and len(request.suffix):
+            raise ParamError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
+        judging = None if request.decoder.judge is None else HostRuleRunner(request.decoder.judge(), vocabulary)
         if judging is not None and judging.revises and request.constraint is not None:
             name, decoder = request.constraint.name, request.decoder.name
-            raise KnobError(
+            raise ParamError(
                 name, f"{name} is not for decoder {decoder!r} and its rule, which change what has committed"
             )
         request.require_scores()
-        if geometry.block and len(request.suffix):
-            raise KnobError("suffix", "suffix is not for this model: no position sees what comes behind its block")
+        if pattern.block_size and len(request.suffix):
+            raise ParamError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, mask_id = request.decoder.policy, vocabulary.mask_id
         policy.require(vocabulary)
         canvas = np.full(request.max_tokens, mask_id, np.int32)
-        tree = LaneTree(canvas, mask_id, len(request.prompt), geometry, vocabulary.filler)
+        tree = LaneTree(canvas, mask_id, len(request.prompt), pattern, vocabulary.filler)
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
         return cls(
             request=request,
@@ -99,7 +99,7 @@ class Sequence:
             cache=request.decoder.cache(),
             nesting=Nesting.of(policy.boundary),
             stability=Stability(request.max_tokens, stable_steps) if stable_steps else None,
-            recorder=Recorder(tree.canvas, mask_id) if request.watched else None,
+            recorder=LaneEventRecorder(tree.canvas, mask_id) if request.watched else None,
             biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
             scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
             guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
@@ -115,8 +115,8 @@ class Sequence:
         return self.tree.canvas
 
     @property
-    def geometry(self) -> Geometry:
-        return self.tree.geometry
+    def pattern(self) -> AttentionPattern:
+        return self.tree.pattern
 
     @property
     def prompt_length(self) -> int:
@@ -136,27 +136,27 @@ class Sequence:
             raise RuntimeError(f"request {self.id} cannot go from {self.state.value} to {state.value}")
         self.state = state
 
-    def reach(self) -> Reach:
+    def reach(self) -> RequestExtent:
         """What the next step concerns, in absolute positions. With blocks they end where one does: the network has
         never seen a part of one."""
-        prompt, live, grid = self.prompt_length, self.tree.live, self.geometry
+        prompt, live, grid = self.prompt_length, self.tree.live, self.pattern
         end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
         canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.looks else NOTHING
         start, last, frontier = prompt + live[0].start, prompt + live[-1].end, grid.floor(prompt + self.frontier)
-        return Reach(start, last, grid.ceil(end), frontier, canvas)
+        return RequestExtent(start, last, grid.ceil(end), frontier, canvas)
 
     def drafts_end(self) -> int:
         """The end of the look-ahead behind all lanes, a canvas position."""
         last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
         end = self._canvas_end() if lookahead is None else min(last + lookahead, self.tree.limit)
-        return max(last, min(end, self.foreseen_end + 1))
+        return max(last, min(end, self.predicted_end + 1))
 
     def _canvas_end(self) -> int:
         """Where the canvas ends, which a judge may have cut."""
         cut = None if self.judging is None else self.judging.cut
         return len(self.canvas) if cut is None else cut + 1
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         """What the next step computes: in the first, what of the prompt nobody else has."""
         window = self.cache.window(reach)
         if self.guide is not None:
@@ -167,12 +167,14 @@ class Sequence:
             return window
         return window._replace(start=max(window.start, self.lease.begin()))
 
-    def view(self) -> View:
+    def view(self) -> LaneSnapshot:
         """What the digest reads of it."""
         policy, live = self.request.decoder.policy, self.tree.live
         start, end = live[0].start, live[-1].end
         settled = None if self.stability is None else self.stability.settled(start, end)
-        return View(live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill, policy.marks)
+        return LaneSnapshot(
+            live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill, policy.marks
+        )
 
     @property
     def told(self) -> bool:
@@ -192,7 +194,7 @@ class Sequence:
             part = slice(part.start, part.start + sum(span.end - span.start for span in spans))
         if self.cache.looks:
             positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-            self.cache.shown(Shown(positions, result.confidence[part]))
+            self.cache.shown(StepConfidence(positions, result.confidence[part]))
         found, tokens, proposals = np.arange(part.start, part.stop), result.tokens[part], result.proposals[part]
         if self.judging is not None:
             spans, tokens, found = self.judging.decide(self, spans, result, whole)
@@ -221,16 +223,16 @@ class Sequence:
         if self.stability is not None:
             self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
 
-    def foresee(self, end: int | None, window: Window) -> None:
+    def predict_end(self, end: int | None, window: ComputeRange) -> None:
         """The answer seems to end with the token at `end`, an absolute position, as far as `window` shows. What it
         left out is as it was."""
         found = NO_END if end is None else end - self.prompt_length
-        before, masked = self.foreseen_end, self.tree.mask_id
+        before, masked = self.predicted_end, self.tree.mask_id
         if window.leaves_out(self.prompt_length + before) and self.canvas[before] == masked:
             found = min(found, before)
-        self.foreseen_end = found
+        self.predicted_end = found
 
-    def advance(self, facts: list[LaneFacts], vocabulary: Vocabulary) -> Progress:
+    def advance(self, facts: list[LaneStatus], vocabulary: Vocabulary) -> Progress:
         """The canvas holds what a step brought; `facts` belong to the live lanes."""
         tree, lanes, started = self.tree, tuple(self.tree.live), self.tree.live[0].start
         finished, forks = tree.finished, tree.forks
@@ -256,7 +258,7 @@ class Sequence:
             self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], vocabulary)
         return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
 
-    def count(self, work: Work, progress: Progress) -> Frame | None:
+    def count(self, work: PlannedRequest, progress: Progress) -> LaneEvents | None:
         """A step is behind it, which brought `progress`; tells those who watch."""
         window, step, self.steps = work.window, self.steps, self.steps + 1
         frontier, known = work.reach.frontier, self.layout.known

@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .contract import Row, StepResult
-from .decoding.cache import Reach, Window
-from .lane_status import View
+from .decoding.cache import ComputeRange, RequestExtent
+from .lane_status import LaneSnapshot
 from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PlannedRequest:
     """What a step computes, and what its commit needs to know.
 
     `open` counts the masks before the step, of a request that adapts to the load.
     """
 
     sequence: Sequence
-    window: Window
-    reach: Reach
+    window: ComputeRange
+    reach: RequestExtent
     rows: tuple[Row, ...]
     tokens: int
     open: int
@@ -31,10 +31,10 @@ class Work:
 FAULT = "request %d ends: what decides for it failed"
 
 
-def take_in(flight: Iterable[Work], result: StepResult) -> tuple[dict[int, View], list[Sequence]]:
+def take_in(flight: Iterable[PlannedRequest], result: StepResult) -> tuple[dict[int, LaneSnapshot], list[Sequence]]:
     """Copies a step's result into the canvases. What the digest reads of those whose lanes it drives, by request id,
     and the requests that failed at it, which is logged."""
-    offset, views, failed = 0, dict[int, View](), list[Sequence]()
+    offset, views, failed = 0, dict[int, LaneSnapshot](), list[Sequence]()
     for work in flight:
         spans = [span for row in work.rows for span in row.spans]
         part = slice(offset, offset := offset + sum(span.end - span.start for span in spans))

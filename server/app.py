@@ -23,7 +23,7 @@ from .metrics import Metrics
 from .schema.openapi import document
 from .settings import Settings, installed_version
 from .structured.grammar import Grammars
-from .text.tokenizer import TextLike
+from .text.tokenizer import TokenizerLike
 
 __all__ = ["Lifespan", "ModelCard", "create_app"]
 
@@ -36,7 +36,7 @@ REQUEST_ID_CHARS = 128
 
 def create_app(
     engine: AnswerSource,
-    text: TextLike,
+    text: TokenizerLike,
     settings: Settings,
     metrics: Metrics,
     card: ModelCard,

@@ -16,8 +16,8 @@ from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Executor, Sampling, StepPlan
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.grammar_guide import Constraint
@@ -27,7 +27,7 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 MODEL = EMBEDDED / "tiny-llada"
 BLOCKS_MODEL = EMBEDDED / "tiny-sdar"
@@ -41,28 +41,28 @@ UNSUITED = {
     **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
 }
-BLOCKS_ONLY = [name for name, method in METHODS.items() if method.for_blocks]
+BLOCKS_ONLY = [name for name, method in DECODERS.items() if method.for_blocks]
 # Knobs with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is foreseen.
 FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
 SHADOWED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so
 
 
-def refusal(decoder: str, geometry: Geometry) -> str | None:
+def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     """What a network of this geometry says of a decoder that it refuses."""
-    if decoder in BLOCKS_ONLY and not geometry.block:
+    if decoder in BLOCKS_ONLY and not pattern.block_size:
         return f"decoder {decoder!r} is for block-causal models"
-    refused = geometry.block or (geometry.shift and decoder in SHADOWED)
+    refused = pattern.block_size or (pattern.logit_shift and decoder in SHADOWED)
     return UNSUITED.get(decoder) if refused else None
 
 
 def embedded_runner(dtype: str = "float32", device: str = "cpu", model: Path = MODEL, **numerics: Any) -> Runner:
     memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
     hardware = Hardware(device, dtype, **numerics)
-    return load_runner(model, read_config(model), memory, hardware, Text(model).end_ids).runner
+    return load_runner(model, read_config(model), memory, hardware, Tokenizer(model).end_ids).runner
 
 
 def embedded_vocabulary() -> Vocabulary:
-    return Text(MODEL).vocabulary
+    return Tokenizer(MODEL).vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class Ask:
     sampling: Sampling = field(default_factory=Sampling)
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
-    family: str | None = None
+    share_group: str | None = None
     constraint: Constraint | None = None
     suffix: Many[int] = ()
-    salt: str = ""
+    cache_salt: str = ""
 
 
 def run(
@@ -88,10 +88,10 @@ def run(
     asks: Many[Ask],
     limits: Limits = LIMITS,
     halving: Halving | None = None,
-    geometry: Geometry = PLAIN,
+    pattern: AttentionPattern = PLAIN,
 ) -> list[Sequence]:
     """All of `asks` at once, to their ends; with `halving`, two steps in flight."""
-    return serve(Scheduler(limits, vocabulary, halving=halving, geometry=geometry), runner, asks)
+    return serve(Scheduler(limits, vocabulary, halving=halving, pattern=pattern), runner, asks)
 
 
 def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 0) -> list[Sequence]:
@@ -102,14 +102,14 @@ def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 
                 id=number,
                 prompt=np.array(ask.prompt, np.int32),
                 max_tokens=ask.max_tokens,
-                decoder=resolve(ask.decoder, ask.knobs, ask.max_tokens, scheduler.geometry),
+                decoder=resolve(ask.decoder, ask.knobs, ask.max_tokens, scheduler.pattern),
                 sampling=ask.sampling,
                 preferences=ask.preferences,
                 ranks=ask.ranks,
-                family=ask.family,
+                share_group=ask.share_group,
                 constraint=ask.constraint,
                 suffix=np.array(ask.suffix, np.int32),
-                salt=ask.salt,
+                cache_salt=ask.cache_salt,
             )
         )
         for number, ask in enumerate(asks, first)

@@ -43,8 +43,8 @@ class ScriptedExecutor:
             canvas[: len(placement.prompt)] = placement.prompt
             self.canvases[placement.slot] = canvas
         for row in plan.rows:
-            if row.held is not None:
-                self.canvases[row.slot][row.start : row.end] = row.held
+            if row.host_tokens is not None:
+                self.canvases[row.slot][row.start : row.end] = row.host_tokens
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
@@ -81,7 +81,7 @@ class ScriptedExecutor:
         ]
         scored.sort(key=lambda item: -item[1])
         for rank, (token, chance, at) in enumerate(scored):
-            if rank < span.transfer.sure or chance >= span.transfer.threshold:
+            if rank < span.rule.sure or chance >= span.rule.threshold:
                 held[at] = token
 
 
@@ -93,7 +93,7 @@ def parts(plan: StepPlan) -> list[tuple[int, list[Span]]]:
             if span.joined:
                 slot, spans = found[-1]
                 assert slot == row.slot
-                assert (spans[0].transfer, spans[0].may_end) == (span.transfer, span.may_end)
+                assert (spans[0].rule, spans[0].may_end) == (span.rule, span.may_end)
                 assert spans[-1].end < span.start
                 spans.append(span)
             else:

@@ -183,6 +183,6 @@ def measure(count: int) -> Case:
 
 
 def _found(count: int, device: torch.device) -> Prediction:
-    chances, margin = (torch.rand(count, dtype=torch.float64, device=device) for _ in range(2))
+    commit_probability, margin = (torch.rand(count, dtype=torch.float64, device=device) for _ in range(2))
     tokens = torch.randint(1000, (count,), device=device)
-    return Prediction(tokens, chances, tokens, chances, margin, torch.rand(count, device=device))
+    return Prediction(tokens, commit_probability, tokens, commit_probability, margin, torch.rand(count, device=device))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...server.cli.params import parse_knobs
+from ...server.cli.params import parse_params
 from ..quality.problems import TASKS, problems
 
 DRAWN = 256  # problems; a longer run asks them again
@@ -73,7 +73,7 @@ def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
     options: dict[str, Any] = {"max_tokens": flags.max_tokens, "temperature": flags.temperature}
     if flags.decoder is not None:
         options["decoder"] = flags.decoder
-    options |= parse_knobs(flags.knob)
+    options |= parse_params(flags.knob)
     chat = not flags.completions
     if flags.prompts is None:
         tasks = flags.tasks.split(",") if flags.tasks is not None else TASKS

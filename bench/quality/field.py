@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...scheduler.decoding.commit import JUDGES
-from ...scheduler.decoding.params import KnobError
-from ...scheduler.decoding.registry import METHODS
+from ...scheduler.decoding.commit import HOST_RULES
+from ...scheduler.decoding.params import ParamError
+from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
-from ...server.cli.params import parse_knobs
+from ...server.cli.params import parse_params
 from ...server.engine.checkpoint import open_checkpoint
 from ..report.output import (
     Interval,
@@ -76,7 +76,7 @@ COMBINATIONS = (
     "asynclane:rule=entropy,entropy_threshold=0.2",
     "asynclane:rule=tspd,refresh_every=2",
     "tccf:turn=newline",
-    *(f"asynclane:rule={rule}" for rule in JUDGES),
+    *(f"asynclane:rule={rule}" for rule in HOST_RULES),
 )
 
 
@@ -164,14 +164,14 @@ def entrants(model: str) -> tuple[list[str], dict[str, str]]:
     checkpoint = open_checkpoint(model)
     taken: list[str] = []
     refused: dict[str, str] = {}
-    for text in (*METHODS, *COMBINATIONS):
+    for text in (*DECODERS, *COMBINATIONS):
         name, _, knobs = text.partition(":")
         try:
-            chosen = parse_knobs(knobs.split(",") if knobs else [])
-            decoder = resolve(name, chosen, MAX_TOKENS, checkpoint.config.geometry)
+            chosen = parse_params(knobs.split(",") if knobs else [])
+            decoder = resolve(name, chosen, MAX_TOKENS, checkpoint.config.pattern)
             decoder.policy.require(checkpoint.text.vocabulary)
             taken.append(text)
-        except KnobError as error:
+        except ParamError as error:
             refused[text] = str(error)
     return taken, refused
 
@@ -225,7 +225,7 @@ def field_main(argv: Sequence[str]) -> int:
         parser.error("--again measures nothing: there is nothing to resume or to choose")
     if options.resume and not options.json:
         parser.error("--resume goes on with the file of --json")
-    if unknown := {*(options.decoders or ())} - {*METHODS, *COMBINATIONS}:
+    if unknown := {*(options.decoders or ())} - {*DECODERS, *COMBINATIONS}:
         parser.error(f"--decoders takes those of the list, not {', '.join(sorted(unknown))}")
     try:
         field = read(options.again) if options.again else _kept(options)
@@ -262,7 +262,7 @@ def _measure(field: Field, options: argparse.Namespace) -> None:
     fields = {model: entrants(model) for model in options.models}
     field.refused.update({model: refused for model, (_, refused) in fields.items()})
     done = {Job(run["model"], run["decoder"]) for run in field.runs}
-    asked = options.decoders or (*METHODS, *COMBINATIONS)
+    asked = options.decoders or (*DECODERS, *COMBINATIONS)
     jobs = [Job(model, decoder) for model, (taken, _) in fields.items() for decoder in taken if decoder in asked]
     for job, figures in measure_each([job for job in jobs if job not in done], terms(options), options.processes):
         field.runs.append({"model": job.model, **figures})

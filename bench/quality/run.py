@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...scheduler.decoding.attention_pattern import PLAIN
 from ...scheduler.decoding.resolve import resolve
-from ...server.cli.params import parse_knobs
+from ...server.cli.params import parse_params
 from ...server.engine.checkpoint import Checkpoint, open_checkpoint
 from ...server.engine.messages import AnswerOptions
 from ...server.settings import Settings
@@ -67,8 +67,8 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
     that says what is wrong with it."""
     name, _, rest = text.partition(":")
     try:
-        knobs = parse_knobs(rest.split(",") if rest else [])
-        decoder = resolve(name, knobs, max_tokens, checkpoint.config.geometry if checkpoint else PLAIN)
+        knobs = parse_params(rest.split(",") if rest else [])
+        decoder = resolve(name, knobs, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
         if checkpoint:
             decoder.policy.require(checkpoint.text.vocabulary)
     except ValueError as error:
@@ -79,7 +79,7 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
 def measure(engine: Engine, choice: Choice, asked: Sequence[Problem], max_tokens: int) -> Tally:
     """All problems at once, so that the engine packs them as it would serve them. Grading is not timed. No decoder
     finds prompts that another one has computed."""
-    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs, salt=choice.label)
+    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs, cache_salt=choice.label)
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in asked], options)
     return tally(choice.label, asked, replies, time.perf_counter() - started)

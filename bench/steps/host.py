@@ -21,8 +21,8 @@ from ...scheduler.contract import (
     StepPlan,
     StepResult,
 )
-from ...scheduler.decoding.commit import JUDGES
-from ...scheduler.decoding.params import KnobError
+from ...scheduler.decoding.commit import HOST_RULES
+from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.resolve import resolve
 from ...scheduler.decoding.vocabulary import Vocabulary
 from ...scheduler.memory.pages import Limits
@@ -54,12 +54,12 @@ class SlowCommits:
         sure: list[int] = []
         at = 0
         for row in plan.rows:
-            if row.held is not None:
-                self._canvases[row.slot][row.start : row.end] = row.held
+            if row.host_tokens is not None:
+                self._canvases[row.slot][row.start : row.end] = row.host_tokens
             for span in row.spans:
                 lane = self._canvases[row.slot][span.start : span.end]
                 open_ = np.flatnonzero(lane == MASK)
-                if len(open_) and span.transfer.threshold < DRAFTS:
+                if len(open_) and span.rule.threshold < DRAFTS:
                     chosen = open_[0] if self._random.random() < 0.5 else open_[-1]
                     lane[chosen] = PERIOD if self._random.random() < 0.2 else WORD
                     sure.append(at + int(chosen))
@@ -124,8 +124,8 @@ def measure(lanes: int, steps: int, rule: str | None = None) -> dict[str, float]
 def lane_rules() -> list[str]:
     """Those that lanes take."""
     taken = []
-    for rule in JUDGES:
-        with suppress(KnobError):
+    for rule in HOST_RULES:
+        with suppress(ParamError):
             resolve("asynclane", {"rule": rule}, CANVAS)
             taken.append(rule)
     return taken

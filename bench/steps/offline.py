@@ -28,11 +28,11 @@ from ...models.network import Transformer, allocate
 from ...models.numerics import Numerics
 from ...scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Span,
     StepPlan,
-    Transfer,
 )
 from ..kernels.timing import captured, gpu_facts, replay_ms, require_gpu
 from ..report.output import check_outputs, finish, table
@@ -40,7 +40,7 @@ from .shapes import SHAPES
 
 TOKENS = (32, 128, 256, 512, 1024, 2048)
 ROW = 64  # positions of a denoising row: a block and its look-ahead
-COMMITS = Transfer(sure=1, threshold=2.0)
+COMMITS = DeviceCommitRule(sure=1, threshold=2.0)
 PAGE_SIZE = 64
 CONTEXT = 4096  # as a server has it unless it is asked for more
 WORDS = (10, 1000)  # ids of ordinary words, from and below

@@ -16,7 +16,7 @@ from .recordings import Call, Recording
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LaneSlice:
     """A recorded call as a step needs it: positions computed and tokens committed."""
 
     positions: int
@@ -28,16 +28,16 @@ class Track:
     """A problem at one block_length: tokens committed before each of its calls, the calls, and all its tokens."""
 
     before: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[LaneSlice, ...]
     tokens: int
 
     @classmethod
     def of(cls, calls: Sequence[Call]) -> Track:
-        parts = [Part(call.end - call.start, len(call.committed)) for call in calls]
+        parts = [LaneSlice(call.end - call.start, len(call.committed)) for call in calls]
         ends = list(accumulate(part.tokens for part in parts))
         return cls((0, *ends[:-1]), tuple(parts), ends[-1])
 
-    def part(self, done: int) -> tuple[Part, int]:
+    def part(self, done: int) -> tuple[LaneSlice, int]:
         """The call of a request of which `done` tokens are committed, and the tokens it adds to them: at least one.
 
         What the call recommits of those that are done does not count again, so a change of length within an answer is

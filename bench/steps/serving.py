@@ -30,7 +30,7 @@ def measure(settings: Settings, requests: int, max_tokens: int) -> dict[str, obj
     """Shares of wall time and bytes; `requests` answers of `max_tokens` at once."""
     rng = random.Random(0)
     prompts = [[rng.randint(FIRST_WORD, LAST_WORD) for _ in range(PROMPT)] for _ in range(requests)]
-    first, second = (AnswerOptions(max_tokens, salt=run) for run in ("first", "second"))
+    first, second = (AnswerOptions(max_tokens, cache_salt=run) for run in ("first", "second"))
     loading = time.perf_counter()
     with Offline(settings) as offline:
         loaded_s = time.perf_counter() - loading

@@ -25,7 +25,7 @@ def transfer(
     factor: Tensor,
     last_free: Tensor,
 ) -> Tensor:
-    """Which open positions commit: [N] bool. The rule is `scheduler.contract.Transfer`; ties go to the left.
+    """Which open positions commit: [N] bool. The rule is `scheduler.contract.DeviceCommitRule`; ties go to the left.
 
     confidence [N] float64; open_ [N] bool; span_starts [S + 1] int32, spans laid end to end; sure [S] int32;
     threshold, factor [S] float32; last_free [S] bool. Positions behind the last span do not commit; spans may be empty.

@@ -69,7 +69,7 @@ def predict(
         proposals=torch.empty(count, dtype=torch.int64, device=device),
         confidence=torch.empty(count, dtype=torch.float64, device=device),
         tokens=torch.empty(count, dtype=torch.int64, device=device),
-        chances=torch.empty(count, dtype=torch.float64, device=device),
+        commit_probability=torch.empty(count, dtype=torch.float64, device=device),
         margin=torch.empty(count, dtype=torch.float64, device=device),
         entropy=torch.empty(count, dtype=torch.float32, device=device),
     )

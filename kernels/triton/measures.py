@@ -25,7 +25,7 @@ BLOCK = 128  # positions of a program
 
 
 def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
-    """Confidence [N] float64 by the `measure` and `noise` of `scheduler.contract.Transfer`.
+    """Confidence [N] float64 by the `measure` and `noise` of `scheduler.contract.DeviceCommitRule`.
 
     kinds [N] int32; noise [N] float32. Noise depends on (seed, position, step) of the draws alone.
     """
@@ -39,11 +39,11 @@ def measure(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Te
     expect("entropy", found.entropy, (count,), (torch.float32,))
     for name in ("seeds", "positions", "steps"):
         expect(name, getattr(draws, name), (count,), (torch.int64,))
-    out = torch.empty_like(found.chances)
+    out = torch.empty_like(found.commit_probability)
     if count:
         _measure[(triton.cdiv(count, BLOCK),)](
-            found.chances, found.margin, found.entropy, found.tokens, found.proposals, kinds, noise, draws.seeds,
-            draws.positions, draws.steps, out, count, BLOCK=BLOCK,
+            found.commit_probability, found.margin, found.entropy, found.tokens, found.proposals, kinds, noise,
+            draws.seeds,            draws.positions, draws.steps, out, count, BLOCK=BLOCK,
         )  # fmt: skip
     return out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...kernels.routing import Routing
-from ...scheduler.decoding.attention_pattern import Geometry
+from ...scheduler.decoding.attention_pattern import AttentionPattern
 from .experts import Experts
 from .sizes import check_sizes
 
@@ -52,9 +52,9 @@ class ModelConfig:
         return int(self.head_dim * self.rotary_share)
 
     @property
-    def geometry(self) -> Geometry:
+    def pattern(self) -> AttentionPattern:
         """What the scheduler must know of it."""
-        return Geometry(self.shift, self.block)
+        return AttentionPattern(self.shift, self.block)
 
 
 def read_config(directory: Path) -> ModelConfig:

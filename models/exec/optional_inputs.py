@@ -51,7 +51,7 @@ MEASURE_SECTIONS = ("measure_kinds", "measure_noise")
 
 def measured(plan: StepPlan) -> bool:
     """Whether some span does not go by plain probability."""
-    return not all(span.transfer.plain for row in plan.rows for span in row.spans)
+    return not all(span.rule.plain for row in plan.rows for span in row.spans)
 
 
 COPY_SECTIONS = ("turned", "hides")
@@ -68,14 +68,14 @@ def copy_words(plan: StepPlan) -> dict[str, np.ndarray]:
     if not copied(plan):
         return dict.fromkeys(COPY_SECTIONS, np.zeros(0, np.int32))
     rows = plan.rows
-    turned = [np.arange(row.start, row.end) - (0 if row.copy is None else row.copy.of) for row in rows]
-    hides = np.array([0 if row.copy is None else row.copy.hides for row in rows], np.int32)
+    turned = [np.arange(row.start, row.end) - (0 if row.copy is None else row.copy.rope_offset) for row in rows]
+    hides = np.array([0 if row.copy is None else row.copy.mask_offset for row in rows], np.int32)
     return {"turned": np.concatenate(turned).astype(np.int32), "hides": hides}
 
 
 def told(plan: StepPlan) -> bool:
     """Whether the host says what some canvas holds."""
-    return any(row.held is not None for row in plan.rows)
+    return any(row.host_tokens is not None for row in plan.rows)
 
 
 def told_words(plan: StepPlan) -> np.ndarray:
@@ -83,7 +83,8 @@ def told_words(plan: StepPlan) -> np.ndarray:
     if not told(plan):
         return np.zeros(0, np.int32)
     rows = plan.rows
-    return np.concatenate([np.full(row.tokens, UNTOLD, np.int32) if row.held is None else row.held for row in rows])
+    untold = [np.full(row.tokens, UNTOLD, np.int32) if row.host_tokens is None else row.host_tokens for row in rows]
+    return np.concatenate(untold)
 
 
 def measures_of(views: Mapping[str, Tensor], draws: Draws | None) -> Measures | None:
@@ -97,7 +98,7 @@ def measure_words(plan: StepPlan, span_sizes: np.ndarray) -> dict[str, np.ndarra
     """Measure and noise of each projected position; nothing if all go by probability."""
     if not measured(plan):
         return dict.fromkeys(MEASURE_SECTIONS, np.zeros(0, np.int32))
-    rules = [span.transfer for row in plan.rows for span in row.spans]
+    rules = [span.rule for row in plan.rows for span in row.spans]
     kinds = np.array([rule.measure for rule in rules], np.int32)
     noise = np.array([rule.noise for rule in rules], np.float32).view(np.int32)
     return {name: np.repeat(words, span_sizes) for name, words in zip(MEASURE_SECTIONS, (kinds, noise), strict=True)}

@@ -248,7 +248,7 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
     span_starts = _starts(span_sizes)
     spans_of_row = [len(row.spans) for row in rows]
     row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
-    parts = [(at, span.transfer) for at, (_, span) in enumerate(spans) if not span.joined]
+    parts = [(at, span.rule) for at, (_, span) in enumerate(spans) if not span.joined]
     within = np.array([span.start - row.start for row, span in spans], np.int64) - shift
     if (within < 0).any():
         raise ValueError("a row lacks the position that predicts the first one of its spans")

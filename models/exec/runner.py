@@ -16,13 +16,13 @@ from torch import Tensor
 from ...kernels import ops
 from ...scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Ints,
     Row,
     Scores,
     Span,
     StepPlan,
     StepResult,
-    Transfer,
 )
 from ..kv_cache import KvPages
 from ..network import Transformer
@@ -83,7 +83,7 @@ class Runner:
         tokens = max(1 + shift, min(tokens, slots * longest))
         count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
-        nothing = Transfer(sure=0, threshold=math.inf)  # no confidence reaches it
+        nothing = DeviceCommitRule(sure=0, threshold=math.inf)  # no confidence reaches it
         rows = tuple(
             Row(slot, 0, size, size, (Span(shift, size, nothing),), GREEDY, step=0) for slot, size in enumerate(sizes)
         )
@@ -142,7 +142,7 @@ class Runner:
         narrowed = batch.shape is None or batch.shape.narrowed
         fixed = self._network.numerics.fixed
         found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
-        judged, measures = found.chances, batch.measures
+        judged, measures = found.commit_probability, batch.measures
         if measures is not None:
             judged = ops.measure(found, logits, measures.kinds, measures.noise, measures.draws)
         held = ops.commit(

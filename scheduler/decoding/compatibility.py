@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .attention_pattern import Geometry
+from .attention_pattern import AttentionPattern
 from .cache import CachePolicy, Compact, NoCache
-from .params import AUTO, CANVAS, KnobError, Knobs
+from .params import AUTO, CANVAS, ParamError, Params
 
-EXACT_CACHES: Mapping[str, Callable[[Knobs], CachePolicy]] = {
+EXACT_CACHES: Mapping[str, Callable[[Params], CachePolicy]] = {
     "none": lambda knobs: NoCache(),
     "prefix": lambda knobs: Compact(refresh_every=0),
     "compact": lambda knobs: Compact(refresh_every=0, reuse=knobs["reuse"] is True),
@@ -29,69 +29,71 @@ DRAFT_THRESHOLD = 0.9998
 SHIFTED_DELIMITERS: Mapping[str, object] = {"delimiters": "newlines", "delimiter_threshold": 0.5}
 
 
-def fitted(defaults: Mapping[str, object], geometry: Geometry) -> Mapping[str, object]:
+def fitted(defaults: Mapping[str, object], pattern: AttentionPattern) -> Mapping[str, object]:
     """A decoder's defaults on a network. With blocks, a lane is one of them: a position in a second one could commit
     before the first is full, which cannot see it and then says something else (tiny-sdar at 32 positions a lane: 0.71
     of the code problems right, at 16 all). Serial decoders, which do not look ahead, cache what is behind them."""
     fit = dict(defaults)
-    if geometry.shift and "delimiter_threshold" in defaults:
+    if pattern.logit_shift and "delimiter_threshold" in defaults:
         fit |= SHIFTED_DELIMITERS
-    if not geometry.block:
+    if not pattern.block_size:
         return fit
     if defaults.get("lookahead", CANVAS) == CANVAS:
         if defaults.get("cache") in (*EXACT_CACHES, "dual"):  # one that is a method of its own is refused
             fit["cache"] = "prefix"
         fit |= {knob: 0 for knob in ("lookahead",) if knob in defaults}
     if "block_length" in defaults:
-        fit["block_length"] = geometry.block
+        fit["block_length"] = pattern.block_size
     if "draft_threshold" in defaults:
         fit["draft_threshold"] = DRAFT_THRESHOLD
     return fit
 
 
-def check_blocks(knobs: Knobs, geometry: Geometry) -> None:
-    """Raises `KnobError` for what a block-causal network cannot do, or never needs."""
-    if not geometry.block:
+def check_blocks(knobs: Params, pattern: AttentionPattern) -> None:
+    """Raises `ParamError` for what a block-causal network cannot do, or never needs."""
+    if not pattern.block_size:
         return
     if "block_length" not in knobs:
-        raise KnobError(
+        raise ParamError(
             "decoder",
             "this decoder fills the whole canvas in any order, and no position of this model sees behind its block:"
             " use 'fast-dllm'",
         )
     if "delimiters" in knobs:
-        raise KnobError(
+        raise ParamError(
             "decoder",
-            f"decoder 'adablock' chooses how long a block is, and this model's have {geometry.block} positions: use"
+            f"decoder 'adablock' chooses how long a block is, and this model's have {pattern.block_size} positions: use"
             " 'fast-dllm'",
         )
     if knobs.get("cache") == "dual":
-        raise KnobError(
+        raise ParamError(
             "cache",
             "cache 'dual' shows a block what lies behind it, which this model never sees: use 'prefix', which is exact",
         )
     if knobs.get("cache", "none") not in EXACT_CACHES:
-        raise KnobError(
+        raise ParamError(
             "cache",
             f"cache {knobs['cache']!r} is for models that see the whole canvas, where keys grow stale: use 'prefix',"
             " which is exact",
         )
     if knobs.get("refresh_every"):
-        raise KnobError(
+        raise ParamError(
             "refresh_every", "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale"
         )
     if knobs.get("settle") is False:
-        raise KnobError("settle", "settle must be true: only keys of final tokens stay exact in this model")
+        raise ParamError("settle", "settle must be true: only keys of final tokens stay exact in this model")
     if knobs.get("siblings") == "isolated":
-        raise KnobError(
+        raise ParamError(
             "siblings", "siblings 'isolated' is for models that see the whole canvas: a lane sees none behind its block"
         )
     length = knobs.get("block_length", AUTO)
-    if length != AUTO and knobs.integer("block_length") % geometry.block:
-        raise KnobError(
-            "block_length", f"block_length must be a multiple of this model's block of {geometry.block}, not {length}"
+    if length != AUTO and knobs.integer("block_length") % pattern.block_size:
+        raise ParamError(
+            "block_length",
+            f"block_length must be a multiple of this model's block of {pattern.block_size}, not {length}",
         )
-    if "fine_length" in knobs and geometry.block % knobs.integer("fine_length"):
-        raise KnobError(
-            "fine_length", f"fine_length must divide this model's block of {geometry.block}, not {knobs['fine_length']}"
+    if "fine_length" in knobs and pattern.block_size % knobs.integer("fine_length"):
+        raise ParamError(
+            "fine_length",
+            f"fine_length must divide this model's block of {pattern.block_size}, not {knobs['fine_length']}",
         )

@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from ..contract import Ints
-from .attention_pattern import Geometry
+from .attention_pattern import AttentionPattern
 
 
 class Role(Enum):
@@ -54,8 +54,8 @@ class LaneTree:
     canvas: Ints
     mask_id: int
     origin: int = 0
-    geometry: Geometry = field(default_factory=Geometry)  # of the network
-    grid: Geometry = field(init=False)  # where generate lanes end: the network's blocks, or parts of them
+    pattern: AttentionPattern = field(default_factory=AttentionPattern)  # of the network
+    grid: AttentionPattern = field(init=False)  # where generate lanes end: the network's blocks, or parts of them
     filler: int = 0  # the token that comes behind an answer's end
     block_length: int = 0  # of the generate lanes to come
     limit: int = field(init=False)  # canvas positions from here on are out of reach: the canvas, or the answer, ends
@@ -66,7 +66,7 @@ class LaneTree:
     cancelled: int = 0
 
     def __post_init__(self) -> None:
-        self.limit, self.grid = len(self.canvas), self.geometry
+        self.limit, self.grid = len(self.canvas), self.pattern
 
     def masks(self, start: int, end: int) -> int:
         """Open positions in `[start, end)`."""

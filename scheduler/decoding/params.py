@@ -12,7 +12,7 @@ from .boundaries import Boundary
 SHOWN_CHARS = 300  # of a message that quotes what was given
 
 
-class KnobError(ValueError):
+class ParamError(ValueError):
     """A knob that is unknown or out of range. `param` names it."""
 
     def __init__(self, param: str, message: str) -> None:
@@ -40,7 +40,7 @@ BLOCK = "block"  # an answer ends with the block of its first end token
 
 Values = Range | Choice
 
-KNOBS: Mapping[str, Values] = {
+PARAMS: Mapping[str, Values] = {
     "steps": Range(1, 1_000_000, whole=True),
     "alg": Choice(("origin", "maskgit_plus", "topk_margin", "entropy")),
     "alg_temp": Range(0.0, 100.0),
@@ -78,11 +78,11 @@ KNOBS: Mapping[str, Values] = {
 
 
 def check(name: str, value: object, kind: Values) -> object:
-    """`value` if knob `name` may have it, of this kind. Raises `KnobError`."""
+    """`value` if knob `name` may have it, of this kind. Raises `ParamError`."""
     match kind:
         case Choice(values):
             if not any(type(value) is type(choice) and value == choice for choice in values):
-                raise KnobError(name, f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
+                raise ParamError(name, f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
         case Range(low, high, whole, words):
             if value in words:
                 return value
@@ -91,7 +91,7 @@ def check(name: str, value: object, kind: Values) -> object:
                 what = "a whole number" if whole else "a number"
                 extra = "".join(f" or {word!r}" for word in words)
                 bounds = f"from {plain(low)} to {plain(high)}"
-                raise KnobError(name, f"{name} must be {what} {bounds}{extra}, not {value!r}")
+                raise ParamError(name, f"{name} must be {what} {bounds}{extra}, not {value!r}")
     return value
 
 
@@ -100,13 +100,13 @@ def plain(bound: float) -> str:
     return str(int(bound)) if bound == int(bound) else str(bound)
 
 
-class Knobs(dict[str, object]):
+class Params(dict[str, object]):
     """Checked knobs by name, read with the type that the table promises."""
 
     def require(self, name: str, holds: bool, message: str) -> None:
-        """Raises `KnobError` of a knob whose value does not go with another's."""
+        """Raises `ParamError` of a knob whose value does not go with another's."""
         if not holds:
-            raise KnobError(name, f"{name} {self[name]!r} {message}")
+            raise ParamError(name, f"{name} {self[name]!r} {message}")
 
     def integer(self, name: str) -> int:
         value = self[name]

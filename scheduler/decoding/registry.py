@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..step_cost import BLOCK_LENGTHS
 from .boundaries import Boundary
-from .commit import JUDGES
+from .commit import HOST_RULES
 from .commit.base import EVERYTHING
 from .lanes import (
     AdaBlock,
@@ -20,36 +20,36 @@ from .lanes import (
     MultiBlock,
     SlowFast,
 )
-from .params import AUTO, CANVAS, Knobs
+from .params import AUTO, CANVAS, Params
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class DecoderSpec:
     """A row of the table. Its knobs are the keys of `defaults` and those of its rule: `steps`, `threshold` or `factor`,
-    which the device applies, or, with a `rule` by name, those of a row of `rules.JUDGES`, whose defaults give way to
-    the method's. One that is `for_blocks` takes block-causal networks alone."""
+    which the device applies, or, with a `rule` by name, those of a row of `rules.HOST_RULES`, whose defaults give way
+    to the method's. One that is `for_blocks` takes block-causal networks alone."""
 
-    policy: Callable[[Knobs], LanePolicy]
+    policy: Callable[[Params], LanePolicy]
     defaults: Mapping[str, object]
     source: str
     rule: str | None = None
     for_blocks: bool = False
 
 
-def _blockwise(knobs: Knobs) -> LanePolicy:
+def _blockwise(knobs: Params) -> LanePolicy:
     return Blockwise(knobs.integer("block_length"))
 
 
-def _whole(knobs: Knobs) -> LanePolicy:
+def _whole(knobs: Params) -> LanePolicy:
     """The canvas as one block."""
     return Blockwise(EVERYTHING)
 
 
-def _growing(knobs: Knobs) -> LanePolicy:
+def _growing(knobs: Params) -> LanePolicy:
     return Growing(knobs.integer("block_count"))
 
 
-def _asynclane(knobs: Knobs) -> LanePolicy:
+def _asynclane(knobs: Params) -> LanePolicy:
     return AsyncLane(
         block_length=BLOCK_LENGTHS[0] if knobs["block_length"] == AUTO else knobs.integer("block_length"),
         max_lanes=knobs.integer("max_lanes"),
@@ -62,7 +62,7 @@ def _asynclane(knobs: Knobs) -> LanePolicy:
     )
 
 
-def _adablock(knobs: Knobs) -> LanePolicy:
+def _adablock(knobs: Params) -> LanePolicy:
     return AdaBlock(
         block_length=knobs.integer("block_length"),
         window=knobs.number("window"),
@@ -71,7 +71,7 @@ def _adablock(knobs: Knobs) -> LanePolicy:
     )
 
 
-def _d2f(knobs: Knobs) -> LanePolicy:
+def _d2f(knobs: Params) -> LanePolicy:
     return MultiBlock(
         block_length=knobs.integer("block_length"),
         add_threshold=knobs.number("add_threshold"),
@@ -80,7 +80,7 @@ def _d2f(knobs: Knobs) -> LanePolicy:
     )
 
 
-def _d3llm(knobs: Knobs) -> LanePolicy:
+def _d3llm(knobs: Params) -> LanePolicy:
     return MultiBlock(
         block_length=knobs.integer("block_length"),
         add_threshold=knobs.number("add_threshold"),
@@ -90,7 +90,7 @@ def _d3llm(knobs: Knobs) -> LanePolicy:
     )
 
 
-def _slowfast(knobs: Knobs) -> LanePolicy:
+def _slowfast(knobs: Params) -> LanePolicy:
     return SlowFast(
         block_length=knobs.integer("block_length"),
         slow_calls=knobs.integer("slow_calls"),
@@ -101,23 +101,23 @@ def _slowfast(knobs: Knobs) -> LanePolicy:
     )
 
 
-def _tccf(knobs: Knobs) -> LanePolicy:
+def _tccf(knobs: Params) -> LanePolicy:
     return CoarseFine(knobs.integer("block_length"), knobs.integer("fine_length"), knobs.text("turn"))
 
 
-def _serial(rule: str, **defaults: object) -> Method:
+def _serial(rule: str, **defaults: object) -> DecoderSpec:
     """Serial blocks with a judge, from the judge's own source."""
     own = {"block_length": 32, **defaults, "early_stop": True}
-    return Method(policy=_blockwise, defaults=own, source=JUDGES[rule].source, rule=rule)
+    return DecoderSpec(policy=_blockwise, defaults=own, source=HOST_RULES[rule].source, rule=rule)
 
 
-def _cached(cache: str, source: str) -> Method:
+def _cached(cache: str, source: str) -> DecoderSpec:
     """LLaDA's own sampler over a cache that was published with it."""
-    return Method(_blockwise, {"steps": None, "block_length": 32, "cache": cache, "early_stop": True}, source)
+    return DecoderSpec(_blockwise, {"steps": None, "block_length": 32, "cache": cache, "early_stop": True}, source)
 
 
-METHODS: Mapping[str, Method] = {
-    "asynclane": Method(
+DECODERS: Mapping[str, DecoderSpec] = {
+    "asynclane": DecoderSpec(
         policy=_asynclane,
         defaults={
             "threshold": 0.95,
@@ -142,17 +142,17 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2606.08411, with settling and live siblings",
     ),
-    "fast-dllm": Method(
+    "fast-dllm": DecoderSpec(
         policy=_blockwise,
         defaults={"threshold": 0.9, "rule": None, "block_length": 32, "cache": "dual", "early_stop": True},
         source="arXiv 2505.22618; Fast-dLLM v1/llada/generate.py",
     ),
-    "llada": Method(
+    "llada": DecoderSpec(
         policy=_blockwise,
         defaults={"steps": None, "block_length": 32, "cache": "none", "early_stop": True},
         source="arXiv 2502.09992; ML-GSAI/LLaDA generate.py",
     ),
-    "dream": Method(
+    "dream": DecoderSpec(
         policy=_whole,
         defaults={
             "steps": None,
@@ -164,7 +164,7 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
     ),
-    "adablock": Method(
+    "adablock": DecoderSpec(
         policy=_adablock,
         defaults={
             "threshold": 0.9,
@@ -179,14 +179,14 @@ METHODS: Mapping[str, Method] = {
         source="arXiv 2509.26432; lgxi24/AdaBlock-dLLM",
     ),
     "ahd": _serial("ahd", cache="none"),
-    "ass": Method(
+    "ass": DecoderSpec(
         policy=_growing,
         defaults={"block_count": 1, "cache": "none", "early_stop": True},
         source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
         rule="ass",
     ),
     "bacd": _serial("bacd", cache="dual"),
-    "blockbatch": Method(
+    "blockbatch": DecoderSpec(
         policy=_whole,
         defaults={"early_stop": True},
         source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
@@ -195,7 +195,7 @@ METHODS: Mapping[str, Method] = {
     "ccd": _serial("ccd", cache="none"),
     "ce": _serial("ce", cache="dual"),
     "credit": _serial("credit", cache="none"),
-    "d2f": Method(
+    "d2f": DecoderSpec(
         policy=_d2f,
         defaults={
             "threshold": 0.9,
@@ -208,7 +208,7 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2508.09192; zhijie-group/Discrete-Diffusion-Forcing, less its causal cache",
     ),
-    "d3llm": Method(
+    "d3llm": DecoderSpec(
         policy=_d3llm,
         defaults={"block_length": 32, "add_threshold": 0.1, "cache": "dual", "early_stop": True},
         source="arXiv 2601.07568; hao-ai-lab/d3LLM",
@@ -230,7 +230,7 @@ METHODS: Mapping[str, Method] = {
     "lopa": _serial("lopa", cache="dual"),
     "prophet": _serial("prophet", cache="none"),
     "saber": _serial("saber", block_length=4096, cache="none"),
-    "slowfast": Method(
+    "slowfast": DecoderSpec(
         policy=_slowfast,
         defaults={
             "threshold": 0.9,
@@ -247,7 +247,7 @@ METHODS: Mapping[str, Method] = {
         },
         source="arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
     ),
-    "tccf": Method(
+    "tccf": DecoderSpec(
         policy=_tccf,
         defaults={"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},
         source="arXiv 2602.09555; LuLuLuyi/TDAR, with the differences that its lanes name",
@@ -255,7 +255,7 @@ METHODS: Mapping[str, Method] = {
         for_blocks=True,
     ),
     "tspd": _serial("tspd", cache="dual"),
-    "window": Method(
+    "window": DecoderSpec(
         policy=_whole,
         defaults={"steps": None, "cache": "window", "early_stop": True},
         source="vhicrgit/Window-Diffusion, with the difference that its cache names",

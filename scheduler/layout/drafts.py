@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..contract import Ints, Placement, Row, Span
-from ..decoding.cache import Window
+from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING, TELL
 from ..decoding.commit.shared.speculation import Ensemble, Turn
-from .packed import Holding, Together
+from .packed import Holding, PackedLayout
 from .row_inputs import biases, held_by, ranks
 
 if TYPE_CHECKING:
     from ..sequence import Sequence
 
 
-class Speculating:
+class DraftLayout:
     """The row of all lanes, and beside it one like it for each draft of the request's judge."""
 
     known = EVERYTHING
@@ -32,10 +32,10 @@ class Speculating:
         self._pages, spare, self._page_size = held.pages[:count], held.pages[count:], page_size
         each = len(spare) // max(1, len(self._slots))
         self._private = [spare[at : at + each] for at in range(0, each * len(self._slots), each or 1)]
-        self._canvas = Together(Holding((slot,), self._pages), sequence, page_size)
+        self._canvas = PackedLayout(Holding((slot,), self._pages), sequence, page_size)
         self.placements = list(self._canvas.placements)
 
-    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
+    def rows(self, sequence: Sequence, window: ComputeRange) -> tuple[Row, ...]:
         """Plans may be made and then not carry them: all that is due is said anew each time."""
         (own,) = self._canvas.rows(sequence, window)
         due = [placement for placement in self.placements if placement.slot == own.slot]
@@ -45,7 +45,7 @@ class Speculating:
             slot = self._slots[number]
             due.append(self._place(sequence, slot, self._private[number], own, draft))
             held = held_by(sequence, own.start, own.end, draft)
-            rows.append(replace(own, slot=slot, held=held, biases=biases(sequence, draft)))
+            rows.append(replace(own, slot=slot, host_tokens=held, biases=biases(sequence, draft)))
         self.placements[:] = due
         return tuple(rows)
 
@@ -64,7 +64,7 @@ class Speculating:
         return Placement(slot, tokens, table, copied)
 
 
-class Independent:
+class EnsembleLayout:
     """The branches of an ensemble, each with pages of its own."""
 
     known = EVERYTHING
@@ -77,7 +77,7 @@ class Independent:
         self._ensemble.open(sequence.canvas, sequence.tree.mask_id)
         self.placements = [self._placed(sequence, number) for number in range(len(held.slots))]
 
-    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
+    def rows(self, sequence: Sequence, window: ComputeRange) -> tuple[Row, ...]:
         return tuple(self._row(sequence, turn) for turn in self._ensemble.turns)
 
     def follow(self, sequence: Sequence) -> None:
@@ -93,7 +93,7 @@ class Independent:
     def _row(self, sequence: Sequence, turn: Turn) -> Row:
         request, prompt = sequence.request, sequence.prompt_length
         span = Span(prompt + turn.start, prompt + turn.end, TELL)
-        start, end = (0, request.length) if turn.whole else (span.start - sequence.geometry.shift, span.end)
+        start, end = (0, request.length) if turn.whole else (span.start - sequence.pattern.logit_shift, span.end)
         return Row(
             self._slots[turn.branch],
             start,
@@ -104,7 +104,7 @@ class Independent:
             sequence.steps,
             biases=biases(sequence, turn.canvas),
             ranks=ranks(sequence),
-            held=held_by(sequence, start, end, turn.canvas),
+            host_tokens=held_by(sequence, start, end, turn.canvas),
         )
 
 

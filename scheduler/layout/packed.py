@@ -2,9 +2,9 @@
 isolated, a row for each.
 
 Live siblings share one row and see each other's newest tokens at no extra cost. The paper (arXiv 2606.08411, section
-3.4) runs them on the keys and values that stood at the fork. `Isolated` does so with what the device offers anyway: a
-refine lane moves to a slot of its own, whose page table shares the pages before the lane and has private ones from
-there on, so neither lane sees what the other writes until the refine lane ends.
+3.4) runs them on the keys and values that stood at the fork. `IsolatedLayout` does so with what the device offers
+anyway: a refine lane moves to a slot of its own, whose page table shares the pages before the lane and has private ones
+from there on, so neither lane sees what the other writes until the refine lane ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from ..contract import (
-    Copy,
+    DeviceCommitRule,
     Placement,
     Row,
+    RowCopy,
     Span,
-    Transfer,
 )
-from ..decoding.cache import Window
+from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING
 from ..decoding.lane_tree import Lane, Role
 from .row_inputs import biases, held_by, ranks
 
 if TYPE_CHECKING:
-    from ..host_rules import Judging
+    from ..host_rules import HostRuleRunner
     from ..sequence import Sequence
 
 
@@ -45,17 +45,17 @@ class Layout(Protocol):
     placements: list[Placement]
     known: int  # the last rows computed no position from here on with what was committed before them, absolute
 
-    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]: ...
+    def rows(self, sequence: Sequence, window: ComputeRange) -> tuple[Row, ...]: ...
 
     def follow(self, sequence: Sequence) -> None:
         """The lanes have advanced."""
         ...
 
 
-NOTHING = Transfer(sure=0, threshold=math.inf)
+NOTHING = DeviceCommitRule(sure=0, threshold=math.inf)
 
 
-class Together:
+class PackedLayout:
     """All lanes in one row, or in one for each stretch of the window, which parts lanes."""
 
     known = EVERYTHING
@@ -64,7 +64,7 @@ class Together:
         self._slot, self._pages = held.slots[0], held.pages
         self.placements = [self._placement(sequence)]
 
-    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
+    def rows(self, sequence: Sequence, window: ComputeRange) -> tuple[Row, ...]:
         parts: list[Span] = []
         if window.drives:
             parts = [_span(sequence, lane, window.start) for lane in sequence.tree.live]
@@ -102,7 +102,7 @@ class Branch:
     end: int
 
 
-class Isolated:
+class IsolatedLayout:
     """Refine lanes in rows of their own; the generate lane starts behind them."""
 
     def __init__(self, held: Holding, sequence: Sequence, page_size: int) -> None:
@@ -115,7 +115,7 @@ class Isolated:
         self.known = EVERYTHING
         self.placements = [Placement(self._slot, prompt, self._pages)]
 
-    def rows(self, sequence: Sequence, window: Window) -> tuple[Row, ...]:
+    def rows(self, sequence: Sequence, window: ComputeRange) -> tuple[Row, ...]:
         rows = []
         self.known = EVERYTHING
         if self._branches:  # the request's own slot knows nothing of what they commit until they end
@@ -153,7 +153,7 @@ class Isolated:
 
     def _branch(self, sequence: Sequence, lane: Lane) -> None:
         prompt, size = sequence.prompt_length, self._page_size
-        shared = (prompt + lane.start - sequence.geometry.shift) // size
+        shared = (prompt + lane.start - sequence.pattern.logit_shift) // size
         end = prompt + min(lane.end + (sequence.request.decoder.lookahead or 0), len(sequence.canvas))
         count = -(-end // size) - shared
         pages, self._spare = tuple(self._spare[:count]), self._spare[count:]
@@ -177,7 +177,7 @@ def _within(span: Span, start: int, end: int, joined: bool) -> Span:
     return replace(span, start=max(start, span.start), end=min(end, span.end), joined=joined)
 
 
-def _shadows(sequence: Sequence, judging: Judging, row: Row) -> list[Row]:
+def _shadows(sequence: Sequence, judging: HostRuleRunner, row: Row) -> list[Row]:
     """The rows behind the canvas for which a judge asks."""
     lane, first = sequence.tree.live[0], sequence.request.length
     size, origin = lane.end - lane.start, sequence.prompt_length + lane.start
@@ -187,8 +187,8 @@ def _shadows(sequence: Sequence, judging: Judging, row: Row) -> list[Row]:
         end = start + size
         hidden = first + (shadow.hides - 1) * size if shadow.hides else origin
         spans = (Span(start, end, NOTHING),) if shadow.asked else ()
-        copy = Copy(start - origin, start - hidden)
-        own = Row(row.slot, start, end, end, spans, row.sampling, row.step, held=shadow.tokens, copy=copy)
+        copy = RowCopy(start - origin, start - hidden)
+        own = Row(row.slot, start, end, end, spans, row.sampling, row.step, host_tokens=shadow.tokens, copy=copy)
         rows.append(replace(own, ranks=row.ranks) if shadow.asked else own)
     return rows
 
@@ -201,7 +201,7 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
     asked = not decoder.draft_threshold == decoder.end_threshold == math.inf
     if start >= end or not (asked or (judging is not None and judging.sees_ahead)):
         return []
-    drafts = Transfer(sure=0, threshold=decoder.draft_threshold)
+    drafts = DeviceCommitRule(sure=0, threshold=decoder.draft_threshold)
     if judging is not None:
         drafts = decoder.rule.transfer(sequence.tree.live[-1], first=False)
     return [Span(start, end, drafts, may_end=judging is not None and judging.sees_ahead)]
@@ -209,7 +209,7 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
 
 def _row(sequence: Sequence, slot: int, start: int, end: int, visible: int, spans: list[Span]) -> Row:
     if spans:  # what predicts the first position comes along
-        start = min(start, spans[0].start - sequence.geometry.shift)
+        start = min(start, spans[0].start - sequence.pattern.logit_shift)
     row = Row(
         slot,
         start,
@@ -220,6 +220,6 @@ def _row(sequence: Sequence, slot: int, start: int, end: int, visible: int, span
         sequence.steps,
         biases=biases(sequence) if spans else (),
         ranks=ranks(sequence),
-        held=held_by(sequence, start, end) if sequence.told else None,
+        host_tokens=held_by(sequence, start, end) if sequence.told else None,
     )
     return row if sequence.guide is None or not spans else sequence.guide.restrict(row, sequence)

@@ -8,35 +8,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..contract import Ints
-from .prefix_cache import NAMELESS, Names, Prefixes
+from .prefix_cache import NO_HASHES, BlockHashes, PrefixCache
 
 if TYPE_CHECKING:
     from ..sequence import Sequence
-    from ..work import Work
+    from ..work import PlannedRequest
 
 
-def names_of(sequence: Sequence, prefixes: Prefixes) -> Names:
+def block_hashes(sequence: Sequence, prefixes: PrefixCache) -> BlockHashes:
     """Of the pages of its prompt that others may have too: whole ones, if nothing computes them again."""
     request, decoder = sequence.request, sequence.request.decoder
     # A network that predicts from the position before computes the prompt's last one together with the canvas.
-    prompt = request.prompt[: max(0, sequence.prompt_length - sequence.geometry.shift)]
+    prompt = request.prompt[: max(0, sequence.prompt_length - sequence.pattern.logit_shift)]
     if not sequence.cache.keeps_prompt:
-        return NAMELESS
+        return NO_HASHES
     if prefixes.keeps:
-        return prefixes.names("salt " + request.salt, prompt, grows=True)
-    if request.family is None or decoder.branches or decoder.adaptive:
-        return NAMELESS
-    return prefixes.names("family " + request.family, prompt, grows=False)
+        return prefixes.names("salt " + request.cache_salt, prompt, grows=True)
+    if request.share_group is None or decoder.branches or decoder.adaptive:
+        return NO_HASHES
+    return prefixes.names("family " + request.share_group, prompt, grows=False)
 
 
-def may_begin(sequence: Sequence, flight: Iterable[Work]) -> bool:
+def may_begin(sequence: Sequence, flight: Iterable[PlannedRequest]) -> bool:
     """Whether what it does not compute itself in its first step is known, or is computed in a step with `flight`."""
     if sequence.steps or sequence.lease is None:
         return True
     return sequence.lease.there([work.sequence.id for work in flight])
 
 
-def lend(sequence: Sequence, work: Work) -> None:
+def lend(sequence: Sequence, work: PlannedRequest) -> None:
     """Pages that its step `work` has left as they will stay are for others, too."""
     lease, prompt = sequence.lease, sequence.request.prompt
     if lease is None:

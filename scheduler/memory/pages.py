@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..decoding.attention_pattern import Geometry
+from ..decoding.attention_pattern import AttentionPattern
 
 
 class Pool:
@@ -64,12 +64,12 @@ class Limits:
                 " raise --kv-cache-tokens or lower --max-model-len"
             )
 
-    def checked(self, geometry: Geometry) -> Limits:
+    def checked(self, pattern: AttentionPattern) -> Limits:
         """Themselves. Raises `ValueError` if they do not suit a network of this geometry."""
         if self.prefix_sharing:
-            geometry.require_sharing("--prefix-sharing")
-        geometry.require_whole("--page-size", self.page_size)
-        geometry.require_whole("--max-model-len", self.max_model_len)
+            pattern.require_sharing("--prefix-sharing")
+        pattern.require_whole("--page-size", self.page_size)
+        pattern.require_whole("--max-model-len", self.max_model_len)
         return self
 
     def pages_for(self, tokens: int) -> int:

@@ -36,7 +36,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class BlockHashes:
     """Keys of a prompt's whole pages, and of the place behind them. `grows`: pages of the answer get keys as well."""
 
     keys: tuple[Key, ...] = ()
@@ -44,10 +44,10 @@ class Names:
     grows: bool = False
 
 
-NAMELESS = Names()
+NO_HASHES = BlockHashes()
 
 
-class Prefixes:
+class PrefixCache:
     """The pages of a pool that have a key; with `keeps` they stay when nobody reads them."""
 
     def __init__(self, pool: Pool, page_size: int, keeps: bool) -> None:
@@ -62,21 +62,21 @@ class Prefixes:
         """Pages that nobody reads, and whose room can be had."""
         return len(self._idle)
 
-    def names(self, root: str, tokens: Ints, grows: bool) -> Names:
+    def names(self, root: str, tokens: Ints, grows: bool) -> BlockHashes:
         """Of the whole pages of `tokens`."""
         keys, last = list[Key](), _key(b"", root.encode())
         for start in range(0, len(tokens) - self.page_size + 1, self.page_size):
             last = _key(last, tokens[start : start + self.page_size].tobytes())
             keys.append(last)
-        return Names(tuple(keys), last, grows)
+        return BlockHashes(tuple(keys), last, grows)
 
-    def fits(self, names: Names, pages: int) -> bool:
+    def fits(self, names: BlockHashes, pages: int) -> bool:
         """Whether `pages` can be had, of which the first are named."""
         found = self._found(names)
         idle = self.idle - sum(not page.users for page in found)
         return pages - len(found) <= self._pool.free + idle
 
-    def take(self, names: Names, pages: int, reader: int) -> tuple[Lease, tuple[int, ...]]:
+    def take(self, names: BlockHashes, pages: int, reader: int) -> tuple[Lease, tuple[int, ...]]:
         """So many pages for request `reader`: those that are known by name, and numbers of others, its own. Raises
         `ValueError` if there are fewer: callers ask `fits` first."""
         found = self._found(names)
@@ -120,7 +120,7 @@ class Prefixes:
                 raise RuntimeError(f"page {page.number} counts {page.users} users and has {users[key]}")
         return [page.number for page in self._pages.values()]
 
-    def _found(self, names: Names) -> list[Page]:
+    def _found(self, names: BlockHashes) -> list[Page]:
         found = []
         for key in names.keys:
             if (page := self._pages.get(key)) is None:
@@ -136,7 +136,7 @@ class Prefixes:
 class Lease:
     """The pages at the front of one request that have keys."""
 
-    def __init__(self, prefixes: Prefixes, reader: int, pages: list[Page], names: Names) -> None:
+    def __init__(self, prefixes: PrefixCache, reader: int, pages: list[Page], names: BlockHashes) -> None:
         self.pages = pages
         self._prefixes = prefixes
         self._reader = reader

@@ -45,8 +45,8 @@ from ..schema.responses import (
 )
 from ..settings import Settings
 from ..structured.grammar import Grammars
-from ..text.logprobs import TokenScore, mean_logprob
-from ..text.tokenizer import TextLike
+from ..text.logprobs import TokenLogprob, mean_logprob
+from ..text.tokenizer import TokenizerLike
 from .infill_lengths import lengths, likeliest
 from .ops import ModelCard
 
@@ -61,7 +61,7 @@ class Backend:
     """What answering needs."""
 
     engine: AnswerSource
-    text: TextLike
+    text: TokenizerLike
     settings: Settings
     card: ModelCard
     grammars: Grammars
@@ -123,7 +123,7 @@ async def off_loop_if_long(size: int, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if size > LONG_CHARS else work()
 
 
-async def _read_prompt(text: TextLike, prompt: str | list[int], echo: bool) -> Prompt:
+async def _read_prompt(text: TokenizerLike, prompt: str | list[int], echo: bool) -> Prompt:
     if isinstance(prompt, str):
         ids = await off_loop_if_long(len(prompt), lambda: text.encode(prompt))
         return Prompt("prompt", ids, prompt if echo else "")
@@ -133,12 +133,12 @@ async def _read_prompt(text: TextLike, prompt: str | list[int], echo: bool) -> P
     return Prompt("prompt", prompt, told)
 
 
-def check_token(text: TextLike, param: str, token: int) -> None:
+def check_token(text: TokenizerLike, param: str, token: int) -> None:
     if not 0 <= token < text.vocab_size:
         raise errors.InvalidValue(param, f"{param}: token ids are from 0 to {text.vocab_size - 1}, not {token}")
 
 
-def _check_answer_tokens(text: TextLike, body: GenerationRequest) -> None:
+def _check_answer_tokens(text: TokenizerLike, body: GenerationRequest) -> None:
     for param, token in body.named_tokens.items():
         check_token(text, param, token)
         if token == text.mask_id:
@@ -216,7 +216,7 @@ def _best(choices: list[Finished], kept: int) -> list[Finished]:
 
 async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> list[Finished]:
     texts: list[list[str]] = [[echo] for echo in echoes]
-    scores: list[list[TokenScore]] = [[] for _ in answers]
+    scores: list[list[TokenLogprob]] = [[] for _ in answers]
     ends: dict[int, tuple[Finish, Usage]] = {}
     async with aclosing(merge(answers)) as deltas:
         async for index, delta in deltas:

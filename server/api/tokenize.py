@@ -11,7 +11,7 @@ from ..http.body import JsonRoute
 from ..schema.base import Body, refused
 from ..schema.openapi import REFUSALS, Detokenized, Tokenized
 from ..schema.requests import Messages, check_ending
-from ..text.tokenizer import TextLike
+from ..text.tokenizer import TokenizerLike
 from .ops import ModelCard
 from .routes import check_token, off_loop_if_long
 
@@ -47,7 +47,7 @@ class TextToTokens(Body):
             len(part.text) for message in self.messages or () for part in message.content
         )
 
-    def ids(self, text: TextLike) -> list[int]:
+    def ids(self, text: TokenizerLike) -> list[int]:
         if self.messages is not None:
             return text.encode_chat([message.for_template() for message in self.messages])
         return text.encode(self.prompt or "", specials=self.add_special_tokens is not False)
@@ -58,7 +58,7 @@ class TokensToText(Body):
     model: str | None = None
 
 
-def token_routes(text: TextLike, card: ModelCard) -> APIRouter:
+def token_routes(text: TokenizerLike, card: ModelCard) -> APIRouter:
     router = APIRouter(tags=["tokens"], responses=REFUSALS, route_class=JsonRoute)
 
     @router.post("/tokenize", response_model=Tokenized)

@@ -8,15 +8,15 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from ...scheduler.decoding.attention_pattern import PLAIN, Geometry
-from ...scheduler.decoding.commit import JUDGES
-from ...scheduler.decoding.params import Choice, KnobError, Values, plain
-from ...scheduler.decoding.registry import METHODS
-from ...scheduler.decoding.resolve import ALL_KNOBS, defaults_of, resolve
+from ...scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from ...scheduler.decoding.commit import HOST_RULES
+from ...scheduler.decoding.params import Choice, ParamError, Values, plain
+from ...scheduler.decoding.registry import DECODERS
+from ...scheduler.decoding.resolve import ALL_PARAMS, defaults_of, resolve
 
 WIDTH = 100
 LENGTH = 1 << 9  # of a canvas that all defaults fit, and all words
-BLOCKS = Geometry(block=16)
+BLOCKS = AttentionPattern(block_size=16)
 # What some values need beside them.
 NEEDS: Mapping[tuple[str, object], Mapping[str, object]] = {
     ("cache", "dual"): {"lookahead": "canvas"},
@@ -32,10 +32,10 @@ together is a 400 that names it. This page is `asynclane decoders --markdown`.
 
 
 def catalogue_main(name: str | None, markdown: bool) -> int:
-    """Raises `KnobError` for an unknown name."""
-    if name is not None and name not in METHODS:
-        raise KnobError("decoder", _unknown(name))
-    names = [name] if name else list(METHODS)
+    """Raises `ParamError` for an unknown name."""
+    if name is not None and name not in DECODERS:
+        raise ParamError("decoder", _unknown(name))
+    names = [name] if name else list(DECODERS)
     if markdown:
         sections = [] if name else [INTRODUCTION]
         print("\n".join([*sections, *(section(each) for each in names), *([] if name else [rules_section()])]))
@@ -43,16 +43,16 @@ def catalogue_main(name: str | None, markdown: bool) -> int:
         print(section(name), end="")
     else:
         wide = max(map(len, names))
-        print("\n".join(f"{each:{wide}}  {METHODS[each].source}" for each in names))
+        print("\n".join(f"{each:{wide}}  {DECODERS[each].source}" for each in names))
         print(f"\nrules for the knob `rule`: {', '.join(_given())}", file=sys.stderr)
     return 0
 
 
 def _unknown(name: str) -> str:
-    if name not in JUDGES:
-        return f"unknown decoder {name!r}; known: {', '.join(METHODS)}"
-    owners = [each for each, method in METHODS.items() if method.rule == name]
-    takers = [each for each in METHODS if _takes(each, {"rule": name})]
+    if name not in HOST_RULES:
+        return f"unknown decoder {name!r}; known: {', '.join(DECODERS)}"
+    owners = [each for each, method in DECODERS.items() if method.rule == name]
+    takers = [each for each in DECODERS if _takes(each, {"rule": name})]
     found = {"have it": owners, "take it by `rule`": takers}
     told = [f"{verb}: {', '.join(those)}" for verb, those in found.items() if those]
     return f"{name!r} is a commit rule, not a decoder; decoders that {'; that '.join(told)}"
@@ -60,32 +60,32 @@ def _unknown(name: str) -> str:
 
 def section(name: str) -> str:
     """A decoder in Markdown: where it comes from, its three parts, its knobs."""
-    decoder, method = resolve(name, {}, LENGTH, told_for(name)), METHODS[name]
+    decoder, method = resolve(name, {}, LENGTH, told_for(name)), DECODERS[name]
     rule = decoder.rule if decoder.judge is None else decoder.judge()
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
     lines = [f"## {name}", f"Source: {method.source}.", ""]
-    if told_for(name).block:
-        which = f"For block-causal models alone; what follows is of one with blocks of {BLOCKS.block}, where the cache"
-        lines.append(f"{which} `prefix` is exact: `Compact` without its refreshes.\n")
+    if told_for(name).block_size:
+        which = f"For block-causal models alone; what follows is of one with blocks of {BLOCKS.block_size}, where"
+        lines.append(f"{which} the cache `prefix` is exact: `Compact` without its refreshes.\n")
     lines += [_wrapped(f"- **{part}** (`{type(made).__name__}`): {told(made)}") for part, made in parts.items()]
     return "\n".join([*lines, "", *_knob_table(name), ""])
 
 
-def told_for(name: str) -> Geometry:
+def told_for(name: str) -> AttentionPattern:
     """A network that takes the decoder."""
-    return BLOCKS if METHODS[name].for_blocks else PLAIN
+    return BLOCKS if DECODERS[name].for_blocks else PLAIN
 
 
 def _given() -> list[str]:
     """Rules that a request may give by name."""
-    return [name for name, rule in JUDGES.items() if rule.beside is None]
+    return [name for name, rule in HOST_RULES.items() if rule.beside is None]
 
 
 def rules_section() -> str:
     """The rules that a request may give by name."""
     lines = ["## Rules by name", "Values of the knob `rule`, with the knobs that each brings along.", ""]
     for name in _given():
-        rule = JUDGES[name]
+        rule = HOST_RULES[name]
         knobs = ", ".join(f"`{knob}` ({_shown(value)})" for knob, value in rule.defaults.items())
         lines.append(_wrapped(f"- **{name}**: {knobs}. Source: {rule.source}."))
     return "\n".join([*lines, ""])
@@ -110,7 +110,7 @@ def _knob_table(name: str) -> Iterator[str]:
     yield "| knob | default | values |"
     yield "|---|---|---|"
     for knob, value in defaults_of(name, told_for(name)).items():
-        yield f"| `{knob}` | {_shown(value)} | {_values(name, knob, ALL_KNOBS[knob])} |"
+        yield f"| `{knob}` | {_shown(value)} | {_values(name, knob, ALL_PARAMS[knob])} |"
 
 
 def _shown(value: object) -> str:
@@ -139,7 +139,7 @@ def _values(name: str, knob: str, kind: Values) -> str:
 def _takes(name: str, knobs: Mapping[str, object]) -> bool:
     try:
         resolve(name, knobs, LENGTH, told_for(name))
-    except KnobError:
+    except ParamError:
         return False
     return True
 

@@ -12,8 +12,8 @@ from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, survey
 from ...scheduler.decoding.boundaries import Boundary
-from ...scheduler.decoding.params import KnobError
-from ...scheduler.decoding.registry import METHODS
+from ...scheduler.decoding.params import ParamError
+from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
 from ...scheduler.decoding.vocabulary import Vocabulary
 from ..engine.checkpoint import Checkpoint, open_checkpoint
@@ -94,7 +94,7 @@ def _report(model: str) -> Report:
         ends=_tokens(checkpoint, sorted(text.end_ids)),
         chat_template=text.has_template,
         boundaries={boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
-        decoders={name: _refusal(name, config, text.vocabulary) for name in METHODS},
+        decoders={name: _refusal(name, config, text.vocabulary) for name in DECODERS},
     )
 
 
@@ -111,9 +111,9 @@ def _tokens(checkpoint: Checkpoint, ids: Sequence[int]) -> list[Token]:
 
 def _refusal(decoder: str, config: ModelConfig, vocabulary: Vocabulary) -> str | None:
     try:
-        made = resolve(decoder, {}, config.max_model_len, config.geometry)
+        made = resolve(decoder, {}, config.max_model_len, config.pattern)
         made.policy.require(vocabulary)
-    except KnobError as error:
+    except ParamError as error:
         return str(error)
     return None
 

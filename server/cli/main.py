@@ -135,10 +135,10 @@ def bind(host: str, port: int) -> socket.socket:
 def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
     from ..engine.offline import Question, generate_main
     from ..errors import ApiError
-    from .params import parse_knobs
+    from .params import parse_params
 
     try:
-        knobs = parse_knobs(arguments.knob)
+        knobs = parse_params(arguments.knob)
         return generate_main(settings, Question(knobs=knobs, **_asked(arguments)))
     except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(error)
@@ -147,7 +147,7 @@ def _generate(settings: Settings, arguments: argparse.Namespace) -> int:
 def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     from ..engine.offline import Question
     from ..errors import ApiError
-    from .params import parse_knobs
+    from .params import parse_params
     from .terminal import Screen
     from .trace import Views, trace_main
 
@@ -155,7 +155,7 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     screen = Screen.of(sys.stdout, cursor=cursor_moves(environ), color=color_allowed(environ))
     views = Views(Path(page) if page else None, screen if arguments.live else None)
     try:
-        question = Question(knobs=parse_knobs(arguments.knob), **_asked(arguments))
+        question = Question(knobs=parse_params(arguments.knob), **_asked(arguments))
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal may know no Unicode
         return trace_main(settings, question, views, sys.stdout)
     except (ApiError, ValueError, TypeError, OSError) as error:
@@ -183,11 +183,11 @@ def _chat(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
     from ...clients import Client, ClientError
     from ...clients.cli import Chat
-    from .params import parse_knobs
+    from .params import parse_params
 
     wishes = {name: getattr(arguments, name) for name in ("max_tokens", "temperature", "decoder")}
     try:
-        knobs = parse_knobs(arguments.knob)
+        knobs = parse_params(arguments.knob)
         with Client(arguments.url, api_key=arguments.api_key or api_key_from(environ)) as client:
             model = arguments.model or client.models()[0].id
             options = knobs | {name: value for name, value in wishes.items() if value is not None}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 WORDS: Mapping[str, object] = {"true": True, "false": False}
 
 
-def parse_knobs(texts: Iterable[str]) -> dict[str, object]:
+def parse_params(texts: Iterable[str]) -> dict[str, object]:
     """`NAME=VALUE` each. Raises `ValueError` that says which one is none, or is given twice."""
     knobs: dict[str, object] = {}
     for text in texts:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...models.checkpoint.config import ModelConfig, ModelError, read_config
 from ...models.checkpoint.registry import find_model
-from ..text.tokenizer import BadTokenizer, Text
+from ..text.tokenizer import BadTokenizer, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Checkpoint:
 
     directory: Path
     config: ModelConfig
-    text: Text
+    text: Tokenizer
 
 
 def open_checkpoint(model: str) -> Checkpoint:
@@ -42,9 +42,9 @@ def open_checkpoint(model: str) -> Checkpoint:
     return Checkpoint(directory, config, text)
 
 
-def _read_text(directory: Path) -> Text:
+def _read_text(directory: Path) -> Tokenizer:
     try:
-        text = Text(directory)
+        text = Tokenizer(directory)
         _ = text.mask_id, text.end_ids  # which read more files, and the chat template
     except (BadTokenizer, OSError):
         raise

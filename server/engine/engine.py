@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 from ...scheduler.contract import StepPlan
 from ...scheduler.decoding.lane_tree import Role
-from ...scheduler.decoding.params import KnobError
+from ...scheduler.decoding.params import ParamError
 from ...scheduler.request import Outcome
 from ...scheduler.scheduler import QueueFull, Scheduler, Update
 from ...scheduler.sequence import Sequence
@@ -20,8 +20,8 @@ from .. import errors
 from ..metrics import Metrics, RequestReport, StepReport
 from ..text.detokenizer import AnswerText
 from ..text.lanes import Watcher
-from ..text.logprobs import ScoreReader
-from ..text.tokenizer import Text
+from ..text.logprobs import LogprobReader
+from ..text.tokenizer import Tokenizer
 from .device import Device, Waiter
 from .messages import AnswerOptions, Delta, Finish, Usage
 from .requests import request_of
@@ -33,7 +33,7 @@ RETRY_AFTER_S = 1
 class Engine:
     """Lives on one event loop: `start`, then `submit` from that loop, then `stop`."""
 
-    def __init__(self, scheduler: Scheduler, device: Device, text: Text, metrics: Metrics, decoder: str) -> None:
+    def __init__(self, scheduler: Scheduler, device: Device, text: Tokenizer, metrics: Metrics, decoder: str) -> None:
         """`decoder` is for requests that name none."""
         self._scheduler = scheduler
         self._device = device
@@ -82,15 +82,15 @@ class Engine:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:
             sequence = self._scheduler.add(
-                request_of(next(self._ids), prompt, options, self._decoder, self._scheduler.geometry)
+                request_of(next(self._ids), prompt, options, self._decoder, self._scheduler.pattern)
             )
-        except KnobError as error:
+        except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
         text = AnswerText(self._text, options.stop, options.stop_ids, placed=options.ranks is not None)
         watcher = Watcher(sequence.canvas, self._text) if options.watch else None
-        reader = None if sequence.scorebook is None else ScoreReader(sequence.scorebook, self._text)
+        reader = None if sequence.scorebook is None else LogprobReader(sequence.scorebook, self._text)
         answer = EngineAnswer(self, sequence, text, Extras(watcher, reader))
         self._answers[sequence.id] = answer
         self._observe_load()
@@ -200,7 +200,7 @@ class Extras(NamedTuple):
     """What some answers tell besides their text."""
 
     watcher: Watcher | None
-    reader: ScoreReader | None
+    reader: LogprobReader | None
 
 
 class EngineAnswer:

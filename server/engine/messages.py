@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from ...scheduler.grammar_guide import Constraint
 from ...scheduler.logit_bias import NEUTRAL, Preferences
 from ..text.lanes import LaneEvent
-from ..text.logprobs import TokenScore
+from ..text.logprobs import TokenLogprob
 
 
 class Finish(StrEnum):
@@ -41,10 +41,10 @@ class AnswerOptions:
     stop_ids: frozenset[int] = frozenset()
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
-    family: str | None = None
+    share_group: str | None = None
     constraint: Callable[[], Constraint] | None = None
     suffix: tuple[int, ...] = ()
-    salt: str = ""
+    cache_salt: str = ""
     decoder: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict)
     watch: bool = False
@@ -82,7 +82,7 @@ class Delta:
     finish: Finish | None = None
     usage: Usage | None = None
     lanes: LaneEvent | None = None
-    scores: tuple[TokenScore, ...] = ()
+    scores: tuple[TokenLogprob, ...] = ()
 
 
 class Answer(Protocol):

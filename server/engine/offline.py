@@ -12,11 +12,11 @@ from ...scheduler.decoding.resolve import resolve
 from ...scheduler.grammar_guide import Constraint
 from ..settings import Settings
 from ..structured.grammar import Grammars, Wanted
-from ..text.logprobs import TokenScore
+from ..text.logprobs import TokenLogprob
 from ..text.pluralize import counted
 from .checkpoint import open_checkpoint
 from .messages import AnswerOptions, Delta, Finish, Usage
-from .wiring import Parts, build_parts
+from .wiring import EngineParts, build_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class OfflineAnswer:
     token_ids: tuple[int, ...]
     finish: Finish
     usage: Usage
-    scores: tuple[TokenScore, ...] = ()
+    scores: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Offline:
     """A model in this process; a context manager. All prompts of a call run together, in the order given."""
 
     def __init__(self, settings: Settings) -> None:
-        self._parts: Parts = build_parts(settings)
+        self._parts: EngineParts = build_parts(settings)
         self._grammars = Grammars(self._parts.text)
         self._default_max_tokens = settings.default_max_tokens
         self._runner = asyncio.Runner()
@@ -63,7 +63,7 @@ class Offline:
         return self._parts.limits.max_model_len
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> EngineParts:
         """What the engine was built of."""
         return self._parts
 
@@ -106,7 +106,7 @@ class Offline:
 
     async def _one(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
         async with self._parts.engine.submit(prompt, options) as answer:
-            text, finish, usage, scores = "", Finish.STOP, Usage(), list[TokenScore]()
+            text, finish, usage, scores = "", Finish.STOP, Usage(), list[TokenLogprob]()
             async for delta in answer:
                 seen(delta)
                 text += delta.text
@@ -129,7 +129,7 @@ def check(question: Question, settings: Settings) -> None:
     """Refuses what can be refused before the model is loaded, which may take long. Raises `ValueError`."""
     if question.max_tokens is not None:
         config = open_checkpoint(settings.model).config
-        resolve(settings.decoder, question.knobs, question.max_tokens, config.geometry)
+        resolve(settings.decoder, question.knobs, question.max_tokens, config.pattern)
 
 
 def generate_main(settings: Settings, question: Question, out: TextIO | None = None) -> int:

@@ -15,10 +15,10 @@ from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import Hardware, load_runner
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
-from ...scheduler.decoding.attention_pattern import Geometry
+from ...scheduler.decoding.attention_pattern import AttentionPattern
 from ...scheduler.decoding.boundaries import Boundary
-from ...scheduler.decoding.params import KnobError
-from ...scheduler.decoding.registry import METHODS
+from ...scheduler.decoding.params import ParamError
+from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import defaults_of, resolve, suits
 from ...scheduler.decoding.vocabulary import Vocabulary
 from ...scheduler.memory.pages import Limits
@@ -27,7 +27,7 @@ from ...scheduler.step_cost import Budget, Halving, StepCost
 from ..app import ModelCard, create_app
 from ..metrics import Metrics
 from ..settings import Settings
-from ..text.tokenizer import Text
+from ..text.tokenizer import Tokenizer
 from .checkpoint import open_checkpoint
 from .device import Device
 from .engine import Engine
@@ -38,15 +38,15 @@ MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class EngineParts:
     """A loaded model with an engine that is not yet started."""
 
     engine: Engine
-    text: Text
+    text: Tokenizer
     metrics: Metrics
     limits: Limits
     footprint: Footprint
-    geometry: Geometry
+    pattern: AttentionPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class Service:
     drain: Callable[[float], Coroutine[Any, Any, None]]
 
 
-def build_parts(settings: Settings) -> Parts:
+def build_parts(settings: Settings) -> EngineParts:
     """Reads the checkpoint, checks it against the settings, then takes memory. Raises `ValueError` and `OSError`
     with one line that says what is wrong."""
-    if settings.decoder not in METHODS:
-        raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(METHODS)}")
+    if settings.decoder not in DECODERS:
+        raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
     checkpoint = open_checkpoint(settings.model)
     config, text = checkpoint.config, checkpoint.text
-    geometry = config.geometry
-    limits = _limits(settings, config, geometry)
+    pattern = config.pattern
+    limits = _limits(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     try:
-        resolve(settings.decoder, {}, length, geometry).policy.require(text.vocabulary)  # now, not at every request
-    except KnobError as error:
+        resolve(settings.decoder, {}, length, pattern).policy.require(text.vocabulary)  # now, not at every request
+    except ParamError as error:
         raise ValueError(
             f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"
         ) from None
@@ -96,11 +96,11 @@ def build_parts(settings: Settings) -> Parts:
     seconds = list(worker.map(runner.step_seconds, sizes))
     warn_of_missing_boundaries(text.vocabulary)
     cost = StepCost(sizes, seconds)
-    scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, geometry)
+    scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     metrics = Metrics(pages_total=limits.pages)
     device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
     engine = Engine(scheduler, device, text, metrics, settings.decoder)
-    return Parts(engine, text, metrics, limits, loaded.footprint, geometry)
+    return EngineParts(engine, text, metrics, limits, loaded.footprint, pattern)
 
 
 def build_service(settings: Settings) -> Service:
@@ -108,7 +108,7 @@ def build_service(settings: Settings) -> Service:
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,
-        decoders={name: defaults_of(name, parts.geometry) for name in METHODS if suits(name, parts.geometry)},
+        decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
         default_decoder=settings.decoder,
     )
 
@@ -134,12 +134,12 @@ def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
         )
 
 
-def _limits(settings: Settings, config: ModelConfig, geometry: Geometry) -> Limits:
+def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) -> Limits:
     """With as many pages as were asked for, or as one request needs: how many there are is known once the weights are
     loaded, and what does not go together before. Raises `ValueError`."""
     length = settings.max_model_len
     if length is None:
-        length = geometry.floor(min(config.max_model_len, settings.max_step_tokens))
+        length = pattern.floor(min(config.max_model_len, settings.max_step_tokens))
         if length < 2:
             raise ValueError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
         if length < config.max_model_len:
@@ -151,8 +151,8 @@ def _limits(settings: Settings, config: ModelConfig, geometry: Geometry) -> Limi
             )
     if length > config.max_model_len:
         raise ValueError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
-    page_size = settings.page_size or _page_size(geometry)
-    sharing = bool(geometry.block) if settings.prefix_sharing is None else settings.prefix_sharing
+    page_size = settings.page_size or _page_size(pattern)
+    sharing = bool(pattern.block_size) if settings.prefix_sharing is None else settings.prefix_sharing
     return Limits(
         slots=settings.max_num_seqs,
         pages=-(-(settings.kv_cache_tokens or length) // page_size),
@@ -161,8 +161,8 @@ def _limits(settings: Settings, config: ModelConfig, geometry: Geometry) -> Limi
         max_model_len=length,
         max_queue=settings.max_queue,
         prefix_sharing=sharing,
-    ).checked(geometry)
+    ).checked(pattern)
 
 
-def _page_size(geometry: Geometry) -> int:
-    return geometry.block * -(-FINEST_PAGE // geometry.block) if geometry.block else PAGE_SIZE
+def _page_size(pattern: AttentionPattern) -> int:
+    return pattern.block_size * -(-FINEST_PAGE // pattern.block_size) if pattern.block_size else PAGE_SIZE

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
-from ...scheduler.decoding.registry import METHODS
+from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.grammar_guide import Constraint
 from ..engine.messages import AnswerOptions
 from ..errors import shown
@@ -16,7 +16,7 @@ from .base import Body, Strict, refused
 from .formats import FormatFields
 from .sampling import (
     INT64,
-    DecoderKnobs,
+    DecoderParams,
     Ranks,
     SamplingFields,
     StreamOptions,
@@ -78,7 +78,7 @@ def check_ending(messages: list[Message], continues: bool | None, opens: bool | 
         raise refused("add_generation_prompt", "an answer is opened unless the last message is an assistant's")
 
 
-class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
+class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
     """What both endpoints share: OpenAI's sampling parameters, and our decoder with its knobs."""
 
     model: str
@@ -91,12 +91,12 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
-    decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *METHODS]})] = None
+    decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *DECODERS]})] = None
 
     @classmethod
     def offers(cls) -> str:
         """OpenAI's parameters are in every manual; ours are not."""
-        return f"the decoders' knobs are {', '.join(DecoderKnobs.model_fields)}"
+        return f"the decoders' knobs are {', '.join(DecoderParams.model_fields)}"
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -171,7 +171,7 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
         constraint: Callable[[], Constraint] | None = None,
         suffix: tuple[int, ...] = (),
     ) -> AnswerOptions:
-        knobs = {name: getattr(self, name) for name in DecoderKnobs.model_fields}
+        knobs = {name: getattr(self, name) for name in DecoderParams.model_fields}
         return AnswerOptions(
             max_tokens=max_tokens,
             temperature=self.temperature or 0.0,
@@ -185,9 +185,9 @@ class GenerationRequest(DecoderKnobs, SamplingFields, FormatFields, Body):
             preferences=self.preferences() if constraint is None else self.preferences(ban=STRONG),
             constraint=constraint,
             ranks=self.ranks,
-            family=family,
+            share_group=family,
             suffix=suffix,
-            salt=self.cache_salt or "",
+            cache_salt=self.cache_salt or "",
             decoder=self.decoder,
             knobs={name: value for name, value in knobs.items() if value is not None},
             watch=self.include_lanes,

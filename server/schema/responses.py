@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..engine.messages import Finish, Usage
 from ..text.lanes import LaneEvent
-from ..text.logprobs import Token, TokenScore
+from ..text.logprobs import Token, TokenLogprob
 
 Json = dict[str, Any]
 
@@ -21,7 +21,7 @@ class Finished:
 
     text: str
     finish: Finish
-    scores: Sequence[TokenScore] | None = None
+    scores: Sequence[TokenLogprob] | None = None
     usage: Usage = field(default_factory=Usage)
 
 
@@ -36,7 +36,7 @@ class Reply(Protocol):
     def envelope(self) -> Envelope: ...
 
     def opening(self, index: int) -> Json | None: ...
-    def delta(self, index: int, text: str, scores: Sequence[TokenScore] | None = None) -> Json: ...
+    def delta(self, index: int, text: str, scores: Sequence[TokenLogprob] | None = None) -> Json: ...
     def lanes(self, index: int, event: LaneEvent) -> Json: ...
     def closing(self, index: int, finish: Finish) -> Json: ...
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
@@ -73,7 +73,7 @@ class ChatReply:
     def opening(self, index: int) -> Json | None:
         return self._chunk(index, {"role": "assistant", "content": ""}, None)
 
-    def delta(self, index: int, text: str, scores: Sequence[TokenScore] | None = None) -> Json:
+    def delta(self, index: int, text: str, scores: Sequence[TokenLogprob] | None = None) -> Json:
         return self._chunk(index, {"content": text}, None, scores)
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
@@ -83,7 +83,7 @@ class ChatReply:
         return self._chunk(index, {}, finish)
 
     def _chunk(
-        self, index: int, delta: Json, finish: Finish | None, scores: Sequence[TokenScore] | None = None
+        self, index: int, delta: Json, finish: Finish | None, scores: Sequence[TokenLogprob] | None = None
     ) -> Json:
         choice = {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
         return self.envelope.wrap("chat.completion.chunk", [choice])
@@ -108,7 +108,7 @@ class TextReply:
     def opening(self, index: int) -> Json | None:
         return None
 
-    def delta(self, index: int, text: str, scores: Sequence[TokenScore] | None = None) -> Json:
+    def delta(self, index: int, text: str, scores: Sequence[TokenLogprob] | None = None) -> Json:
         return self.envelope.wrap("text_completion", [self._choice(index, text, None, scores)])
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
@@ -124,11 +124,11 @@ class TextReply:
         return {**self.envelope.wrap("text_completion", shaped), "usage": usage}
 
     @staticmethod
-    def _choice(index: int, text: str, finish: Finish | None, scores: Sequence[TokenScore] | None = None) -> Json:
+    def _choice(index: int, text: str, finish: Finish | None, scores: Sequence[TokenLogprob] | None = None) -> Json:
         return {"index": index, "text": text, "logprobs": _text_logprobs(scores), "finish_reason": finish}
 
 
-def _chat_logprobs(scores: Sequence[TokenScore] | None) -> Json | None:
+def _chat_logprobs(scores: Sequence[TokenLogprob] | None) -> Json | None:
     """`step` is ours: the request's own step that committed the token."""
     if scores is None:
         return None
@@ -147,7 +147,7 @@ def _chat_token(token: Token, logprob: float) -> Json:
     return {"token": token.text, "logprob": logprob, "bytes": list(token.bytes)}
 
 
-def _text_logprobs(scores: Sequence[TokenScore] | None) -> Json | None:
+def _text_logprobs(scores: Sequence[TokenLogprob] | None) -> Json | None:
     """OpenAI's older form: lists, and a table by text, where of two tokens with one text the likelier stays, and the
     answer's own token is always there. `steps` is ours."""
     if scores is None:

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema
 
 from ...scheduler.contract import MOST_RANKS
 from ...scheduler.decoding.params import Choice, Range
-from ...scheduler.decoding.resolve import ALL_KNOBS
+from ...scheduler.decoding.resolve import ALL_PARAMS
 from ...scheduler.logit_bias import Preferences
 from ..errors import shown
 from .base import Strict, refused
@@ -85,18 +85,18 @@ class _Knobs(Strict):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         found = handler(schema)
         properties = handler.resolve_ref_schema(found)["properties"]
-        properties |= {name: _knob_schema(kind) for name, kind in ALL_KNOBS.items()}
+        properties |= {name: _knob_schema(kind) for name, kind in ALL_PARAMS.items()}
         return found
 
 
 if TYPE_CHECKING:
 
-    class DecoderKnobs(_Knobs):
+    class DecoderParams(_Knobs):
         """Every knob of every decoder, each null if it is not given."""
 
 else:
-    DecoderKnobs = create_model(
-        "DecoderKnobs", __base__=_Knobs, __module__=__name__, **dict.fromkeys(ALL_KNOBS, (Knob, None))
+    DecoderParams = create_model(
+        "DecoderKnobs", __base__=_Knobs, __module__=__name__, **dict.fromkeys(ALL_PARAMS, (Knob, None))
     )
 
 

@@ -25,8 +25,8 @@ from .grammar_errors import NO_TEXT, plain
 from .json_schema import GrammarError, check_schema, json_grammar
 
 if TYPE_CHECKING:
+    import tokenizers
     from llguidance import LLMatcher, LLTokenizer
-    from tokenizers import Tokenizer
 
 MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_COMPILE_S = 2.0  # of a processor
@@ -60,10 +60,10 @@ class Wanted:
 
 
 class HasVocabulary(Protocol):
-    """What is needed of `text.Text`."""
+    """What is needed of `text.Tokenizer`."""
 
     @property
-    def backend(self) -> Tokenizer: ...
+    def backend(self) -> tokenizers.Tokenizer: ...
 
     @property
     def pieces(self) -> Sequence[str]: ...

@@ -14,20 +14,20 @@ from tokenizers.decoders import DecodeStream
 from .logprobs import Place
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    import tokenizers
 
 
 class HasBackend(Protocol):
-    """`text.Text`, or anything else with a tokenizer."""
+    """`text.Tokenizer`, or anything else with a tokenizer."""
 
     @property
-    def backend(self) -> Tokenizer: ...
+    def backend(self) -> tokenizers.Tokenizer: ...
 
 
 class Detokenizer:
     """Decodes a growing row of ids; special tokens have no text."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._ids: list[int] = []

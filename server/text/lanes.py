@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from ...scheduler.contract import Ints
-from ...scheduler.lane_events import Frame
+from ...scheduler.lane_events import LaneEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class LaneEvent:
 
 
 class Tokens(Protocol):
-    """What is needed of `text.Text`."""
+    """What is needed of `text.Tokenizer`."""
 
     @property
     def pieces(self) -> Sequence[str]: ...
@@ -75,7 +75,7 @@ class Watcher:
         self._canvas = canvas
         self._tokens = tokens
 
-    def look(self, frame: Frame | None) -> LaneEvent | None:
+    def look(self, frame: LaneEvents | None) -> LaneEvent | None:
         """To be called behind the step, while the canvas is as it left it."""
         if frame is None:
             return None

@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenScore:
+class TokenLogprob:
     """A token of the answer, at its `offset` in characters: its log-probability at `step`, which is the request's own
     step that committed it, counted from 0, and the likeliest tokens at that step with theirs, in falling order."""
 
@@ -39,7 +39,7 @@ class TokenScore:
 
 
 class Tokens(Protocol):
-    """What is needed of `text.Text`."""
+    """What is needed of `text.Tokenizer`."""
 
     @property
     def pieces(self) -> Sequence[str]: ...
@@ -47,7 +47,7 @@ class Tokens(Protocol):
     def token_bytes(self, token: int) -> bytes: ...
 
 
-class ScoreReader:
+class LogprobReader:
     """Reads a request's scorebook as its answer's text becomes complete."""
 
     def __init__(self, book: Scorebook, tokens: Tokens) -> None:
@@ -55,31 +55,31 @@ class ScoreReader:
         self._tokens = tokens
         self._read = 0
 
-    def read(self, ids: Sequence[int], places: Sequence[Place]) -> tuple[TokenScore, ...]:
+    def read(self, ids: Sequence[int], places: Sequence[Place]) -> tuple[TokenLogprob, ...]:
         """The next of the answer's tokens `ids`, one for each of `places`."""
         start, self._read = self._read, self._read + len(places)
         scored = self._book.part(start, self._read)
         columns = zip(ids[start : self._read], places, *(values.tolist() for values in scored), strict=True)
         return tuple(
-            TokenScore(
+            TokenLogprob(
                 token=self._token(token),
                 logprob=_finite(logprob),
                 step=step,
                 offset=place.start,
                 ranked=tuple(
                     (self._token(other), _finite(chance))
-                    for other, chance in zip(ranked, chances, strict=True)
+                    for other, chance in zip(ranked, commit_probability, strict=True)
                     if chance != -math.inf  # what could not come is no alternative
                 ),
             )
-            for token, place, logprob, step, ranked, chances in columns
+            for token, place, logprob, step, ranked, commit_probability in columns
         )
 
     def _token(self, token: int) -> Token:
         return Token(self._tokens.pieces[token], self._tokens.token_bytes(token))
 
 
-def mean_logprob(scores: Sequence[TokenScore]) -> float:
+def mean_logprob(scores: Sequence[TokenLogprob]) -> float:
     """By which the best of several answers is chosen; an empty answer is the worst."""
     return sum(score.logprob for score in scores) / len(scores) if scores else LEAST
 

@@ -13,7 +13,7 @@ from ..errors import InvalidValue
 from ..structured.grammar import HasVocabulary
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    import tokenizers
 
 ChatMessage = Mapping[str, str]
 
@@ -43,7 +43,7 @@ class BadTokenizer(ValueError):
     """What a checkpoint's tokenizer lacks, in one line."""
 
 
-class TextLike(HasVocabulary, Protocol):
+class TokenizerLike(HasVocabulary, Protocol):
     """What the HTTP layer needs of a tokenizer."""
 
     @property
@@ -61,7 +61,7 @@ class TextLike(HasVocabulary, Protocol):
     def token_strings(self, ids: Sequence[int]) -> list[str]: ...
 
 
-class Text:
+class Tokenizer:
     """The tokenizer in `model_dir`. Raises `BadTokenizer` for what the checkpoint lacks, and whatever the libraries
     raise at a file that is broken."""
 
@@ -79,7 +79,7 @@ class Text:
         self._tokenizer = kind.from_pretrained(model_dir, local_files_only=True)
         # The Rust tokenizer is used directly: transformers' wrapper sets truncation on every call, which two
         # threads must not do at once.
-        self.backend: Tokenizer = self._tokenizer.backend_tokenizer
+        self.backend: tokenizers.Tokenizer = self._tokenizer.backend_tokenizer
         self.backend.no_truncation()
         self.backend.no_padding()
 

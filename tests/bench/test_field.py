@@ -21,7 +21,7 @@ from asynclane.bench.quality.sweep import MODELS
 from asynclane.bench.quality.workers import Job, Terms, measure_each
 from asynclane.bench.report.output import RESULTS, Interval
 from asynclane.bench.report.plot import COSTS
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.registry import DECODERS
 
 
 def entry(name: str, accuracy: float, calls: float, problems: int = 400) -> Entry:
@@ -61,7 +61,7 @@ def test_a_frontier_holds_those_that_nobody_beats() -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_every_decoder_enters_or_is_refused_with_a_reason(model: str) -> None:
     taken, refused = entrants(model)
-    assert {*METHODS} <= {*taken, *refused}
+    assert {*DECODERS} <= {*taken, *refused}
     assert not {*taken} & {*refused}
     assert all(refused.values())
 

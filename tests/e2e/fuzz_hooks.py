@@ -7,7 +7,7 @@ from typing import Any
 
 import schemathesis
 
-from asynclane.scheduler.decoding.resolve import ALL_KNOBS
+from asynclane.scheduler.decoding.resolve import ALL_PARAMS
 
 MODEL, VOCABULARY, SHORT_TOKENS = "tiny-llada", 1400, 6
 
@@ -29,7 +29,7 @@ def tamed(body: dict[str, Any]) -> dict[str, Any]:
     for name in ("max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of"):
         if type(body.get(name)) is int and body[name] > 0:
             body[name] = SHORT_TOKENS if name.startswith("max") else 1 + body[name] % 2
-    knobs = sorted(ALL_KNOBS.keys() & body.keys())
+    knobs = sorted(ALL_PARAMS.keys() & body.keys())
     kept = knobs[len(repr(body)) % len(knobs)] if knobs else None
     dropped = {name for name in knobs if name != kept}
     dropped |= {"min_tokens"} if body.get("stop") else set()

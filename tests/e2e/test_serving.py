@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from asynclane.scheduler.decoding.attention_pattern import PLAIN
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import suits
 
 from .conftest import Server, aborted, gauge, start_server, stop_server, wait_for
@@ -265,7 +265,7 @@ def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI
     (model,) = client.models.list().data
     assert model.id == "tiny-llada"
     assert model.model_extra is not None
-    assert set(model.model_extra["decoders"]) == {name for name in METHODS if suits(name, PLAIN)}
+    assert set(model.model_extra["decoders"]) == {name for name in DECODERS if suits(name, PLAIN)}
     assert model.model_extra["max_model_len"] == 1024
 
 

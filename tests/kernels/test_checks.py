@@ -61,8 +61,8 @@ def measure_of(**given: Tensor) -> Tensor:
 
 def measure_arguments() -> dict[str, Any]:
     numbers = {name: ids(3) for name in ("proposals", "tokens", "seeds", "positions", "steps")}
-    chances = {name: floats(3).double() for name in ("chances", "margin")}
-    return {"kinds": ids(3).int(), "noise": floats(3), "entropy": floats(3), **numbers, **chances}
+    commit_probability = {name: floats(3).double() for name in ("chances", "margin")}
+    return {"kinds": ids(3).int(), "noise": floats(3), "entropy": floats(3), **numbers, **commit_probability}
 
 
 KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] = {

@@ -23,7 +23,7 @@ NO_IDS = torch.tensor([], dtype=torch.int64)
 def transfer_plainly(
     confidence: list[float], open_: list[bool], sure: int, threshold: float, factor: float, last_free: bool
 ) -> list[bool]:
-    """`Transfer`, word for word, on one span."""
+    """`DeviceCommitRule`, word for word, on one span."""
     ranked = sorted((i for i, o in enumerate(open_) if o), key=lambda i: (-confidence[i], i))
     commit = [False] * len(confidence)
     for n, position in enumerate(ranked, start=1):
@@ -208,9 +208,9 @@ def test_where_an_answer_may_not_end_the_next_best_token_stands_in_with_its_own_
     ends, nothing = torch.tensor([1]), torch.empty(0, dtype=torch.long)
     tokens, confidence = ops.propose(logits.clone(), nothing)
     endless = torch.tensor([True, False, True])
-    replaced, chances = ops.replace_ends(logits, tokens, confidence, endless, ends)
+    replaced, commit_probability = ops.replace_ends(logits, tokens, confidence, endless, ends)
     assert replaced.tolist() == [2, 1, 2]
-    torch.testing.assert_close(chances, logits.double().softmax(-1)[torch.arange(3), replaced])
+    torch.testing.assert_close(commit_probability, logits.double().softmax(-1)[torch.arange(3), replaced])
     assert tokens.tolist() == [1, 1, 2], "what is proposed is told as it is"
 
 
@@ -262,8 +262,8 @@ def test_a_single_has_the_bits_of_torch_s_softmax_where_it_is_asked_for() -> Non
     kinds = torch.tensor([measures.SINGLE, measures.PROBABILITY] * 100).int()
     got = measures.measure(measures.with_singles(found, logits, kinds), kinds, torch.zeros(200), draws)
     assert torch.equal(got[::2].float(), logits.softmax(-1).amax(-1)[::2])
-    assert not torch.equal(got[::2].float(), found.chances[::2].float())
-    assert torch.equal(got[1::2], found.chances[1::2])
+    assert not torch.equal(got[::2].float(), found.commit_probability[::2].float())
+    assert torch.equal(got[1::2], found.commit_probability[1::2])
 
 
 def test_a_margin_is_that_of_the_distribution_whatever_is_drawn() -> None:

@@ -11,15 +11,15 @@ from asynclane.bench.quality.problems import problems, right
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.lane_tree import Role
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
-from asynclane.scheduler.lane_events import Frame
+from asynclane.scheduler.lane_events import LaneEvents
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import BLOCK_LENGTHS, Budget, StepCost
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import LIMITS, MODEL, Ask, run
 
@@ -30,7 +30,7 @@ LENGTH = 128
 def answers(
     runner: Runner, vocabulary: Vocabulary, decoder: str = "asynclane", count: int = len(PROBLEMS), **knobs: Any
 ) -> list[Sequence]:
-    text = Text(MODEL)
+    text = Tokenizer(MODEL)
     prompts = [text.encode_chat([{"role": "user", "content": problem.prompt}]) for problem in PROBLEMS[:count]]
     return run(runner, vocabulary, [Ask(prompt, LENGTH, decoder, knobs) for prompt in prompts])
 
@@ -41,15 +41,15 @@ def canvases(sequences: list[Sequence]) -> list[list[int]]:
 
 def watched(
     runner: Runner, vocabulary: Vocabulary, count: int = len(PROBLEMS), **knobs: Any
-) -> list[tuple[Sequence, list[Frame]]]:
+) -> list[tuple[Sequence, list[LaneEvents]]]:
     """Each answer with what every call did to its lanes."""
-    text, seen = Text(MODEL), []
+    text, seen = Tokenizer(MODEL), []
     decoder = resolve("asynclane", knobs, LENGTH)
     for number, problem in enumerate(PROBLEMS[:count]):
         prompt = np.array(text.encode_chat([{"role": "user", "content": problem.prompt}]), np.int32)
         scheduler = Scheduler(LIMITS, vocabulary)
         sequence = scheduler.add(Request(number, prompt, LENGTH, decoder, watched=True))
-        frames: list[Frame] = []
+        frames: list[LaneEvents] = []
         while (plan := scheduler.plan()) is not None:
             (update,) = scheduler.commit(runner.execute(plan))
             assert update.frame is not None
@@ -107,7 +107,7 @@ def test_reuse_saves_calls_and_answers_as_well(runner: Runner, vocabulary: Vocab
 
 @pytest.mark.parametrize("siblings", ["live", "isolated", "coupled", "commit"])
 def test_every_kind_of_sibling_answers_most_problems(siblings: str, runner: Runner, vocabulary: Vocabulary) -> None:
-    text, sequences = Text(MODEL), answers(runner, vocabulary, siblings=siblings)
+    text, sequences = Tokenizer(MODEL), answers(runner, vocabulary, siblings=siblings)
     good = [
         right(p, text.decode(s.canvas[: min(s.end_at, LENGTH)].tolist()))
         for p, s in zip(PROBLEMS, sequences, strict=True)
@@ -128,7 +128,7 @@ class Watch:
 
 
 def test_isolated_siblings_run_in_slots_of_their_own_on_shared_pages(runner: Runner, vocabulary: Vocabulary) -> None:
-    text = Text(MODEL)
+    text = Tokenizer(MODEL)
     prompt = text.encode_chat([{"role": "user", "content": PROBLEMS[1].prompt}])
     watch = Watch(runner)
     run(watch, vocabulary, [Ask(prompt, LENGTH, knobs={"siblings": "isolated", "threshold": 0.99})])
@@ -171,9 +171,9 @@ def test_a_foreseen_end_shortens_the_look_ahead(runner: Runner, vocabulary: Voca
 
 def test_blocks_may_follow_the_load(runner: Runner, vocabulary: Vocabulary) -> None:
     """A budget that knows nothing yet starts with long ones; without a budget nobody can ask for it."""
-    prompt = np.array(Text(MODEL).encode_chat([{"role": "user", "content": PROBLEMS[0].prompt}]), np.int32)
+    prompt = np.array(Tokenizer(MODEL).encode_chat([{"role": "user", "content": PROBLEMS[0].prompt}]), np.int32)
     request = Request(0, prompt, LENGTH, resolve("asynclane", {"block_length": "auto"}, LENGTH))
-    with pytest.raises(KnobError, match="has measured its steps"):
+    with pytest.raises(ParamError, match="has measured its steps"):
         Scheduler(LIMITS, vocabulary).add(request)
     budget = Budget(StepCost([0, 10_000], [1.0, 1.0]))
     scheduler = Scheduler(LIMITS, vocabulary, budget)

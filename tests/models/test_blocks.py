@@ -12,28 +12,28 @@ import torch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
-from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run, serve
 from ..scale import part
 from .test_invariance import QUESTIONS
 
 BLOCK = 16
-GEOMETRY = Geometry(block=BLOCK)
+GEOMETRY = AttentionPattern(block_size=BLOCK)
 SHARING = replace(LIMITS, prefix_sharing=True)
-TEXT = Text(BLOCKS_MODEL)
+TEXT = Tokenizer(BLOCKS_MODEL)
 PROMPTS = [TEXT.encode_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
 LONG = (PROMPTS[3] * 20)[:400]
 
@@ -54,7 +54,7 @@ def runner() -> Runner:
 
 
 def answers(runner: Runner, vocabulary: Vocabulary, asks: list[Ask], **limits: Any) -> list[Sequence]:
-    return run(runner, vocabulary, asks, replace(SHARING, **limits), geometry=GEOMETRY)
+    return run(runner, vocabulary, asks, replace(SHARING, **limits), pattern=GEOMETRY)
 
 
 def facts(sequence: Sequence) -> tuple[object, ...]:
@@ -93,7 +93,7 @@ def test_fast_dllm_is_the_published_sampler_of_block_diffusion(runner: Runner, v
             block = tokens[start : start + BLOCK]
             while (block == TEXT.mask_id).any():
                 end = start + BLOCK
-                whole = Span(0, end, Transfer(0, 2.0))
+                whole = Span(0, end, DeviceCommitRule(0, 2.0))
                 pages = tuple(range(-(-end // LIMITS.page_size)))
                 row = Row(0, 0, end, end, (whole,), GREEDY, 0)
                 logits = runner.logits(StepPlan((Placement(0, tokens[:end], pages),), (row,)))[start:].double()
@@ -140,7 +140,7 @@ def test_answers_with_and_without_sharing_alone_and_in_a_crowd_are_equal_to_the_
 
 def test_a_second_request_computes_none_of_a_prefix_of_400_tokens(runner: Runner, vocabulary: Vocabulary) -> None:
     ask = Ask(LONG + PROMPTS[0], 32, "fast-dllm", ranks=2)
-    scheduler = Scheduler(SHARING, vocabulary, geometry=GEOMETRY)
+    scheduler = Scheduler(SHARING, vocabulary, pattern=GEOMETRY)
     (first,) = serve(scheduler, runner, [replace(ask, prompt=LONG + PROMPTS[1])])
     (second,) = serve(scheduler, runner, [ask], first=1)
     (alone,) = answers(runner, vocabulary, [ask])
@@ -150,7 +150,7 @@ def test_a_second_request_computes_none_of_a_prefix_of_400_tokens(runner: Runner
 
 
 def test_the_next_turn_of_a_conversation_starts_behind_the_last_answer(runner: Runner, vocabulary: Vocabulary) -> None:
-    scheduler = Scheduler(SHARING, vocabulary, geometry=GEOMETRY)
+    scheduler = Scheduler(SHARING, vocabulary, pattern=GEOMETRY)
     (first,) = serve(scheduler, runner, [Ask(LONG, 100, "fast-dllm", {"early_stop": False}, ranks=2)])
     turn = Ask([*LONG, *first.canvas.tolist(), *PROMPTS[2]], 32, "fast-dllm", ranks=2)
     (second,) = serve(scheduler, runner, [turn], first=1)
@@ -159,7 +159,9 @@ def test_the_next_turn_of_a_conversation_starts_behind_the_last_answer(runner: R
 
 
 def test_choices_of_one_prompt_compute_it_once_with_and_without_sharing(runner: Runner, vocabulary: Vocabulary) -> None:
-    asks = [Ask(LONG[:160], 16, "fast-dllm", {}, Sampling(1.0, seed=seed), ranks=2, family="one") for seed in range(3)]
+    asks = [
+        Ask(LONG[:160], 16, "fast-dllm", {}, Sampling(1.0, seed=seed), ranks=2, share_group="one") for seed in range(3)
+    ]
     for sharing in (True, False):
         together = answers(runner, vocabulary, asks, prefix_sharing=sharing)
         assert [sequence.cached_tokens for sequence in together] == [0, 160, 160]

@@ -9,8 +9,8 @@ import pytest
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.attention_pattern import Geometry
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
@@ -66,7 +66,7 @@ def test_the_shortest_request_is_answered(decoder: str, runner: Runner, vocabula
 def test_scores_are_told_or_refused(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
     ask = Ask(PROMPTS[0], 8, decoder, {"early_stop": False}, ranks=2)
     if decoder != "freedave":
-        with pytest.raises(KnobError, match=f"'{decoder}' cannot tell how likely a token was"):
+        with pytest.raises(ParamError, match=f"'{decoder}' cannot tell how likely a token was"):
             run(runner, vocabulary, [ask])
         return
     plain = Ask(PROMPTS[0], 8, "llada", {"early_stop": False, "cache": "dual"}, ranks=2)
@@ -78,10 +78,10 @@ def test_scores_are_told_or_refused(decoder: str, runner: Runner, vocabulary: Vo
 
 def test_a_rule_with_rows_of_its_own_is_for_its_own_decoder() -> None:
     for rule in BRANCHING:
-        with pytest.raises(KnobError, match="rule must be one of"):
+        with pytest.raises(ParamError, match="rule must be one of"):
             resolve("asynclane", {"rule": rule}, 64)
 
 
 def test_blockbatch_is_refused_where_no_position_sees_behind_its_block() -> None:
-    with pytest.raises(KnobError, match="this model"):
-        resolve("blockbatch", {}, 64, Geometry(block=4))
+    with pytest.raises(ParamError, match="this model"):
+        resolve("blockbatch", {}, 64, AttentionPattern(block_size=4))

@@ -19,15 +19,15 @@ from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Measure,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
-from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 
 from ..driver import Ask, run
 from ..fakes import MASK, vocabulary
@@ -65,7 +65,7 @@ def published(runner: Runner, prompt: list[int], alg: str, steps: int, shift: in
 def forward(runner: Runner, x: Tensor, shift: int) -> Tensor:
     """Logits [length, V] float64 of every position, by the network without shift, moved as Dream moves its own."""
     length = len(x)
-    row = Row(0, 0, length, length, (Span(0, length, Transfer(0, math.inf)),), GREEDY, 0)
+    row = Row(0, 0, length, length, (Span(0, length, DeviceCommitRule(0, math.inf)),), GREEDY, 0)
     logits = runner.logits(StepPlan((Placement(0, x.int().numpy(), tuple(range(9))),), (row,))).double()
     logits[:, MASK] = -math.inf
     return torch.cat((logits[:1], logits[:-1])) if shift else logits
@@ -82,7 +82,9 @@ def prompts(count: int) -> list[list[int]]:
 def test_answers_are_those_of_the_published_sampler(alg: str, steps: int, shift: int) -> None:
     asks = [Ask(prompt, LENGTH, "dream", {"alg": alg, "steps": steps, **PUBLISHED}) for prompt in prompts(4)]
     plain = small_runner()
-    for ask, sequence in zip(asks, run(small_runner(shift), vocabulary(), asks, geometry=Geometry(shift)), strict=True):
+    for ask, sequence in zip(
+        asks, run(small_runner(shift), vocabulary(), asks, pattern=AttentionPattern(shift)), strict=True
+    ):
         answer, taken = published(plain, list(ask.prompt), alg, steps, shift)
         assert sequence.canvas.tolist() == answer
         assert sequence.steps == len(taken) == steps
@@ -108,13 +110,13 @@ def test_a_cold_draw_of_positions_is_the_ranking() -> None:
     assert drawn({"alg_temp": 1e-6}, 1) == drawn({}, 1)
 
 
-def open_step(slot: int, transfer: Transfer, size: int, sampling: Sampling) -> tuple[Placement, Row]:
+def open_step(slot: int, transfer: DeviceCommitRule, size: int, sampling: Sampling) -> tuple[Placement, Row]:
     start, end = len(TOLD), len(TOLD) + size
     row = Row(slot, 0, end, end, (Span(start, end, transfer),), sampling, step=3)
     return Placement(slot, np.array(TOLD, np.int32), (slot,)), row
 
 
-def committed(transfer: Transfer, seeds: int, size: int = 8) -> Counter[tuple[int, ...]]:
+def committed(transfer: DeviceCommitRule, seeds: int, size: int = 8) -> Counter[tuple[int, ...]]:
     """Which of `size` open positions commit, over many seeds; always at the same chances."""
     runner, counts = small_runner(), Counter[tuple[int, ...]]()
     for first in range(0, seeds, 32):
@@ -127,7 +129,7 @@ def committed(transfer: Transfer, seeds: int, size: int = 8) -> Counter[tuple[in
 
 def test_origin_takes_each_mask_by_its_chance() -> None:
     """3,200 seeds of 8 positions at 0.3: within four standard deviations, for each position and for their number."""
-    counts = committed(Transfer(0, 0.7, measure=Measure.RANDOM), 3200)
+    counts = committed(DeviceCommitRule(0, 0.7, measure=Measure.RANDOM), 3200)
     total = counts.total()
     for position in range(8):
         share = sum(n for some, n in counts.items() if position in some) / total
@@ -140,11 +142,11 @@ def test_a_noisy_rule_draws_positions_without_replacement() -> None:
     """The first by softmax(measure / noise), the second among the rest by the same: all 12 pairs of 4 positions."""
     noise, size = 0.4, 4
     runner = small_runner()
-    placement, row = open_step(0, Transfer(0, math.inf, measure=Measure.ENTROPY), size, GREEDY)
+    placement, row = open_step(0, DeviceCommitRule(0, math.inf, measure=Measure.ENTROPY), size, GREEDY)
     measured = runner.execute(StepPlan((placement,), (row,))).measured
     assert measured is not None
     weights = np.exp(measured / noise) / np.exp(measured / noise).sum()
-    counts = committed(Transfer(2, math.inf, measure=Measure.ENTROPY, noise=noise), 3200, size)
+    counts = committed(DeviceCommitRule(2, math.inf, measure=Measure.ENTROPY, noise=noise), 3200, size)
     assert 0.01 < weights.min() < 0.9 * weights.max()
     for i in range(size):
         for j in range(i + 1, size):
@@ -163,7 +165,9 @@ def test_only_who_asks_for_a_measure_pays_for_it() -> None:
     graphs = StepGraphs(lambda batch: torch.zeros(0), CONFIG, Numerics(torch.float32), slots=4)
     shapes = {}
     for measure in (Measure.PROBABILITY, Measure.ENTROPY):
-        rows = tuple(Row(n, 0, 9, 9, (Span(2, 9, Transfer(1, 0.5, measure=measure)),), GREEDY, 0) for n in range(3))
+        rows = tuple(
+            Row(n, 0, 9, 9, (Span(2, 9, DeviceCommitRule(1, 0.5, measure=measure)),), GREEDY, 0) for n in range(3)
+        )
         plan = StepPlan((), rows)
         shape = shapes[measure] = graphs.shape_for(plan)
         pack_into(np.empty(shape.words, np.int32), plan, shape)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import MODEL, Ask, embedded_runner, run
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_it_knows_the_capital_of_france(dtype: str, vocabulary: Vocabulary) -> None:
-    text = Text(MODEL)
+    text = Tokenizer(MODEL)
     prompt = text.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
     (sequence,) = run(embedded_runner(dtype), vocabulary, [Ask(prompt, 64)])
     assert text.decode(sequence.canvas[: sequence.frontier].tolist()) == "The capital of France is Paris."

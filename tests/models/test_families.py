@@ -24,11 +24,11 @@ from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Span,
     StepPlan,
-    Transfer,
 )
 from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
@@ -37,7 +37,7 @@ from ..checkpoints import CONFIGS, write_checkpoint
 from .llada2 import llada2_logits
 
 LENGTH = 37
-COMMITS_NOTHING = Transfer(sure=0, threshold=2.0)
+COMMITS_NOTHING = DeviceCommitRule(sure=0, threshold=2.0)
 IDS = [7 + 31 * number % 1000 for number in range(LENGTH)]
 
 

@@ -10,9 +10,9 @@ from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.decoding.attention_pattern import Geometry
-from asynclane.scheduler.decoding.params import KnobError
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.memory.pages import Limits
@@ -27,29 +27,29 @@ PROMPTS = ([7, 300, 21, 999], [5 + n for n in range(17)], [44])
 
 
 @pytest.fixture(scope="module", params=tuple(CONFIGS))
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Runner, Geometry]:
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Runner, AttentionPattern]:
     directory: Path = write_checkpoint(tmp_path_factory.mktemp("family"), request.param)
     config = read_config(directory)
     memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
     runner = load_runner(directory, config, memory, Hardware("cpu", "float32"), [1]).runner
-    return runner, config.geometry
+    return runner, config.pattern
 
 
-@pytest.mark.parametrize("decoder", METHODS)
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_every_family_answers_with_every_decoder_that_suits_it(
-    family: tuple[Runner, Geometry], decoder: str, vocabulary: Vocabulary
+    family: tuple[Runner, AttentionPattern], decoder: str, vocabulary: Vocabulary
 ) -> None:
-    runner, geometry = family
-    if (message := refusal(decoder, geometry)) is not None:
-        with pytest.raises(KnobError, match=message):
-            resolve(decoder, {}, LENGTH, geometry)
+    runner, pattern = family
+    if (message := refusal(decoder, pattern)) is not None:
+        with pytest.raises(ParamError, match=message):
+            resolve(decoder, {}, LENGTH, pattern)
         return
     knobs = {"early_stop": False, **FILLING.get(decoder, {})}
     asks = [Ask(prompt, LENGTH, decoder, knobs) for prompt in PROMPTS]
-    together = run(runner, vocabulary, asks, LIMITS, geometry=geometry)
+    together = run(runner, vocabulary, asks, LIMITS, pattern=pattern)
     for sequence in together:
         assert vocabulary.mask_id not in sequence.canvas
-    one = list(METHODS).index(decoder) % len(PROMPTS)  # each prompt with a third of the decoders
+    one = list(DECODERS).index(decoder) % len(PROMPTS)  # each prompt with a third of the decoders
     for number in range(len(PROMPTS)) if ALL else [one]:
-        (alone,) = run(runner, vocabulary, [asks[number]], LIMITS, geometry=geometry)
+        (alone,) = run(runner, vocabulary, [asks[number]], LIMITS, pattern=pattern)
         assert alone.canvas.tolist() == together[number].canvas.tolist()

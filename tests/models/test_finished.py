@@ -12,15 +12,15 @@ import torch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
-from asynclane.scheduler.decoding.attention_pattern import Geometry
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Request
@@ -84,7 +84,7 @@ def written_out(runner: Runner, prompt: list[int], delay: int, interval: int) ->
     for end in ends[1:]:
         while (x[:end] == MASK).any():
             start = published.start(x, MASK)
-            row = Row(0, start, len(x), len(x), (Span(start, len(x), Transfer(0, math.inf)),), GREEDY, 0)
+            row = Row(0, start, len(x), len(x), (Span(start, len(x), DeviceCommitRule(0, math.inf)),), GREEDY, 0)
             logits = runner.logits(StepPlan((Placement(0, x, tuple(range(9))),), (row,))).double()
             logits[:, MASK] = -math.inf
             chance, best = logits.softmax(-1).max(-1)
@@ -176,14 +176,14 @@ def test_a_shifted_network_answers_too() -> None:
     shifted = small_runner(shift=1)
     for decoder in ("d3llm", "d2f", "llada"):
         asks = [Ask(prompt, LENGTH, decoder, {"cache": "finished", "block_length": BLOCK}) for prompt in PROMPTS]
-        for sequence in run(shifted, words(), asks, LIMITS, geometry=Geometry(shift=1)):
+        for sequence in run(shifted, words(), asks, LIMITS, pattern=AttentionPattern(logit_shift=1)):
             assert (sequence.canvas[: min(sequence.end_at, LENGTH)] != MASK).all()
 
 
 def test_it_is_refused_where_keys_are_exact_and_its_knobs_where_it_is_not() -> None:
-    with pytest.raises(KnobError, match="cache 'finished' is for models that see the whole canvas"):
-        resolve("d3llm", {"cache": "finished"}, 64, Geometry(block=16))
+    with pytest.raises(ParamError, match="cache 'finished' is for models that see the whole canvas"):
+        resolve("d3llm", {"cache": "finished"}, 64, AttentionPattern(block_size=16))
     for cache, knob in (("delayed", "cache_delay"), ("dual", "refresh_interval")):
-        with pytest.raises(KnobError, match=f"has no knob '{knob}'; it goes with cache 'finished'") as refused:
+        with pytest.raises(ParamError, match=f"has no knob '{knob}'; it goes with cache 'finished'") as refused:
             resolve("d3llm", {"cache": cache, knob: 1}, 64)
         assert refused.value.param == knob

@@ -18,16 +18,16 @@ import torch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Ints,
     Placement,
     Row,
     Span,
     StepPlan,
-    Transfer,
 )
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.sequence import Sequence
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import MODEL, Ask, run
 from ..scale import part
@@ -91,7 +91,7 @@ def assert_published(case: str, runner: Runner, vocabulary: Vocabulary) -> None:
     decoder, knobs = CASES[case]
     length = GOLDEN["gen_length"]
     if case in ONE_END:
-        vocabulary = Vocabulary(Text(MODEL).pieces, vocabulary.mask_id, [1])
+        vocabulary = Vocabulary(Tokenizer(MODEL).pieces, vocabulary.mask_id, [1])
     asks = [Ask(p["prompt_ids"], length, decoder, PUBLISHED | knobs) for p in PROMPTS]
     for prompt, sequence in zip(PROMPTS, run(runner, vocabulary, asks), strict=True):
         entry = prompt["decoders"][case]
@@ -112,7 +112,7 @@ def test_decoder_gives_the_published_tokens_in_the_published_calls(
 def test_logits_equal_the_published_ones(entry: dict[str, Any], runner: Runner) -> None:
     """Within 1e-4 in float32, the five largest of every position."""
     ids = entry["ids"]
-    span = Span(0, len(ids), Transfer(sure=0, threshold=2.0))
+    span = Span(0, len(ids), DeviceCommitRule(sure=0, threshold=2.0))
     row = Row(0, 0, len(ids), len(ids), (span,), GREEDY, 0)
     pages = tuple(range(-(-len(ids) // 16)))
     plan = StepPlan((Placement(0, np.array(ids, np.int32), pages),), (row,))

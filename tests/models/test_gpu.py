@@ -16,12 +16,12 @@ from asynclane.models.exec.pack import Batch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Restriction,
     Row,
     Span,
     StepPlan,
-    Transfer,
 )
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
@@ -66,7 +66,7 @@ def test_parameters_do_what_they_do_on_the_cpu(
     parameter: str, exact: Runner, runner: Runner, vocabulary: Vocabulary
 ) -> None:
     ask = replace(Ask(STORY, 48), **PARAMETERS[parameter])  # type: ignore[arg-type]
-    choices = [replace(ask, family="one")] * 2
+    choices = [replace(ask, share_group="one")] * 2
     (wanted,) = run(runner, vocabulary, [ask])
     for found in run(exact, vocabulary, [ask, *choices]):
         assert found.canvas.tolist() == wanted.canvas.tolist()
@@ -77,7 +77,7 @@ def test_parameters_do_what_they_do_on_the_cpu(
 
 def plan_of(rows: list[tuple[int, int]]) -> StepPlan:
     """Rows of (slot, size) on prompts and pages of their own."""
-    commits = Transfer(sure=1, threshold=0.5)
+    commits = DeviceCommitRule(sure=1, threshold=0.5)
     placements, steps = [], []
     for slot, size in rows:
         prompt = np.random.default_rng(slot).integers(20, 900, size + 100).astype(np.int32)

@@ -13,7 +13,7 @@ from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..checkpoints import CONFIGS, write_checkpoint
@@ -56,17 +56,17 @@ def test_narrow_logits_stay_near(family: Path, quantization: str | None) -> None
     assert torch.cosine_similarity(got.float(), want, dim=-1).mean() > (0.95 if quantization else 0.99)
 
 
-@pytest.mark.parametrize("decoder", METHODS)
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, vocabulary: Vocabulary) -> None:
     config = read_config(family)
-    geometry = config.geometry
-    if (message := refusal(decoder, geometry)) is not None:
+    pattern = config.pattern
+    if (message := refusal(decoder, pattern)) is not None:
         pytest.skip(message)
     runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
     knobs = {"early_stop": False, **FILLING.get(decoder, {})}
     asks = [Ask(prompt, ANSWER, decoder, knobs) for prompt in PROMPTS]
-    for ask, sequence in zip(asks, run(runner, vocabulary, asks, LIMITS, geometry=geometry), strict=True):
-        (alone,) = run(runner, vocabulary, [ask], LIMITS, geometry=geometry)
+    for ask, sequence in zip(asks, run(runner, vocabulary, asks, LIMITS, pattern=pattern), strict=True):
+        (alone,) = run(runner, vocabulary, [ask], LIMITS, pattern=pattern)
         assert alone.canvas.tolist() == sequence.canvas.tolist()
         assert vocabulary.mask_id not in sequence.canvas
 
@@ -76,10 +76,10 @@ def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, v
 def test_embedded_models_answer_as_on_the_cpu(name: str, decoder: str, vocabulary: Vocabulary) -> None:
     directory = EMBEDDED / name
     config = read_config(directory)
-    geometry = config.geometry
+    pattern = config.pattern
     asks = [Ask(prompt, 32, decoder) for prompt in PROMPTS]
     answers = [
-        [sequence.canvas.tolist() for sequence in run(runner, vocabulary, asks, geometry=geometry)]
+        [sequence.canvas.tolist() for sequence in run(runner, vocabulary, asks, pattern=pattern)]
         for runner in (embedded_runner("float32", device, directory) for device in ("cpu", "cuda"))
     ]
     assert answers[0] == answers[1]

@@ -9,15 +9,15 @@ import torch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
-from asynclane.scheduler.decoding.attention_pattern import Geometry
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
 from asynclane.scheduler.request import Request
@@ -61,7 +61,7 @@ def test_tokens_are_those_of_the_method_written_out(count: int, runner: Runner, 
     for prompt in PROMPTS[:2]:
         tokens = np.array([*prompt, *[vocabulary.mask_id] * 64], np.int32)
         for call, ((_, end), commits) in enumerate(CALLS[64, count]):
-            whole = (Span(0, len(tokens), Transfer(0, 2.0)),)
+            whole = (Span(0, len(tokens), DeviceCommitRule(0, 2.0)),)
             plan = StepPlan(
                 (Placement(0, tokens, tuple(range(-(-len(tokens) // LIMITS.page_size)))),),
                 (Row(0, 0, len(tokens), len(tokens), whole, GREEDY, 0),),
@@ -92,10 +92,10 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
 
 
 def test_more_blocks_than_calls_and_other_models_are_refused() -> None:
-    with pytest.raises(KnobError, match=r"block_count 7 exceeds the 6 calls that a canvas of 64 \(max_tokens\)") as no:
+    with pytest.raises(ParamError, match=r"block_count 7 exceeds the 6 calls that a canvas of 64 \(max_tokens\)") as no:
         resolve("ass", {"block_count": 7}, 64)
     assert no.value.param == "block_count"
-    with pytest.raises(KnobError, match="no position of this model sees behind its block"):
-        resolve("ass", {"block_count": 2}, 64, Geometry(block=16))
-    with pytest.raises(KnobError, match="no knob 'block_count'"):
+    with pytest.raises(ParamError, match="no position of this model sees behind its block"):
+        resolve("ass", {"block_count": 2}, 64, AttentionPattern(block_size=16))
+    with pytest.raises(ParamError, match="no knob 'block_count'"):
         resolve("fast-dllm", {"rule": "ass", "block_count": 2}, 64)

@@ -12,7 +12,7 @@ from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import MODEL, Ask, run
 
@@ -47,7 +47,7 @@ DECODERS = [
 
 def crowd(sampled: bool) -> list[Ask]:
     """Sixteen requests that differ in prompt, length, decoder, temperature and seed."""
-    text, rng = Text(MODEL), random.Random(11)
+    text, rng = Tokenizer(MODEL), random.Random(11)
     asks = []
     for number in range(16):
         question = QUESTIONS[number % len(QUESTIONS)]
@@ -101,7 +101,7 @@ def test_waiting_for_budget_or_pages_changes_no_answer(
 
 
 def test_another_seed_gives_another_answer(runner: Runner, vocabulary: Vocabulary) -> None:
-    prompt = Text(MODEL).encode_chat([{"role": "user", "content": QUESTIONS[4]}])
+    prompt = Tokenizer(MODEL).encode_chat([{"role": "user", "content": QUESTIONS[4]}])
     seeds = [Ask(prompt, 96, sampling=Sampling(1.0, 1.0, seed)) for seed in range(4)]
     answers = {tuple(s.canvas.tolist()) for s in run(runner, vocabulary, seeds)}
     assert len(answers) == 4

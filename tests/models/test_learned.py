@@ -6,7 +6,7 @@ import pytest
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome
 
@@ -64,7 +64,7 @@ def test_no_answer_holds_a_mask_before_its_end(
 def test_a_blocks_network_is_served_too(vocabulary: Vocabulary) -> None:
     runner = embedded_runner(model=BLOCKS_MODEL)
     made = [Ask(PROMPTS[number % 6], 64, name, fitted(knobs)) for number, (name, knobs) in enumerate(DECODERS)]
-    for sequence in run(runner, vocabulary, made, geometry=Geometry(0, 16)):
+    for sequence in run(runner, vocabulary, made, pattern=AttentionPattern(0, 16)):
         assert sequence.outcome in (Outcome.STOP, Outcome.LENGTH)
 
 

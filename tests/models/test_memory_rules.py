@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
 from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.sequence import Sequence
@@ -160,7 +160,10 @@ def test_the_shortest_prompts_and_answers_are_served(runner: Runner, vocabulary:
 def test_a_network_that_predicts_the_next_position_is_served() -> None:
     vocabulary = small_vocabulary()
     for sequence in run(
-        small_runner(shift=1), vocabulary, [Ask([3], 32, *kind) for kind in kinds()], geometry=Geometry(shift=1)
+        small_runner(shift=1),
+        vocabulary,
+        [Ask([3], 32, *kind) for kind in kinds()],
+        pattern=AttentionPattern(logit_shift=1),
     ):
         assert_clean(sequence, vocabulary)
 
@@ -168,5 +171,5 @@ def test_a_network_that_predicts_the_next_position_is_served() -> None:
 def test_a_block_causal_network_is_served(vocabulary: Vocabulary) -> None:
     fits = [kind for kind in kinds(cache="prefix") if kind[0] != "ass"]
     asks = [Ask(PROMPTS[number % 4], 32, *kind) for number, kind in enumerate(fits)]
-    for sequence in run(embedded_runner(model=BLOCKS_MODEL), vocabulary, asks, geometry=Geometry(block=16)):
+    for sequence in run(embedded_runner(model=BLOCKS_MODEL), vocabulary, asks, pattern=AttentionPattern(block_size=16)):
         assert_clean(sequence, vocabulary)

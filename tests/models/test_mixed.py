@@ -7,9 +7,9 @@ import pytest
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
 from asynclane.scheduler.decoding.attention_pattern import PLAIN
-from asynclane.scheduler.decoding.commit import JUDGES
-from asynclane.scheduler.decoding.params import KnobError
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.params import ParamError
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import resolve, suits
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome
@@ -20,14 +20,14 @@ from .test_golden import GOLDEN
 
 CROWD = 32
 LENGTHS = 12, 16, 24
-TAKEN = [name for name in METHODS if suits(name, PLAIN)]
+TAKEN = [name for name in DECODERS if suits(name, PLAIN)]
 PROMPTS = [prompt["prompt_ids"][:24] for prompt in GOLDEN["prompts"][:5]]
 
 
 def asks() -> list[Ask]:
     """Every decoder, and lanes with every rule that they take, some sampled, some scored, of several lengths."""
     kinds: list[tuple[str, dict[str, object]]] = [(name, {}) for name in TAKEN]
-    kinds += [("asynclane", {"rule": rule}) for rule in JUDGES if _taken("asynclane", {"rule": rule})]
+    kinds += [("asynclane", {"rule": rule}) for rule in HOST_RULES if _taken("asynclane", {"rule": rule})]
     taken = []
     for number, (name, knobs) in enumerate(kinds):
         sampling = Sampling(temperature=0.8, seed=number) if number % 3 == 2 else Sampling()
@@ -39,7 +39,7 @@ def asks() -> list[Ask]:
 def _taken(name: str, knobs: dict[str, object]) -> bool:
     try:
         resolve(name, knobs, LENGTHS[0])
-    except KnobError:
+    except ParamError:
         return False
     return True
 

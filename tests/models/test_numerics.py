@@ -18,7 +18,7 @@ from asynclane.models.exec.memory import Memory, pages_that_fit, require_room, w
 from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import MODEL, Ask, embedded_runner, run
 from .test_invariance import crowd
@@ -47,7 +47,7 @@ def test_a_deterministic_answer_in_bfloat16_is_the_same_in_a_crowd(vocabulary: V
 
 
 def test_fp8_knows_the_capital_of_france(vocabulary: Vocabulary) -> None:
-    text = Text(MODEL)
+    text = Tokenizer(MODEL)
     prompt = text.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
     (sequence,) = run(embedded_runner(quantization="fp8"), vocabulary, [Ask(prompt, 64)])
     assert text.decode(sequence.canvas[: sequence.frontier].tolist()) == "The capital of France is Paris."

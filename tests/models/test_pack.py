@@ -27,13 +27,13 @@ from asynclane.models.numerics import Numerics
 from asynclane.scheduler.contract import (
     GREEDY,
     Bias,
+    DeviceCommitRule,
     Measure,
     Restriction,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
 
 from ..driver import MODEL
@@ -48,12 +48,12 @@ def random_plan(rng: random.Random, sampled: bool, shift: int = 0) -> StepPlan:
         start = rng.randint(shift, 40)
         end = start + rng.randint(2, 50)
         cut = rng.randint(start + 1, end)
-        rule = Transfer(sure=1, threshold=0.5, last_free=True)
+        rule = DeviceCommitRule(sure=1, threshold=0.5, last_free=True)
         if sampled:
             rule = replace(rule, measure=Measure.ENTROPY, noise=0.25)
         spans = [
             Span(start, cut, rule),
-            Span(cut, end, Transfer(0, 0.9), False),
+            Span(cut, end, DeviceCommitRule(0, 0.9), False),
         ]
         hot = Sampling(rng.random() + 0.1, 0.9, rng.getrandbits(63), 9, 0.25) if sampled else GREEDY
         tokens = np.arange(rng.randint(1, 9), dtype=np.int32)
@@ -116,7 +116,9 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool, shif
 
 
 def test_where_a_network_predicts_one_ahead_states_stand_one_before_what_commits() -> None:
-    row = Row(0, 4, 12, 12, (Span(5, 8, Transfer(1, 0.9)), Span(10, 12, Transfer(1, 0.9))), Sampling(0.5), 0)
+    row = Row(
+        0, 4, 12, 12, (Span(5, 8, DeviceCommitRule(1, 0.9)), Span(10, 12, DeviceCommitRule(1, 0.9))), Sampling(0.5), 0
+    )
     batch = pack(StepPlan((), (row, replace(row, slot=1, start=0))), CPU, shift=1)
     assert batch.targets.tolist() == [5, 6, 7, 10, 11] * 2
     assert batch.positions[batch.projected].tolist() == [4, 5, 6, 9, 10] * 2
@@ -130,8 +132,8 @@ def arguments(biases: Biases) -> tuple[torch.Tensor, ...]:
 
 
 def test_a_bias_reaches_the_projected_positions_of_its_range_and_no_other() -> None:
-    spans = tuple(Span(a, b, Transfer(1, 0.9)) for a, b in [(10, 14), (20, 26)])
-    none = Row(1, 0, 8, 8, (Span(2, 5, Transfer(1, 0.9)),), GREEDY, 0)
+    spans = tuple(Span(a, b, DeviceCommitRule(1, 0.9)) for a, b in [(10, 14), (20, 26)])
+    none = Row(1, 0, 8, 8, (Span(2, 5, DeviceCommitRule(1, 0.9)),), GREEDY, 0)
     some = Row(
         0, 5, 30, 30, spans, GREEDY, 0, (Bias(0, 12, ONE, HALF), Bias(12, 22, ONE, HALF), Bias(26, 40, ONE, HALF))
     )
@@ -190,7 +192,7 @@ def test_a_sampled_row_without_spans_asks_for_no_draws() -> None:
     """It only renews keys; beside it a greedy row's positions are packed as if it were alone."""
     graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=4)
     hot = Row(0, 0, 9, 9, (), Sampling(0.7), 0)
-    plan = StepPlan((), (hot, Row(1, 0, 9, 9, (Span(0, 9, Transfer(1, 0.5)),), GREEDY, 0)))
+    plan = StepPlan((), (hot, Row(1, 0, 9, 9, (Span(0, 9, DeviceCommitRule(1, 0.5)),), GREEDY, 0)))
     shape = graphs.shape_for(plan)
     assert not shape.sampled
     pack_into(np.empty(shape.words, np.int32), plan, shape)

@@ -13,24 +13,24 @@ import torch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import LIMITS, MODEL, Ask, run
 from .test_invariance import DECODERS, QUESTIONS
 
-TEXT = Text(MODEL)
+TEXT = Tokenizer(MODEL)
 STORY = TEXT.encode_chat([{"role": "user", "content": QUESTIONS[4]}])
 REPEAT = TEXT.encode_chat([{"role": "user", "content": QUESTIONS[7]}])
 MASK = TEXT.mask_id
@@ -137,7 +137,7 @@ def test_a_logprob_is_that_of_the_token_at_the_step_that_committed_it(
     for step in range(0, done.steps, 5):
         before = np.where(scores.steps < step, done.canvas, MASK).astype(np.int32)
         canvas = np.concatenate((np.array(STORY, np.int32), before))
-        span = Span(len(STORY), len(canvas), Transfer(0, 2.0))
+        span = Span(len(STORY), len(canvas), DeviceCommitRule(0, 2.0))
         plan = StepPlan(
             (Placement(0, canvas, tuple(range(-(-len(canvas) // LIMITS.page_size)))),),
             (Row(0, 0, len(canvas), len(canvas), (span,), GREEDY, 0),),
@@ -156,7 +156,7 @@ def test_a_logprob_is_that_of_the_token_at_the_step_that_committed_it(
 
 
 def test_only_steps_with_a_request_that_asks_tell_scores(runner: Runner) -> None:
-    span = Span(4, 8, Transfer(1, 2.0))
+    span = Span(4, 8, DeviceCommitRule(1, 2.0))
     placed = Placement(0, np.array([6, 7, 8, 9], np.int32), (0,))
     rows = [Row(0, 0, 8, 8, (span,), GREEDY, 0, ranks=ranks) for ranks in (None, 0, 1)]
     none, chosen, ranked = (runner.execute(StepPlan((placed,), (row,))).scores for row in rows)
@@ -175,12 +175,12 @@ def test_choices_of_one_prompt_share_its_pages_and_answer_as_each_does_alone(
     question: int, runner: Runner, vocabulary: Vocabulary
 ) -> None:
     prompt = TEXT.encode_chat([{"role": "user", "content": QUESTIONS[question]}])
-    asks = [Ask(prompt, 64, sampling=sampling, family="one") for sampling in CHOICES]
+    asks = [Ask(prompt, 64, sampling=sampling, share_group="one") for sampling in CHOICES]
     together = run(runner, vocabulary, asks)
     common = len(prompt) // LIMITS.page_size
     assert common > 0
     for sequence, ask in zip(together, asks, strict=True):
-        (alone,) = run(runner, vocabulary, [replace(ask, family=None)])
+        (alone,) = run(runner, vocabulary, [replace(ask, share_group=None)])
         assert alone.canvas.tolist() == sequence.canvas.tolist()
         saved = 0 if sequence is together[0] else common * LIMITS.page_size
         assert alone.computed_tokens - sequence.computed_tokens == saved
@@ -189,7 +189,7 @@ def test_choices_of_one_prompt_share_its_pages_and_answer_as_each_does_alone(
 
 def test_choices_that_wait_for_a_place_answer_the_same(runner: Runner, vocabulary: Vocabulary) -> None:
     """The first may have left, with the pages, before others come."""
-    asks = [Ask(STORY, 48, sampling=sampling, family="one") for sampling in CHOICES]
+    asks = [Ask(STORY, 48, sampling=sampling, share_group="one") for sampling in CHOICES]
     roomy = run(runner, vocabulary, asks)
     for slots in (1, 2):
         tight = run(runner, vocabulary, asks, replace(LIMITS, slots=slots, pages=64, step_tokens=1024))
@@ -211,7 +211,7 @@ def test_choices_that_wait_for_a_place_answer_the_same(runner: Runner, vocabular
 def test_where_a_prompt_is_computed_again_nothing_is_shared(
     decoder: str, knobs: dict[str, object], runner: Runner, vocabulary: Vocabulary
 ) -> None:
-    asks = [Ask(STORY, 32, decoder, knobs, sampling, family="one") for sampling in CHOICES[:2]]
+    asks = [Ask(STORY, 32, decoder, knobs, sampling, share_group="one") for sampling in CHOICES[:2]]
     for sequence, ask in zip(run(runner, vocabulary, asks), asks, strict=True):
-        (alone,) = run(runner, vocabulary, [replace(ask, family=None)])
+        (alone,) = run(runner, vocabulary, [replace(ask, share_group=None)])
         assert facts(alone) == facts(sequence)

@@ -15,16 +15,16 @@ from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
-from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.cache import partial
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
@@ -38,7 +38,7 @@ CACHES = ("d2", "delayed", "interval", "window")
 LENGTH, BLOCK = 24, 8
 PROMPTS = ([5, 9, 3, 6], [7], [3, 3, 8, 10, 4, 2, 2, 9, 12, 11, 5])
 PUBLISHED = {"early_stop": False}
-NOTHING = Transfer(0, math.inf)
+NOTHING = DeviceCommitRule(0, math.inf)
 CROWD = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"][:4]]
 
 
@@ -63,9 +63,9 @@ class Plain:
             start, end = int(run_[0]), int(run_[-1]) + 1
             rows.append(Row(0, start, end, max(seen, end), (Span(start, end, NOTHING),), GREEDY, 0))
         plan = StepPlan((Placement(0, self.x.int().numpy(), tuple(range(9))),), tuple(rows))
-        chances = self.runner.logits(plan).double()
-        chances[:, MASK] = -math.inf
-        best = chances.softmax(-1).max(-1)
+        commit_probability = self.runner.logits(plan).double()
+        commit_probability[:, MASK] = -math.inf
+        best = commit_probability.softmax(-1).max(-1)
         allowed = (self.masks & eligible)[at]
         choice = int(best.values.masked_fill(~allowed, -1).argmax())
         self.x[at[choice]] = best.indices[choice]
@@ -161,7 +161,7 @@ def test_several_rows_of_a_request_compute_what_one_would(small: Runner) -> None
 
 def test_a_lane_in_several_rows_commits_as_one(small: Runner) -> None:
     """Its best position does, not the best of each row."""
-    sure = Transfer(1, math.inf)
+    sure = DeviceCommitRule(1, math.inf)
     placement = Placement(0, np.array(PROMPTS[0], np.int32), tuple(range(9)))
     rows = [
         Row(0, 0, 8, 24, (Span(4, 8, sure),), GREEDY, 0),
@@ -223,14 +223,14 @@ def test_a_shifted_network_answers_too(cache: str) -> None:
     """Each row with the position that predicts its first one."""
     shifted = small_runner(shift=1)
     asks = [Ask(prompt, LENGTH, *kind) for prompt in PROMPTS for kind in fitting(cache)]
-    for sequence in run(shifted, vocabulary(), asks, LIMITS, geometry=Geometry(shift=1)):
+    for sequence in run(shifted, vocabulary(), asks, LIMITS, pattern=AttentionPattern(logit_shift=1)):
         assert (sequence.canvas[: min(sequence.end_at, LENGTH)] != MASK).all()
 
 
 @pytest.mark.parametrize("cache", CACHES)
 def test_a_block_causal_network_refuses_keys_that_are_not_exact(cache: str) -> None:
-    with pytest.raises(KnobError, match=f"{cache}.*use 'prefix', which is exact") as refused:
-        resolve("fast-dllm", {"cache": cache}, 64, Geometry(block=16))
+    with pytest.raises(ParamError, match=f"{cache}.*use 'prefix', which is exact") as refused:
+        resolve("fast-dllm", {"cache": cache}, 64, AttentionPattern(block_size=16))
     assert refused.value.param == "cache"
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.attention_pattern import Geometry
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.sequence import Sequence
@@ -88,9 +88,9 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
 @pytest.mark.parametrize("decoder", ["d2f", "d3llm", "slowfast"])
 def test_a_block_causal_network_runs_several_blocks_and_cycles_too(decoder: str, vocabulary: Vocabulary) -> None:
     """Its cache is exact."""
-    runner, geometry = embedded_runner(model=BLOCKS_MODEL), Geometry(block=16)
+    runner, pattern = embedded_runner(model=BLOCKS_MODEL), AttentionPattern(block_size=16)
     asks = [Ask(PROMPTS[0], 40, decoder, SERIAL | {"cache": cache}) for cache in ("none", "prefix")]
-    whole, cached = run(runner, vocabulary, asks, geometry=geometry)
+    whole, cached = run(runner, vocabulary, asks, pattern=pattern)
     assert whole.canvas.tolist() == cached.canvas.tolist()
     assert vocabulary.mask_id not in whole.canvas
 
@@ -99,6 +99,6 @@ def test_delimiters_that_a_vocabulary_has_not_are_refused_by_name() -> None:
     policy = resolve("adablock", {}, 64).policy
     policy.require(Vocabulary(["", "a", "\n"], mask_id=0, end_ids=[]))
     for tokens, instead in (["", "a", ","], "give 'newline_period_comma'"), (["", "a"], "use another decoder"):
-        with pytest.raises(KnobError, match=f"delimiters 'newline' needs a token .*: {instead}") as refused:
+        with pytest.raises(ParamError, match=f"delimiters 'newline' needs a token .*: {instead}") as refused:
             policy.require(Vocabulary(tokens, mask_id=0, end_ids=[]))
         assert refused.value.param == "delimiters"

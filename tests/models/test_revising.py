@@ -10,8 +10,8 @@ import pytest
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.attention_pattern import Geometry
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import END as END_CLASS
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
@@ -173,14 +173,17 @@ def test_networks_of_other_geometries_are_served_by_rules_that_need_no_shadows(
     """Within blocks a row's keys are always those of the tokens before it as they are now."""
     asks = [Ask([6] * (number + 1), 30, decoder, knobs | {"early_stop": False}) for number in range(4)]
     blocks = BlockCausalExecutor(random_proposals(3), 8, LIMITS.page_size)
-    for executor, geometry in ((blocks, Geometry(block=8)), (random_executor(3, shift=1), Geometry(shift=1))):
-        for sequence in run(executor, words(), asks, geometry=geometry):
+    for executor, pattern in (
+        (blocks, AttentionPattern(block_size=8)),
+        (random_executor(3, shift=1), AttentionPattern(logit_shift=1)),
+    ):
+        for sequence in run(executor, words(), asks, pattern=pattern):
             assert MASK not in sequence.canvas
 
 
 @pytest.mark.parametrize("rule", ["editing", "saber", "wino", "leap"])
 def test_lanes_that_build_upon_each_other_are_refused(rule: str) -> None:
-    with pytest.raises(KnobError, match=f"{rule!r}.*'asynclane'") as refused:
+    with pytest.raises(ParamError, match=f"{rule!r}.*'asynclane'") as refused:
         resolve("asynclane", {"rule": rule}, LENGTH)
     assert refused.value.param == "rule"
 
@@ -189,7 +192,7 @@ def test_lanes_that_build_upon_each_other_are_refused(rule: str) -> None:
 def test_a_grammar_is_refused(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
     """It leads an answer from left to right, on tokens that stay."""
     held = Ask(PROMPTS[0], 16, decoder, constraint=constraints(Wanted("response_format", regex="a+"))())
-    with pytest.raises(KnobError, match=f"response_format is not for decoder {decoder!r}") as refused:
+    with pytest.raises(ParamError, match=f"response_format is not for decoder {decoder!r}") as refused:
         run(runner, vocabulary, [held])
     assert refused.value.param == "response_format"
 
@@ -200,15 +203,15 @@ def test_shadows_do_not_keep_an_answer_from_its_grammar(runner: Runner, vocabula
     assert answer.outcome is Outcome.STOP
 
 
-@pytest.mark.parametrize("geometry", [Geometry(shift=1), Geometry(block=16)])
+@pytest.mark.parametrize("pattern", [AttentionPattern(logit_shift=1), AttentionPattern(block_size=16)])
 @pytest.mark.parametrize("decoder", ["wino", "leap"])
-def test_shadows_are_refused_where_the_network_cannot_have_them(decoder: str, geometry: Geometry) -> None:
-    with pytest.raises(KnobError, match=f"{decoder!r}.*this model"):
-        resolve(decoder, {"block_length": 16}, LENGTH, geometry)
+def test_shadows_are_refused_where_the_network_cannot_have_them(decoder: str, pattern: AttentionPattern) -> None:
+    with pytest.raises(ParamError, match=f"{decoder!r}.*this model"):
+        resolve(decoder, {"block_length": 16}, LENGTH, pattern)
 
 
 def test_shadows_need_room_behind_the_canvas() -> None:
     scheduler = Scheduler(LIMITS, words())
     request = Request(0, np.full(900, 6, np.int32), 64, resolve("wino", {}, 64))
-    with pytest.raises(KnobError, match="'wino' needs room for 64 shadows behind 964 tokens, of 1024 in all"):
+    with pytest.raises(ParamError, match="'wino' needs room for 64 shadows behind 964 tokens, of 1024 in all"):
         scheduler.add(request)

@@ -12,14 +12,14 @@ import torch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
-from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.step_cost import Halving, StepCost
@@ -28,7 +28,7 @@ from ..driver import LIMITS, Ask, run
 from ..fakes import END, IDS, vocabulary
 from .small import Ahead, small_runner
 
-SHIFTED = Geometry(shift=1)
+SHIFTED = AttentionPattern(logit_shift=1)
 DECODERS = [
     ("asynclane", {"threshold": 0.6, "later_threshold": 0.7, "draft_threshold": 0.8}),
     ("asynclane", {"threshold": 0.6, "refresh_every": 1, "max_lanes": 8, "block_length": 8}),
@@ -77,17 +77,17 @@ def crowd(decoders: list[tuple[str, dict[str, object]]] = DECODERS) -> list[Ask]
 
 def test_the_logits_of_a_position_are_those_of_the_state_before_it(shifted: Runner) -> None:
     ids = np.array(prompt_of(random.Random(0), 20), np.int32)
-    spans = [Span(1, 7, Transfer(1, 0.5)), Span(7, 20, Transfer(1, 0.5))]
+    spans = [Span(1, 7, DeviceCommitRule(1, 0.5)), Span(7, 20, DeviceCommitRule(1, 0.5))]
 
     def logits(runner: Runner, *of: Span) -> torch.Tensor:
         placement = Placement(0, ids, (0, 1))
         return runner.logits(StepPlan((placement,), (Row(0, 0, 20, 20, of, GREEDY, 0),)))
 
-    assert torch.equal(logits(shifted, *spans), logits(small_runner(), Span(0, 19, Transfer(1, 0.5))))
+    assert torch.equal(logits(shifted, *spans), logits(small_runner(), Span(0, 19, DeviceCommitRule(1, 0.5))))
 
 
 def test_a_row_without_the_state_before_its_span_is_refused(shifted: Runner) -> None:
-    row = Row(0, 4, 9, 9, (Span(4, 9, Transfer(1, 0.5)),), GREEDY, 0)
+    row = Row(0, 4, 9, 9, (Span(4, 9, DeviceCommitRule(1, 0.5)),), GREEDY, 0)
     with pytest.raises(ValueError, match="lacks the position that predicts"):
         shifted.execute(StepPlan((), (row,)))
 
@@ -98,7 +98,7 @@ def test_a_network_whose_states_stand_one_earlier_gives_the_same_answers(two: bo
     asks = crowd(WITHOUT_CACHE)
     halving = Halving(StepCost([1, 1000], [0.001, 1.0])) if two else None
     plain = run(small_runner(), vocabulary(), asks, halving=halving)
-    ahead = run(small_runner(1, Ahead), vocabulary(), asks, halving=halving, geometry=SHIFTED)
+    ahead = run(small_runner(1, Ahead), vocabulary(), asks, halving=halving, pattern=SHIFTED)
     for one, other in zip(plain, ahead, strict=True):
         assert one.canvas.tolist() == other.canvas.tolist()
         assert (one.steps, one.computed_tokens) == (other.steps, other.computed_tokens)
@@ -110,14 +110,14 @@ def test_a_network_whose_states_stand_one_earlier_gives_the_same_answers(two: bo
 @pytest.mark.parametrize("kind", ["alone", "two_in_flight", "little_room"])
 def test_shifted_answers_are_the_same_alone_and_in_any_crowd(kind: str, shifted: Runner) -> None:
     asks = crowd()
-    together = run(shifted, vocabulary(), asks, geometry=SHIFTED)
+    together = run(shifted, vocabulary(), asks, pattern=SHIFTED)
     if kind == "alone":
-        others = [run(shifted, vocabulary(), [ask], geometry=SHIFTED)[0] for ask in asks]
+        others = [run(shifted, vocabulary(), [ask], pattern=SHIFTED)[0] for ask in asks]
     elif kind == "two_in_flight":
-        others = run(shifted, vocabulary(), asks, halving=Halving(StepCost([1, 9], [0.1, 9.0])), geometry=SHIFTED)
+        others = run(shifted, vocabulary(), asks, halving=Halving(StepCost([1, 9], [0.1, 9.0])), pattern=SHIFTED)
     else:
         tight = Limits(slots=3, pages=30, page_size=16, step_tokens=256, max_model_len=128, max_queue=99)
-        others = run(shifted, vocabulary(), asks, tight, geometry=SHIFTED)
+        others = run(shifted, vocabulary(), asks, tight, pattern=SHIFTED)
     for one, other in zip(together, others, strict=True):
         assert one.canvas.tolist() == other.canvas.tolist()
         assert (one.steps, one.computed_tokens) == (other.steps, other.computed_tokens)
@@ -128,12 +128,14 @@ def test_shifted_answers_are_the_same_alone_and_in_any_crowd(kind: str, shifted:
 def test_choices_of_a_prompt_write_no_page_that_they_share(size: int, shifted: Runner) -> None:
     """Where the prompt ends with a page, the position that predicts the first token is in it: that page is nobody's."""
     prompt = prompt_of(random.Random(size), size)
-    asks = [Ask(prompt, 30, knobs={"threshold": 0.6}, sampling=Sampling(1.0, seed=n), family="one") for n in range(4)]
-    together = run(shifted, vocabulary(), asks, geometry=SHIFTED)
+    asks = [
+        Ask(prompt, 30, knobs={"threshold": 0.6}, sampling=Sampling(1.0, seed=n), share_group="one") for n in range(4)
+    ]
+    together = run(shifted, vocabulary(), asks, pattern=SHIFTED)
     pages = -(-(size + 30) // LIMITS.page_size)
     assert {pages - len(sequence.held.pages) for sequence in together} == {(size - 1) // LIMITS.page_size}
     for ask, sequence in zip(asks, together, strict=True):
-        (alone,) = run(shifted, vocabulary(), [replace(ask, family=None)], geometry=SHIFTED)
+        (alone,) = run(shifted, vocabulary(), [replace(ask, share_group=None)], pattern=SHIFTED)
         assert alone.canvas.tolist() == sequence.canvas.tolist()
 
 
@@ -173,11 +175,11 @@ def test_a_grammar_says_what_comes_at_a_position_not_at_the_one_that_predicts_it
         ]
 
     if kind == "plain":
-        together = run(small_runner(1, Ahead), vocabulary(), asks(WITHOUT_CACHE), geometry=SHIFTED)
+        together = run(small_runner(1, Ahead), vocabulary(), asks(WITHOUT_CACHE), pattern=SHIFTED)
         others = run(small_runner(), vocabulary(), asks(WITHOUT_CACHE))
     else:
-        together = run(shifted, vocabulary(), asks(DECODERS), geometry=SHIFTED)
-        others = [run(shifted, vocabulary(), [ask], geometry=SHIFTED)[0] for ask in asks(DECODERS)]
+        together = run(shifted, vocabulary(), asks(DECODERS), pattern=SHIFTED)
+        others = [run(shifted, vocabulary(), [ask], pattern=SHIFTED)[0] for ask in asks(DECODERS)]
     for one, other in zip(together, others, strict=True):
         assert one.canvas.tolist() == other.canvas.tolist()
         text = one.canvas[: min(one.end_at, len(one.canvas))]

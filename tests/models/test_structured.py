@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.grammar_guide import Constraint
@@ -22,14 +22,14 @@ from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server.structured.grammar import Grammars, Wanted
-from asynclane.server.text.logprobs import Place, ScoreReader
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.logprobs import LogprobReader, Place
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import MODEL, Ask, run
 from ..scale import part
 from .test_invariance import QUESTIONS
 
-TEXT = Text(MODEL)
+TEXT = Tokenizer(MODEL)
 GRAMMARS = Grammars(TEXT)
 PROMPT = TEXT.encode_chat([{"role": "user", "content": QUESTIONS[1]}])
 ORDER = {
@@ -162,7 +162,7 @@ def test_a_forced_token_has_probability_one(runner: Runner, vocabulary: Vocabula
     assert scored.logprobs[0] == 0
     assert scored.logprobs[-1] < 0
     assert scored.ranked[0, 0] == answer.canvas[0]
-    read = ScoreReader(answer.scorebook, TEXT).read(answer.canvas.tolist(), [Place(0, 1)])
+    read = LogprobReader(answer.scorebook, TEXT).read(answer.canvas.tolist(), [Place(0, 1)])
     assert len(read[0].ranked) == 1, "what could not come is no alternative"
 
 
@@ -171,6 +171,6 @@ def test_a_decoder_that_cannot_follow_a_grammar_is_refused_and_both_are_named(
     knobs: dict[str, object], runner: Runner, vocabulary: Vocabulary
 ) -> None:
     assert resolve("asynclane", knobs, 64)
-    with pytest.raises(KnobError, match="response_format") as refused:
+    with pytest.raises(ParamError, match="response_format") as refused:
         run(runner, vocabulary, [Ask(PROMPT, 64, "asynclane", knobs, constraint=schema(ORDER)())])
     assert refused.value.param == next(iter(knobs))

@@ -13,12 +13,12 @@ from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import LIMITS, MODEL, Ask, run
 from .test_invariance import DECODERS, QUESTIONS
 
-TEXT = Text(MODEL)
+TEXT = Tokenizer(MODEL)
 SHARED = [decoder for decoder in DECODERS if "isolated" not in decoder[1].values()]
 GAPS = holes(21, 4, "name")
 
@@ -71,12 +71,12 @@ def test_the_line_that_only_the_suffix_tells_is_written(decoder: str, runner: Ru
 def test_choices_of_a_prompt_with_a_suffix_share_its_pages_and_answer_as_each_does_alone(
     runner: Runner, vocabulary: Vocabulary
 ) -> None:
-    base = replace(gap_ask(0, ("asynclane", {})), max_tokens=20, family="one")
+    base = replace(gap_ask(0, ("asynclane", {})), max_tokens=20, share_group="one")
     asks = [replace(base, sampling=Sampling(1.0, seed=seed)) for seed in range(3)]
     together = run(runner, vocabulary, asks)
     common = len(base.prompt) // LIMITS.page_size
     assert common > 0
     for sequence, ask in zip(together, asks, strict=True):
-        (alone,) = run(runner, vocabulary, [replace(ask, family=None)])
+        (alone,) = run(runner, vocabulary, [replace(ask, share_group=None)])
         assert answer(alone) == answer(sequence)
         assert len(alone.held.pages) - len(sequence.held.pages) == common

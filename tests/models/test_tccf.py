@@ -11,28 +11,28 @@ import torch
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Sampling,
     Span,
     StepPlan,
-    Transfer,
 )
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import END, LINE, Vocabulary
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run
 from ..scale import part
 
 BLOCK = 16
-GEOMETRY = Geometry(block=BLOCK)
-TEXT = Text(BLOCKS_MODEL)
+GEOMETRY = AttentionPattern(block_size=BLOCK)
+TEXT = Tokenizer(BLOCKS_MODEL)
 QUESTIONS = (
     "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?",
     "Write a Python function that adds two numbers.",
@@ -49,7 +49,7 @@ def runner() -> Runner:
 
 
 def answer(runner: Runner, vocabulary: Vocabulary, prompt: list[int], decoder: str, **knobs: object) -> Sequence:
-    return run(runner, vocabulary, [Ask(prompt, LENGTH, decoder, knobs, ranks=2)], geometry=GEOMETRY)[0]
+    return run(runner, vocabulary, [Ask(prompt, LENGTH, decoder, knobs, ranks=2)], pattern=GEOMETRY)[0]
 
 
 def facts(sequence: Sequence) -> tuple[object, ...]:
@@ -77,7 +77,7 @@ def written_out(
             calls.append((start, end))
             size = -(-end // BLOCK) * BLOCK
             seen = np.pad(x, (0, size), constant_values=TEXT.mask_id)[:size]
-            whole = (Span(0, size, Transfer(0, 2.0)),)
+            whole = (Span(0, size, DeviceCommitRule(0, 2.0)),)
             placement = Placement(0, seen, tuple(range(-(-size // LIMITS.page_size))))
             logits = runner.logits(StepPlan((placement,), (Row(0, 0, size, size, whole, GREEDY, 0),)))
             logits = logits[start:end].double()
@@ -112,7 +112,7 @@ def test_blocks_are_coarse_before_the_turn_and_fine_behind_it(
     fine: int, runner: Runner, vocabulary: Vocabulary
 ) -> None:
     decoder = resolve("tccf", {"fine_length": fine, **LINES}, LENGTH, GEOMETRY)
-    scheduler = Scheduler(LIMITS, vocabulary, geometry=GEOMETRY)
+    scheduler = Scheduler(LIMITS, vocabulary, pattern=GEOMETRY)
     prompt = PROMPTS[0]
     sequence = scheduler.add(Request(0, np.array(prompt, np.int32), LENGTH, decoder))
     coarse, fines, turned = 0, 0, False
@@ -166,20 +166,20 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
         )
         for n in range(24)
     ]
-    crowd = run(runner, vocabulary, asks, geometry=GEOMETRY)
+    crowd = run(runner, vocabulary, asks, pattern=GEOMETRY)
     for ask, sequence in part(zip(asks, crowd, strict=True), 5):
-        (alone,) = run(runner, vocabulary, [ask], geometry=GEOMETRY)
+        (alone,) = run(runner, vocabulary, [ask], pattern=GEOMETRY)
         assert facts(alone) == facts(sequence), ask
         text = sequence.canvas[: sequence.sent]
         assert not ((text == vocabulary.mask_id) | ((vocabulary.classes[text] & END) != 0)).any()
 
 
 def test_a_mark_that_a_vocabulary_lacks_is_refused_before_anything_is_computed(vocabulary: Vocabulary) -> None:
-    scheduler = Scheduler(LIMITS, vocabulary, geometry=GEOMETRY)
+    scheduler = Scheduler(LIMITS, vocabulary, pattern=GEOMETRY)
     for turn in ("think", "newlines"):
         decoder = resolve("tccf", {"turn": turn}, LENGTH, GEOMETRY)
         wanted = f"turn '{turn}' needs a token that this model's vocabulary does not have: give 'newline'"
-        with pytest.raises(KnobError, match=wanted) as refused:
+        with pytest.raises(ParamError, match=wanted) as refused:
             scheduler.add(Request(0, np.array(PROMPTS[0], np.int32), LENGTH, decoder))
         assert refused.value.param == "turn"
     assert scheduler.idle
@@ -192,15 +192,15 @@ def test_marks_are_tokens_of_a_vocabulary() -> None:
     assert found == {"think": [2, 3], "newlines": [3, 5, 6], "newline": [3, 4, 5]}
     for policy in policies.values():
         policy.require(words)
-    with pytest.raises(KnobError, match="use another decoder"):
+    with pytest.raises(ParamError, match="use another decoder"):
         policies["think"].require(Vocabulary(["", "a"], mask_id=0, end_ids=[]))
 
 
 @pytest.mark.parametrize(
-    ("knobs", "geometry", "param", "message"),
+    ("knobs", "pattern", "param", "message"),
     [
         ({}, PLAIN, "decoder", "decoder 'tccf' is for block-causal models"),
-        ({}, Geometry(shift=1), "decoder", "decoder 'tccf' is for block-causal models"),
+        ({}, AttentionPattern(logit_shift=1), "decoder", "decoder 'tccf' is for block-causal models"),
         ({"fine_length": 3}, GEOMETRY, "fine_length", "must divide this model's block of 16, not 3"),
         ({"fine_length": 32, "block_length": 32}, GEOMETRY, "fine_length", "must divide this model's block of 16"),
         ({"block_length": 24}, GEOMETRY, "block_length", "must be a multiple of this model's block of 16"),
@@ -210,8 +210,8 @@ def test_marks_are_tokens_of_a_vocabulary() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(
-    knobs: dict[str, object], geometry: Geometry, param: str, message: str
+    knobs: dict[str, object], pattern: AttentionPattern, param: str, message: str
 ) -> None:
-    with pytest.raises(KnobError, match=message) as refused:
-        resolve("tccf", knobs, LENGTH, geometry)
+    with pytest.raises(ParamError, match=message) as refused:
+        resolve("tccf", knobs, LENGTH, pattern)
     assert refused.value.param == param

@@ -20,11 +20,11 @@ from asynclane.models.checkpoint.registry import Hardware, find_model, load_runn
 from asynclane.models.exec.memory import Memory
 from asynclane.scheduler.contract import (
     GREEDY,
+    DeviceCommitRule,
     Placement,
     Row,
     Span,
     StepPlan,
-    Transfer,
 )
 from asynclane.training import traces, train
 from asynclane.training.batches import SIZES, batches, shelves
@@ -82,7 +82,7 @@ def test_the_server_reads_what_the_recipe_writes_and_computes_the_same(name: str
     memory = Memory(slots=1, page_size=16, step_tokens=64, cache_tokens=64)
     runner = load_runner(tmp_path, config, memory, Hardware("cpu", "float32"), [1]).runner
     ids, position = torch.randint(6, 1400, (48,)), torch.arange(48)
-    spans = (Span(config.shift, 48, Transfer(sure=0, threshold=2.0)),)
+    spans = (Span(config.shift, 48, DeviceCommitRule(sure=0, threshold=2.0)),)
     row = Row(0, 0, 48, 48, spans, GREEDY, step=0)
     got = runner.logits(StepPlan((Placement(0, ids.numpy().astype(np.int32), (0, 1, 2)),), (row,)))
     block = shape.block or 48

@@ -5,21 +5,21 @@ from __future__ import annotations
 from asynclane.scheduler.decoding.cache import (
     CachePolicy,
     Compact,
+    ComputeRange,
     Dual,
     Finished,
     NoCache,
     Prefix,
     Progress,
-    Reach,
-    Window,
+    RequestExtent,
 )
 
-START = Reach(first=50, last=82, end=178, frontier=50)
-WITHIN = Reach(first=50, last=82, end=178, frontier=60)
-NEXT = Reach(first=82, last=114, end=178, frontier=82)
+START = RequestExtent(first=50, last=82, end=178, frontier=50)
+WITHIN = RequestExtent(first=50, last=82, end=178, frontier=60)
+NEXT = RequestExtent(first=82, last=114, end=178, frontier=82)
 
 
-def steps(cache: CachePolicy, *reaches: Reach, finished: int = 0, forks: int = 0) -> list[Window]:
+def steps(cache: CachePolicy, *reaches: RequestExtent, finished: int = 0, forks: int = 0) -> list[ComputeRange]:
     windows = []
     for reach in reaches:
         window = cache.window(reach)
@@ -30,24 +30,24 @@ def steps(cache: CachePolicy, *reaches: Reach, finished: int = 0, forks: int = 0
 
 
 def test_no_cache_computes_everything_every_time() -> None:
-    assert steps(NoCache(), START, WITHIN, NEXT) == [Window(0, 178, 178)] * 3
+    assert steps(NoCache(), START, WITHIN, NEXT) == [ComputeRange(0, 178, 178)] * 3
 
 
 def test_the_prefix_cache_starts_a_block_with_a_full_pass() -> None:
     assert steps(Prefix(), START, WITHIN, NEXT, NEXT) == [
-        Window(0, 178, 178),
-        Window(50, 178, 178),
-        Window(0, 178, 178, refresh=True),
-        Window(82, 178, 178),
+        ComputeRange(0, 178, 178),
+        ComputeRange(50, 178, 178),
+        ComputeRange(0, 178, 178, refresh=True),
+        ComputeRange(82, 178, 178),
     ]
 
 
 def test_the_dual_cache_computes_the_block_alone_and_sees_all() -> None:
     assert steps(Dual(), START, WITHIN, NEXT, NEXT) == [
-        Window(0, 178, 178),
-        Window(50, 82, 178),
-        Window(0, 178, 178, refresh=True),
-        Window(82, 114, 178),
+        ComputeRange(0, 178, 178),
+        ComputeRange(50, 82, 178),
+        ComputeRange(0, 178, 178, refresh=True),
+        ComputeRange(82, 114, 178),
     ]
 
 
@@ -89,12 +89,12 @@ def test_a_pass_for_the_cache_alone_does_not_bring_on_the_next_one() -> None:
     assert [window.drives for window in windows] == [False, True, False, True, False, True]
 
 
-BEHIND = Reach(first=114, last=146, end=178, frontier=114)
-FULL, AGAIN = Window(0, 178, 178), Window(0, 178, 178, refresh=True)
+BEHIND = RequestExtent(first=114, last=146, end=178, frontier=114)
+FULL, AGAIN = ComputeRange(0, 178, 178), ComputeRange(0, 178, 178, refresh=True)
 
 
-def after(start: int) -> Window:
-    return Window(start, 178, 178)
+def after(start: int) -> ComputeRange:
+    return ComputeRange(start, 178, 178)
 
 
 def test_a_finished_block_is_cached_so_many_calls_later_and_full_passes_come_before() -> None:

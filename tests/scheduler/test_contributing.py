@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[2]
 
 PROOF = """
 import numpy as np
-from asynclane.scheduler import rules
+from asynclane.scheduler.decoding import commit
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.server.schema.sampling import DecoderKnobs
+from asynclane.server.schema.sampling import DecoderParams
 from tests.fakes import ScriptedExecutor, vocabulary
 
 sure = {3, 4, 5, 9}
@@ -31,7 +31,7 @@ while (plan := scheduler.plan()) is not None:
     scheduler.commit(executor.execute(plan))
     shown.append("".join("_x"[token != 0] for token in sequence.canvas.tolist()))
 print(*shown)
-print("sure_from" in DecoderKnobs.model_fields, sequence.outcome)
+print("sure_from" in DecoderParams.model_fields, sequence.outcome)
 """
 
 
@@ -40,10 +40,15 @@ def test_the_example_is_one_file_and_one_row(tmp_path: Path) -> None:
     file, row = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     scheduler = tmp_path / "asynclane" / "scheduler"
     shutil.copytree(ROOT / "scheduler", scheduler)
-    (scheduler / "rules" / "leftward.py").write_text(file)
-    table = scheduler / "rules" / "__init__.py"
-    text = table.read_text().replace("from .localleap", "from .leftward import Leftward\nfrom .localleap")
-    table.write_text(text.replace("JUDGES: Mapping[str, Rule] = {\n", "JUDGES: Mapping[str, Rule] = {\n" + row))
+    (scheduler / "decoding" / "commit" / "host" / "leftward.py").write_text(file)
+    table = scheduler / "decoding" / "commit" / "__init__.py"
+    imported = "from .host.leftward import Leftward\nfrom .host.localleap"
+    text = table.read_text().replace("from .host.localleap", imported)
+    table.write_text(
+        text.replace(
+            "HOST_RULES: Mapping[str, HostRuleSpec] = {\n", "HOST_RULES: Mapping[str, HostRuleSpec] = {\n" + row
+        )
+    )
     path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-P", "-c", PROOF]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from asynclane.scheduler.contract import Measure, Transfer
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
+from asynclane.scheduler.contract import DeviceCommitRule, Measure
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
 from asynclane.scheduler.decoding.cache import CACHES
 from asynclane.scheduler.decoding.commit import (
-    JUDGES,
+    HOST_RULES,
     CommitRule,
     Factor,
     Quota,
@@ -18,15 +18,15 @@ from asynclane.scheduler.decoding.commit import (
     Timesteps,
 )
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
-from asynclane.scheduler.decoding.params import KNOBS, KnobError
-from asynclane.scheduler.decoding.registry import METHODS
-from asynclane.scheduler.decoding.resolve import ALL_KNOBS, resolve, suits
+from asynclane.scheduler.decoding.params import PARAMS, ParamError
+from asynclane.scheduler.decoding.registry import DECODERS
+from asynclane.scheduler.decoding.resolve import ALL_PARAMS, resolve, suits
 
 
 def test_every_default_of_the_table_is_a_value_that_its_knob_admits() -> None:
-    for name, method in METHODS.items():
+    for name, method in DECODERS.items():
         overrides = {knob: value for knob, value in method.defaults.items() if value is not None}
-        resolve(name, overrides, 64, PLAIN if suits(name, PLAIN) else Geometry(block=16))
+        resolve(name, overrides, 64, PLAIN if suits(name, PLAIN) else AttentionPattern(block_size=16))
 
 
 def test_naming_a_rule_replaces_the_methods_own() -> None:
@@ -126,22 +126,22 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
     ],
 )
 def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
-    with pytest.raises(KnobError) as refused:
+    with pytest.raises(ParamError) as refused:
         resolve(name, knobs, length=64)
     assert refused.value.param == param
 
 
 def test_torchs_order_is_known_for_canvases_of_512_at_most() -> None:
     resolve("saber", {"precision": "torch"}, length=512)
-    with pytest.raises(KnobError, match="precision 'torch' is for canvases of 512"):
+    with pytest.raises(ParamError, match="precision 'torch' is for canvases of 512"):
         resolve("saber", {"precision": "torch"}, length=513)
 
 
 def test_every_knob_belongs_to_some_decoder() -> None:
-    used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in METHODS.values()))
-    used |= {knob for rule in JUDGES.values() for knob in rule.defaults}
+    used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in DECODERS.values()))
+    used |= {knob for rule in HOST_RULES.values() for knob in rule.defaults}
     used |= {knob for cached in CACHES.values() for knob in cached.defaults}
-    assert used == set(ALL_KNOBS)
+    assert used == set(ALL_PARAMS)
 
 
 def test_a_quota_spreads_masks_evenly_with_the_rest_first() -> None:
@@ -199,7 +199,7 @@ def test_an_alg_says_what_confidence_is_and_a_temperature_makes_it_noisy() -> No
         ("entropy", Measure.ENTROPY),
     ]:
         rule = resolve("dream", {"alg": alg, "alg_temp": 0.5, "steps": 16}, 64).rule
-        assert rule.transfer(lane, True) == Transfer(5, math.inf, measure=measure, noise=0.5)
+        assert rule.transfer(lane, True) == DeviceCommitRule(5, math.inf, measure=measure, noise=0.5)
         assert resolve("dream", {"alg": alg, "steps": 16}, 64).rule.transfer(lane, True).noise == 0
 
 
@@ -213,7 +213,7 @@ def test_origin_gives_each_mask_the_chance_that_the_timesteps_leave_it() -> None
 
 @pytest.mark.parametrize("name", ["credit", "llada"])
 def test_a_decoder_that_takes_no_other_rule_says_so(name: str) -> None:
-    with pytest.raises(KnobError, match=f"^decoder {name!r} takes no other rule") as refused:
+    with pytest.raises(ParamError, match=f"^decoder {name!r} takes no other rule") as refused:
         resolve(name, {"rule": "klass"}, 64)
     assert refused.value.param == "rule"
 
@@ -221,8 +221,8 @@ def test_a_decoder_that_takes_no_other_rule_says_so(name: str) -> None:
 def test_later_lanes_may_have_a_stricter_threshold() -> None:
     rule = resolve("asynclane", {"later_threshold": 0.98, "threshold": 0.9}, 64).rule
     lane = Lane(0, None, Role.GENERATE, 0, 32, 32)
-    assert rule.transfer(lane, first=True) == Transfer(sure=1, threshold=0.9)
-    assert rule.transfer(lane, first=False) == Transfer(sure=0, threshold=0.98)
+    assert rule.transfer(lane, first=True) == DeviceCommitRule(sure=1, threshold=0.9)
+    assert rule.transfer(lane, first=False) == DeviceCommitRule(sure=0, threshold=0.98)
 
 
 def test_commit_and_advance_leaves_a_refine_lane_one_call() -> None:
@@ -233,13 +233,13 @@ def test_commit_and_advance_leaves_a_refine_lane_one_call() -> None:
 
 def test_only_the_leftmost_lane_is_forced() -> None:
     lane = Lane(0, None, Role.GENERATE, 0, 32, masks=32)
-    assert Threshold(0.9).transfer(lane, first=True) == Transfer(sure=1, threshold=0.9)
-    assert Threshold(0.9).transfer(lane, first=False) == Transfer(sure=0, threshold=0.9)
-    assert Factor(1.0).transfer(lane, first=False) == Transfer(sure=0, threshold=1.0, factor=1.0)
+    assert Threshold(0.9).transfer(lane, first=True) == DeviceCommitRule(sure=1, threshold=0.9)
+    assert Threshold(0.9).transfer(lane, first=False) == DeviceCommitRule(sure=0, threshold=0.9)
+    assert Factor(1.0).transfer(lane, first=False) == DeviceCommitRule(sure=0, threshold=1.0, factor=1.0)
 
 
 def test_a_knob_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:
-    told: dict[str, object] = dict(KNOBS)
-    for row in (*JUDGES.values(), *CACHES.values()):
+    told: dict[str, object] = dict(PARAMS)
+    for row in (*HOST_RULES.values(), *CACHES.values()):
         for knob, values in row.knobs.items():
             assert told.setdefault(knob, values) == values, knob

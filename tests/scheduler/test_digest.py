@@ -9,10 +9,10 @@ import pytest
 
 from asynclane.scheduler.decoding.boundaries import Boundary, Nesting
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
-from asynclane.scheduler.decoding.lanes.base import ABSENT, LaneFacts
+from asynclane.scheduler.decoding.lanes.base import ABSENT, LaneStatus
 from asynclane.scheduler.decoding.stability import Stability
 from asynclane.scheduler.decoding.vocabulary import COMMA, LINE, SENTENCE, Vocabulary
-from asynclane.scheduler.lane_status import View, lane_facts
+from asynclane.scheduler.lane_status import LaneSnapshot, lane_statuses
 
 from ..fakes import IDS, vocabulary
 
@@ -31,7 +31,7 @@ def view(
     nesting: Nesting | None = None,
     settled: str = "",
     marks: int = 0,
-) -> View:
+) -> LaneSnapshot:
     """One request; each of `lanes` follows the last, `|` within one ends it and what follows lies between lanes."""
     made, text = [], ""
     for number, lane in enumerate(lanes):
@@ -39,11 +39,11 @@ def view(
         made.append(Lane(number, None, Role.GENERATE, start + len(text), start + len(text) + len(own), 0))
         text += own + between
     known = np.array([letter == "s" for letter in settled], np.bool_) if settled else None
-    return View(made, ids(text), known, boundary, nesting or Nesting(), min_fill, marks)
+    return LaneSnapshot(made, ids(text), known, boundary, nesting or Nesting(), min_fill, marks)
 
 
-def facts(*views: View) -> list[list[LaneFacts]]:
-    return lane_facts(list(views), vocabulary())
+def facts(*views: LaneSnapshot) -> list[list[LaneStatus]]:
+    return lane_statuses(list(views), vocabulary())
 
 
 def fork(lane: str, **how: object) -> int:
@@ -157,15 +157,15 @@ def test_the_first_token_of_the_classes_asked_for_is_told() -> None:
 
 def test_lanes_and_requests_do_not_see_each_other_and_speak_in_canvas_positions() -> None:
     (left, middle), (right,) = facts(view("ww1", ".2_w", start=10), view("w.wE", start=30))
-    assert left == LaneFacts(0, ABSENT, ABSENT)
-    assert middle == LaneFacts(1, ABSENT, ABSENT)
-    assert right == LaneFacts(0, 31, 33)
+    assert left == LaneStatus(0, ABSENT, ABSENT)
+    assert middle == LaneStatus(1, ABSENT, ABSENT)
+    assert right == LaneStatus(0, 31, 33)
 
 
 def test_what_lies_between_two_lanes_belongs_to_neither() -> None:
     ((left, right),) = facts(view("w_w|.wE.w", "w.w_"))
-    assert left == LaneFacts(1, ABSENT, ABSENT)
-    assert right == LaneFacts(1, 9, ABSENT)
+    assert left == LaneStatus(1, ABSENT, ABSENT)
+    assert right == LaneStatus(1, 9, ABSENT)
 
 
 def test_min_fill_is_a_share_of_what_lies_before_the_boundary() -> None:

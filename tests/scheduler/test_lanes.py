@@ -12,7 +12,7 @@ from asynclane.scheduler.decoding.lane_tree import LaneTree
 from asynclane.scheduler.decoding.lanes import AsyncLane, Blockwise, LanePolicy
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.scheduler.lane_status import View, lane_facts
+from asynclane.scheduler.lane_status import LaneSnapshot, lane_statuses
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
@@ -39,8 +39,8 @@ class Canvas:
         tree, live = self.tree, self.tree.live
         tree.canvas[: len(text)] = [IDS[letter] for letter in text]
         tokens = tree.canvas[live[0].start : live[-1].end]
-        view = View(live, tokens, None, self.policy.boundary, Nesting(), self.policy.min_fill)
-        (facts,) = lane_facts([view], vocabulary())
+        view = LaneSnapshot(live, tokens, None, self.policy.boundary, Nesting(), self.policy.min_fill)
+        (facts,) = lane_statuses([view], vocabulary())
         for lane, fact in zip(live, facts, strict=True):
             lane.steps += 1
             lane.masks = fact.open

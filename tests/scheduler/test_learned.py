@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.commit import Evidence, Judge, Part
+from asynclane.scheduler.decoding.commit import HostCommitRule, LaneSlice, StepView
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
 from asynclane.scheduler.decoding.commit.shared.forecast import Forecast
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
@@ -20,13 +20,13 @@ from ..fakes import END, MASK, ScriptedExecutor, vocabulary
 WORD = 6
 
 
-def evidence(confidence: list[float], tokens: list[int] | None = None, held: list[int] | None = None) -> Evidence:
+def evidence(confidence: list[float], tokens: list[int] | None = None, held: list[int] | None = None) -> StepView:
     """One lane of all positions."""
     size = len(confidence)
     canvas = np.array([MASK] * size if held is None else held, np.int32)
     lane = Lane(0, None, Role.GENERATE, 0, size, size)
     score = np.array(confidence)
-    return Evidence(
+    return StepView(
         canvas=canvas,
         mask_id=MASK,
         positions=np.arange(size),
@@ -35,7 +35,7 @@ def evidence(confidence: list[float], tokens: list[int] | None = None, held: lis
         entropy=1.0 - score,
         ranked=np.zeros((size, 0), np.int32),
         logprobs=np.zeros((size, 0)),
-        parts=(Part(lane, slice(0, size), first=True),),
+        parts=(LaneSlice(lane, slice(0, size), first=True),),
         ends=np.arange(20) == END,
         step=0,
     )
@@ -80,7 +80,7 @@ def test_the_first_lane_always_goes_on(name: str) -> None:
     assert judge.choose(doubtful).tokens.tolist() == [MASK, WORD, MASK, MASK]
 
 
-def judge_of(name: str, length: int = 256, **knobs: object) -> Judge:
+def judge_of(name: str, length: int = 256, **knobs: object) -> HostCommitRule:
     made = resolve(name, knobs, length).judge
     assert made is not None
     return made()

@@ -8,10 +8,10 @@ import pytest
 from asynclane.scheduler.decoding.cache import (
     CachePolicy,
     Canvas,
+    ComputeRange,
     Progress,
-    Reach,
-    Shown,
-    Window,
+    RequestExtent,
+    StepConfidence,
 )
 from asynclane.scheduler.decoding.cache.d2 import D2, density
 from asynclane.scheduler.decoding.cache.delayed import Delayed
@@ -27,15 +27,15 @@ from ..fakes import IDS, MASK, vocabulary
 PROMPT, BLOCK = 10, 20
 
 
-def reach(canvas: str, block: int = 0, suffix: int = 0) -> Reach:
+def reach(canvas: str, block: int = 0, suffix: int = 0) -> RequestExtent:
     """With block number `block` as its lane: "_" is open, "w" is not."""
     tokens = np.array([MASK if letter == "_" else IDS[letter] for letter in canvas], np.int32)
     start, end = PROMPT + block * BLOCK, PROMPT + len(canvas)
     frontier = PROMPT + (canvas + "_").index("_")
-    return Reach(start, min(start + BLOCK, end), end + suffix, frontier, Canvas(PROMPT, tokens, MASK))
+    return RequestExtent(start, min(start + BLOCK, end), end + suffix, frontier, Canvas(PROMPT, tokens, MASK))
 
 
-def computed(policy: CachePolicy, *reaches: Reach) -> list[str]:
+def computed(policy: CachePolicy, *reaches: RequestExtent) -> list[str]:
     """What each step computes: "P" for the prompt, then a letter of a canvas position or "." for none."""
     seen = []
     for before in reaches:
@@ -87,7 +87,7 @@ def test_the_likeliest_open_positions_are_computed_and_what_has_just_committed()
     policy.window(first)
     confidence = np.linspace(0.02, 0.01, BLOCK)
     confidence[[9, 15]] = 0.9, 0.8
-    policy.shown(Shown(np.arange(PROMPT, PROMPT + BLOCK), confidence))
+    policy.shown(StepConfidence(np.arange(PROMPT, PROMPT + BLOCK), confidence))
     policy.computed(policy.window(first), first, Progress(0, 0, PROMPT))
     then = reach("_____w" + "_" * 34)
     (letters,) = computed(policy, then)
@@ -154,7 +154,7 @@ def test_a_window_sees_a_suffix_and_what_has_committed_far_ahead() -> None:
     ],
 )
 def test_a_window_can_be_made_to_cover_a_lane(lane: tuple[int, int], stretches: list[tuple[int, int]]) -> None:
-    window = Window(10, 60, 62, gaps=((20, 30), (40, 50)))
+    window = ComputeRange(10, 60, 62, gaps=((20, 30), (40, 50)))
     wider = window.covering(*lane)
     assert list(wider.stretches) == stretches
     assert wider.visible == max(62, lane[1])
@@ -164,11 +164,11 @@ def test_where_the_end_was_foreseen_counts_until_a_step_shows_otherwise() -> Non
     limits = Limits(slots=1, pages=9, page_size=16, step_tokens=128, max_model_len=128, max_queue=1)
     decoder = resolve("asynclane", {"cache": "d2"}, 64)
     sequence = Scheduler(limits, vocabulary()).add(Request(0, np.full(4, 6, np.int32), 64, decoder))
-    sequence.foresee(44, Window(0, 68, 68))
-    assert sequence.foreseen_end == 40
-    sequence.foresee(None, Window(4, 68, 68, gaps=((30, 50),)))
-    assert sequence.foreseen_end == 40
-    sequence.foresee(20, Window(4, 68, 68, gaps=((30, 50),)))
-    assert sequence.foreseen_end == 16
-    sequence.foresee(None, Window(4, 68, 68))
-    assert sequence.foreseen_end > 64
+    sequence.predict_end(44, ComputeRange(0, 68, 68))
+    assert sequence.predicted_end == 40
+    sequence.predict_end(None, ComputeRange(4, 68, 68, gaps=((30, 50),)))
+    assert sequence.predicted_end == 40
+    sequence.predict_end(20, ComputeRange(4, 68, 68, gaps=((30, 50),)))
+    assert sequence.predicted_end == 16
+    sequence.predict_end(None, ComputeRange(4, 68, 68))
+    assert sequence.predicted_end > 64

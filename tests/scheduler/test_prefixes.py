@@ -12,12 +12,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from asynclane.scheduler.decoding.attention_pattern import Geometry
-from asynclane.scheduler.decoding.params import KnobError
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import defaults_of, resolve
 from asynclane.scheduler.memory.pages import Limits, Pool
-from asynclane.scheduler.memory.prefix_cache import Prefixes
+from asynclane.scheduler.memory.prefix_cache import PrefixCache
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
@@ -26,10 +26,10 @@ from ..driver import refusal
 from ..fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
 from .test_properties import LIMITS, Schedules
 
-BLOCKS = Geometry(block=4)
+BLOCKS = AttentionPattern(block_size=4)
 SHARING = replace(LIMITS, prefix_sharing=True)
 
-DECODERS: list[tuple[str, dict[str, Any]]] = [
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {}),
     ("asynclane", {"max_lanes": 8, "min_fill": 0.0, "block_length": 8, "lookahead": 0, "threshold": 0.5}),
     ("asynclane", {"block_length": 4, "lookahead": 5, "threshold": 0.3}),
@@ -55,11 +55,11 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
 class SharedPrefixes(Schedules):
     """Prompts that begin alike, and some that go on where an answer ended, on few pages."""
 
-    limits, decoders = SHARING, DECODERS
-    geometry, shifts = BLOCKS, False
+    limits, decoders = SHARING, CASES
+    pattern, shifts = BLOCKS, False
 
     def new_executor(self) -> ScriptedExecutor:
-        return BlockCausalExecutor(random_proposals(seed=7), BLOCKS.block, LIMITS.page_size)
+        return BlockCausalExecutor(random_proposals(seed=7), BLOCKS.block_size, LIMITS.page_size)
 
     @precondition(lambda self: self.asked)
     @rule(pick=st.randoms(use_true_random=False), length=st.integers(1, 20))
@@ -74,7 +74,7 @@ class SharedPrefixes(Schedules):
     def lanes_of_serial_decoders_end_with_a_block(self) -> None:
         for sequence in self.scheduler.running.values():
             for lane in sequence.tree.live if sequence.request.decoder.name in ("llada", "fast-dllm") else ():
-                assert (sequence.prompt_length + lane.end) % BLOCKS.block == 0 or lane.end == sequence.tree.limit
+                assert (sequence.prompt_length + lane.end) % BLOCKS.block_size == 0 or lane.end == sequence.tree.limit
 
 
 SharedPrefixes.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
@@ -103,7 +103,7 @@ def serve(
     """Requests that arrive together, to their ends."""
     decoder = resolve("fast-dllm", {}, length, BLOCKS)
     asked = [
-        scheduler.add(Request(number, np.array(prompt, np.int32), length, decoder, salt=salt))
+        scheduler.add(Request(number, np.array(prompt, np.int32), length, decoder, cache_salt=salt))
         for number, prompt in enumerate(prompts)
     ]
     while (plan := scheduler.plan()) is not None:
@@ -113,18 +113,18 @@ def serve(
 
 
 def new_executor() -> BlockCausalExecutor:
-    return BlockCausalExecutor(random_proposals(seed=3), BLOCKS.block, LIMITS.page_size)
+    return BlockCausalExecutor(random_proposals(seed=3), BLOCKS.block_size, LIMITS.page_size)
 
 
 def test_what_two_requests_begin_with_is_computed_once_though_they_run_at_the_same_moment() -> None:
     same = [6] * 40
-    first, second, third = serve(new_executor(), Scheduler(SHARING, vocabulary(), geometry=BLOCKS), same, same, [7] * 9)
+    first, second, third = serve(new_executor(), Scheduler(SHARING, vocabulary(), pattern=BLOCKS), same, same, [7] * 9)
     assert (first.cached_tokens, second.cached_tokens, third.cached_tokens) == (0, 40, 0)
     assert first.computed_tokens > second.computed_tokens
 
 
 def test_pages_outlive_their_request_and_a_prompt_may_share_only_a_part() -> None:
-    executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), geometry=BLOCKS)
+    executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), pattern=BLOCKS)
     serve(executor, scheduler, [6] * 40)
     assert scheduler.pages_kept >= 5
     assert scheduler.pages_used == 0
@@ -133,38 +133,38 @@ def test_pages_outlive_their_request_and_a_prompt_may_share_only_a_part() -> Non
 
 
 def test_an_answer_is_a_prefix_for_the_next_turn_as_far_as_it_was_computed_with_its_last_tokens() -> None:
-    executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), geometry=BLOCKS)
+    executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), pattern=BLOCKS)
     (first,) = serve(executor, scheduler, [6] * 20, length=40)
     said = first.canvas[: first.sent].tolist()
     (second,) = serve(executor, scheduler, [6] * 20 + said + [7] * 8)
-    last_block = BLOCKS.block  # no call has computed it with its last tokens
+    last_block = BLOCKS.block_size  # no call has computed it with its last tokens
     assert second.cached_tokens >= (20 + len(said) - 2 * last_block) // LIMITS.page_size * LIMITS.page_size > 20
 
 
 def test_of_two_answers_that_are_the_same_one_stays() -> None:
-    executor = BlockCausalExecutor(lambda slot, position: (6, 1.0), BLOCKS.block, LIMITS.page_size)
-    scheduler = Scheduler(SHARING, vocabulary(), geometry=BLOCKS)
+    executor = BlockCausalExecutor(lambda slot, position: (6, 1.0), BLOCKS.block_size, LIMITS.page_size)
+    scheduler = Scheduler(SHARING, vocabulary(), pattern=BLOCKS)
     one, two = serve(executor, scheduler, [6] * 20, [6] * 20, length=44)
     assert one.canvas.tolist() == two.canvas.tolist()
-    assert scheduler.pages_kept == (20 + 44 - BLOCKS.block) // LIMITS.page_size
+    assert scheduler.pages_kept == (20 + 44 - BLOCKS.block_size) // LIMITS.page_size
 
 
 def test_another_salt_shares_nothing() -> None:
-    executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), geometry=BLOCKS)
+    executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), pattern=BLOCKS)
     for salt, cached in (("", 0), ("a", 0), ("b", 0), ("a", 32)):
         (sequence,) = serve(executor, scheduler, [6] * 32, salt=salt)
         assert sequence.cached_tokens == cached
 
 
 def test_without_sharing_nothing_outlives_a_request() -> None:
-    executor, scheduler = new_executor(), Scheduler(LIMITS, vocabulary(), geometry=BLOCKS)
+    executor, scheduler = new_executor(), Scheduler(LIMITS, vocabulary(), pattern=BLOCKS)
     for _ in range(2):
         (sequence,) = serve(executor, scheduler, [6] * 40)
         assert sequence.cached_tokens == scheduler.pages_kept == scheduler.pages.held == 0
 
 
 def test_the_least_recently_used_prefix_goes_first_and_its_last_pages_before_its_first() -> None:
-    prefixes = Prefixes(Pool(6), page_size=2, keeps=True)
+    prefixes = PrefixCache(Pool(6), page_size=2, keeps=True)
     names = [prefixes.names("", np.full(4, word, np.int32), grows=False) for word in range(4)]
     for number, name in enumerate(names[:3]):
         lease, own = prefixes.take(name, 2, number)
@@ -186,7 +186,7 @@ def test_the_least_recently_used_prefix_goes_first_and_its_last_pages_before_its
 
 
 def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() -> None:
-    prefixes = Prefixes(Pool(6), page_size=2, keeps=True)
+    prefixes = PrefixCache(Pool(6), page_size=2, keeps=True)
     names = prefixes.names("", np.full(4, 1, np.int32), grows=False)
     (first, _), (second, _) = (prefixes.take(names, 3, number) for number in range(2))
     assert (first.begin(), second.begin()) == (0, 4)
@@ -214,33 +214,33 @@ def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() ->
     ],
 )
 def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
-    with pytest.raises(KnobError) as refused:
-        resolve(name, knobs, 64, Geometry(block=16))
+    with pytest.raises(ParamError) as refused:
+        resolve(name, knobs, 64, AttentionPattern(block_size=16))
     assert refused.value.param == param
 
 
 @pytest.mark.parametrize("block", [4, 16, 20, 64])
 def test_defaults_follow_the_networks_block(block: int) -> None:
-    geometry = Geometry(block=block)
-    for name in METHODS:
-        if (message := refusal(name, geometry)) is not None:
-            with pytest.raises(KnobError, match=message) as refused:
-                resolve(name, {}, 64, geometry)
+    pattern = AttentionPattern(block_size=block)
+    for name in DECODERS:
+        if (message := refusal(name, pattern)) is not None:
+            with pytest.raises(ParamError, match=message) as refused:
+                resolve(name, {}, 64, pattern)
             assert refused.value.param in ("decoder", "cache")
             continue
-        defaults = defaults_of(name, geometry)
-        resolve(name, {knob: value for knob, value in defaults.items() if value is not None}, 64, geometry)
-        resolve(name, {}, 64, geometry)
-    serial, lanes = defaults_of("fast-dllm", geometry), defaults_of("asynclane", geometry)
+        defaults = defaults_of(name, pattern)
+        resolve(name, {knob: value for knob, value in defaults.items() if value is not None}, 64, pattern)
+        resolve(name, {}, 64, pattern)
+    serial, lanes = defaults_of("fast-dllm", pattern), defaults_of("asynclane", pattern)
     assert (serial["block_length"], serial["cache"]) == (block, "prefix")
     assert (lanes["block_length"], lanes["cache"]) == (block, "compact")
     assert defaults_of("fast-dllm")["cache"] == "dual"
 
 
 def test_a_suffix_is_refused_where_no_position_sees_it() -> None:
-    scheduler = Scheduler(LIMITS, vocabulary(), geometry=BLOCKS)
+    scheduler = Scheduler(LIMITS, vocabulary(), pattern=BLOCKS)
     decoder = resolve("fast-dllm", {}, 8, BLOCKS)
-    with pytest.raises(KnobError, match="no position sees what comes behind its block") as refused:
+    with pytest.raises(ParamError, match="no position sees what comes behind its block") as refused:
         scheduler.add(Request(0, np.full(4, 6, np.int32), 8, decoder, suffix=np.full(2, 6, np.int32)))
     assert refused.value.param == "suffix"
 
@@ -248,7 +248,7 @@ def test_a_suffix_is_refused_where_no_position_sees_it() -> None:
 @pytest.mark.parametrize("knobs", [{}, {"reuse": False}])
 def test_a_prompt_shorter_than_a_block_is_answered(knobs: dict[str, object]) -> None:
     """Nothing of it settles by itself."""
-    scheduler, executor = Scheduler(LIMITS, vocabulary(), geometry=BLOCKS), new_executor()
+    scheduler, executor = Scheduler(LIMITS, vocabulary(), pattern=BLOCKS), new_executor()
     sequence = scheduler.add(Request(0, np.full(2, 6, np.int32), 20, resolve("asynclane", knobs, 20, BLOCKS)))
     for _ in range(50):
         if (plan := scheduler.plan()) is not None:
@@ -262,12 +262,12 @@ def test_limits_that_do_not_suit_the_network_are_refused() -> None:
         Scheduler(SHARING, vocabulary())
     for limits in (replace(LIMITS, page_size=6, pages=80), replace(LIMITS, max_model_len=126)):
         with pytest.raises(ValueError, match="must be a multiple of the model's block of 4"):
-            Scheduler(limits, vocabulary(), geometry=BLOCKS)
+            Scheduler(limits, vocabulary(), pattern=BLOCKS)
 
 
 def test_an_answer_may_be_as_long_as_the_context_though_it_ends_within_a_block() -> None:
     limits = Limits(slots=1, pages=4, page_size=8, step_tokens=32, max_model_len=32, max_queue=1, prefix_sharing=True)
-    executor, scheduler = new_executor(), Scheduler(limits, vocabulary(), geometry=BLOCKS)
+    executor, scheduler = new_executor(), Scheduler(limits, vocabulary(), pattern=BLOCKS)
     for prompt in (19, 20, 5):
         (sequence,) = serve(executor, scheduler, [6] * prompt, length=30 - prompt)
         assert sequence.frontier == 30 - prompt or sequence.end_at < sequence.frontier

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, Geometry
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import Decoder, resolve
 from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.memory.pages import Limits
@@ -31,7 +31,7 @@ from ..scale import ALL
 LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
 COST = StepCost([0, 64], [0.01, 0.02])
 
-DECODERS: list[tuple[str, dict[str, Any]]] = [
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {}),
     ("asynclane", {"max_lanes": 8, "min_fill": 0.0, "block_length": 8, "lookahead": 0, "threshold": 0.5}),
     ("asynclane", {"refresh_every": 1, "block_length": 4, "lookahead": 5, "threshold": 0.3}),
@@ -92,11 +92,11 @@ WITH_SHADOWS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def decoder_for(name: str, knobs: dict[str, Any], length: int, geometry: Geometry = PLAIN) -> Decoder:
+def decoder_for(name: str, knobs: dict[str, Any], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
     """A look-ahead that is larger than the canvas would be refused."""
     lookahead = knobs.get("lookahead")
     fitting = {"lookahead": min(lookahead, length)} if isinstance(lookahead, int) else {}
-    return resolve(name, {**knobs, **fitting}, length, geometry)
+    return resolve(name, {**knobs, **fitting}, length, pattern)
 
 
 def halving_for(depth: int) -> Halving | None:
@@ -104,15 +104,15 @@ def halving_for(depth: int) -> Halving | None:
 
 
 def scheduler_of(depth: int, shift: int) -> Scheduler:
-    return Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(depth), Geometry(shift=shift))
+    return Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(depth), AttentionPattern(logit_shift=shift))
 
 
 class Schedules(RuleBasedStateMachine):
     """Random arrivals, departures at any moment, steps that fail, and rows larger than what is left of a step."""
 
     depth = 1  # steps in flight
-    limits, decoders = LIMITS, DECODERS
-    geometry, shifts = PLAIN, True
+    limits, decoders = LIMITS, CASES
+    pattern, shifts = PLAIN, True
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,21 +124,21 @@ class Schedules(RuleBasedStateMachine):
     @initialize(shift=st.integers(0, 1))
     def begin(self, shift: int) -> None:
         """With a network of either kind."""
-        self.geometry = replace(self.geometry, shift=shift if self.shifts else 0)
+        self.pattern = replace(self.pattern, logit_shift=shift if self.shifts else 0)
         halving = halving_for(self.depth)
-        self.scheduler = Scheduler(self.limits, vocabulary(), Budget(COST), halving, self.geometry)
+        self.scheduler = Scheduler(self.limits, vocabulary(), Budget(COST), halving, self.pattern)
         self.executor = self.new_executor()
 
     def new_executor(self) -> ScriptedExecutor:
-        return random_executor(seed=7, shift=self.geometry.shift)
+        return random_executor(seed=7, shift=self.pattern.logit_shift)
 
     @rule(prompt=st.integers(1, 60), word=st.integers(6, 7), length=st.integers(1, 68), pick=st.integers(0, 999))
     def arrive(self, prompt: int, word: int, length: int, pick: int) -> None:
         number = len(self.asked)
-        decoder = decoder_for(*self.decoders[pick % len(self.decoders)], length, self.geometry)
+        decoder = decoder_for(*self.decoders[pick % len(self.decoders)], length, self.pattern)
         tokens = np.full(prompt, word, np.int32)
         ranks = 2 if decoder.scored else None
-        self._add(Request(number, tokens, length, decoder, family=str(number), ranks=ranks))
+        self._add(Request(number, tokens, length, decoder, share_group=str(number), ranks=ranks))
 
     @precondition(lambda self: self.asked)
     @rule(pick=st.randoms(use_true_random=False))
@@ -152,7 +152,7 @@ class Schedules(RuleBasedStateMachine):
         try:
             self.asked[number] = self.scheduler.add(request)
             self.streamed[number] = []
-        except KnobError:
+        except ParamError:
             assert request.decoder.branches, "rows that fit were refused"
         except QueueFull:
             assert len(self.scheduler.waiting) == LIMITS.max_queue
@@ -280,7 +280,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
         ended: list[int] = []
         sequences: list[Sequence] = []
         for number in range(rng.randint(1, 6)):
-            name, knobs = rng.choice(DECODERS)
+            name, knobs = rng.choice(CASES)
             length = rng.randint(1, 24)
             prompt = np.full(rng.randint(1, 30), 6, np.int32)
             sequences.append(scheduler.add(Request(number, prompt, length, decoder_for(name, knobs, length))))
@@ -316,6 +316,6 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
 )
 def test_rows_that_could_never_share_a_step_are_refused(name: str, knobs: dict[str, Any], lower: str) -> None:
     """They travel together: a request whose rows never fit would wait for ever."""
-    with pytest.raises(KnobError, match=f"lower {lower}") as refused:
+    with pytest.raises(ParamError, match=f"lower {lower}") as refused:
         Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, resolve(name, knobs, 60)))
     assert refused.value.param == lower

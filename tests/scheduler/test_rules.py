@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.commit import JUDGES, Evidence, Judge, Part
+from asynclane.scheduler.decoding.commit import HOST_RULES, HostCommitRule, LaneSlice, StepView
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
-from asynclane.scheduler.decoding.params import Knobs
+from asynclane.scheduler.decoding.params import Params
 
 MASK, END, VOCABULARY = 0, 1, 12
 TOKEN = 5  # what is proposed where nothing else is said
 
 
-def judge(rule: str, length: int, **knobs: object) -> Judge:
-    return JUDGES[rule].judge(Knobs({"block_length": length, **JUDGES[rule].defaults, **knobs}), length)
+def judge(rule: str, length: int, **knobs: object) -> HostCommitRule:
+    return HOST_RULES[rule].judge(Params({"block_length": length, **HOST_RULES[rule].defaults, **knobs}), length)
 
 
 @dataclass
@@ -33,14 +33,16 @@ class Canvas:
     def __post_init__(self) -> None:
         self.tokens = np.full(self.length, MASK, np.int32)
 
-    def step(self, rule: Judge, confidence: Sequence[float], proposed: Sequence[int] | None = None) -> list[int]:
+    def step(
+        self, rule: HostCommitRule, confidence: Sequence[float], proposed: Sequence[int] | None = None
+    ) -> list[int]:
         """The positions that commit. Each distribution is its token's `confidence` and, for the rest, one token."""
         chosen = np.full(self.length, TOKEN, np.int32) if proposed is None else np.array(proposed, np.int32)
         certain = np.array(confidence)
         ranked = np.stack((chosen, np.full(self.length, VOCABULARY - 1)), 1).astype(np.int32)
         logprobs = np.log(np.stack((certain, 1 - certain), 1))
         lane = Lane(0, None, self.role, 0, self.block, self.block, steps=self.calls)
-        evidence = Evidence(
+        evidence = StepView(
             canvas=self.tokens,
             mask_id=MASK,
             positions=np.arange(self.length, dtype=np.int32),
@@ -49,7 +51,7 @@ class Canvas:
             entropy=-np.sum(np.exp(logprobs) * logprobs, axis=1),
             ranked=ranked[:, : rule.ranks],
             logprobs=logprobs[:, : rule.ranks],
-            parts=(Part(lane, slice(0, self.block), True),),
+            parts=(LaneSlice(lane, slice(0, self.block), True),),
             ends=np.arange(VOCABULARY) == END,
             step=self.calls,
         )
@@ -102,12 +104,12 @@ def test_credit_may_turn_a_proposal_but_never_into_an_end_where_none_may_come() 
         assert rule.choose(_turned(canvas, role)).tokens[1] == said
 
 
-def _turned(canvas: Canvas, role: Role) -> Evidence:
+def _turned(canvas: Canvas, role: Role) -> StepView:
     """Position 1 now proposes TOKEN, only just ahead of END."""
     ranked = np.array([[TOKEN, END]] * 4, np.int32)
     likely = np.array([[0.51, 0.49]] * 4)
     lane = Lane(0, None, role, 0, 4, 1, steps=3)
-    return Evidence(
+    return StepView(
         canvas=canvas.tokens,
         mask_id=MASK,
         positions=np.arange(4, dtype=np.int32),
@@ -116,7 +118,7 @@ def _turned(canvas: Canvas, role: Role) -> Evidence:
         entropy=likely[:, 1],
         ranked=ranked,
         logprobs=np.log(likely),
-        parts=(Part(lane, slice(0, 4), True),),
+        parts=(LaneSlice(lane, slice(0, 4), True),),
         ends=np.arange(VOCABULARY) == END,
         step=3,
     )

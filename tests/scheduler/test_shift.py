@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.attention_pattern import Geometry
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
@@ -27,7 +27,7 @@ def propose(slot: int, position: int) -> tuple[int, float]:
 
 def run(shift: int, *asked: Request) -> tuple[list[Sequence], ScriptedExecutor]:
     scheduler, executor = (
-        Scheduler(LIMITS, vocabulary(), geometry=Geometry(shift)),
+        Scheduler(LIMITS, vocabulary(), pattern=AttentionPattern(shift)),
         ScriptedExecutor(propose, 256, shift),
     )
     sequences = [scheduler.add(request) for request in asked]
@@ -79,7 +79,7 @@ def test_a_row_begins_at_most_one_position_earlier_and_everything_else_stays(
 @pytest.mark.parametrize(("prompt", "common"), [(15, 1), (16, 1), (17, 2)])
 def test_no_choice_writes_a_page_that_others_have_but_the_first_that_computes_it(prompt: int, common: int) -> None:
     knobs = {"threshold": 0.7, "block_length": 16}
-    asked = [request("asynclane", knobs, prompt, number, family="one") for number in range(3)]
+    asked = [request("asynclane", knobs, prompt, number, share_group="one") for number in range(3)]
     sequences, executor = run(1, *asked)
     pages = {placement.slot: placement.pages for plan in executor.plans for placement in plan.placements}
     assert sequences[0].lease is not None
@@ -98,4 +98,4 @@ def test_no_choice_writes_a_page_that_others_have_but_the_first_that_computes_it
 def test_a_prompt_of_no_token_is_refused_where_the_first_could_not_be_predicted() -> None:
     Scheduler(LIMITS, vocabulary()).add(request("llada", {}, prompt=0))
     with pytest.raises(ValueError, match="a prompt is needed"):
-        Scheduler(LIMITS, vocabulary(), geometry=Geometry(shift=1)).add(request("llada", {}, prompt=0))
+        Scheduler(LIMITS, vocabulary(), pattern=AttentionPattern(logit_shift=1)).add(request("llada", {}, prompt=0))

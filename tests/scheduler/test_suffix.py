@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.params import KnobError
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
@@ -90,5 +90,5 @@ def test_a_suffix_counts_where_room_is_counted() -> None:
 
 
 def test_isolated_siblings_would_not_see_a_suffix_and_are_refused() -> None:
-    with pytest.raises(KnobError, match=r"isolated siblings .* not with a suffix"):
+    with pytest.raises(ParamError, match=r"isolated siblings .* not with a suffix"):
         Scheduler(LIMITS, vocabulary()).add(request(siblings="isolated"))

@@ -18,24 +18,24 @@ from fastapi import FastAPI
 from asynclane.server.app import ModelCard, create_app
 from asynclane.server.metrics import Metrics
 from asynclane.server.settings import Settings
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from .fakes import FakeEngine
 
 TINY = Path(__file__).parents[2] / "models" / "embedded" / "tiny-llada"
 CONTEXT = 256
-KNOBS = {"threshold": 0.95, "max_lanes": 4, "settle": True, "steps": None, "lookahead": "canvas"}
+PARAMS = {"threshold": 0.95, "max_lanes": 4, "settle": True, "steps": None, "lookahead": "canvas"}
 
 
 @pytest.fixture(scope="session")
-def text() -> Text:
-    return Text(TINY)
+def text() -> Tokenizer:
+    return Tokenizer(TINY)
 
 
 @pytest.fixture
-def build(text: Text) -> Callable[..., FastAPI]:
+def build(text: Tokenizer) -> Callable[..., FastAPI]:
     def build(engine: FakeEngine | None = None, **settings: Any) -> FastAPI:
-        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": KNOBS}, "asynclane")
+        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane")
         return create_app(engine or FakeEngine(), text, Settings(**settings), Metrics(), card)
 
     return build

@@ -10,8 +10,8 @@ import pytest
 
 from asynclane.scheduler.logit_bias import NEUTRAL, Preferences
 from asynclane.server.engine.messages import Delta, Finish, Usage
-from asynclane.server.text.logprobs import Token, TokenScore
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.logprobs import Token, TokenLogprob
+from asynclane.server.text.tokenizer import Tokenizer
 
 from .conftest import chunks_of, error_of
 from .fakes import SCRIPT, USAGE, FakeEngine
@@ -121,7 +121,7 @@ async def test_choices_of_a_stream_come_interleaved_and_each_is_complete(api: An
     assert order != sorted(order), "no choice waits for another"
 
 
-async def test_several_prompts_times_n_are_indexed_prompt_by_prompt(api: Any, text: Text) -> None:
+async def test_several_prompts_times_n_are_indexed_prompt_by_prompt(api: Any, text: Tokenizer) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
         body = (await client.complete(prompt=["One", "Two"], n=2, seed=7, temperature=0.5)).json()
@@ -172,7 +172,7 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
     assert (options.max_tokens, options.temperature, options.top_p) == (9, 0.5, 0.25)
     assert (options.seed, options.stop, options.decoder) == (2**63 - 1, ("a", "b"), "fast-dllm")
     assert (options.top_k, options.min_p, options.stop_ids, options.ranks) == (0, 0.125, {9}, 3)
-    assert options.salt == "s"
+    assert options.cache_salt == "s"
     assert options.preferences == Preferences(-1, 0.5, {6: -math.inf, 7: 2}, ignore_end=True)
     assert options.knobs == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
 
@@ -186,7 +186,7 @@ async def test_without_options_answers_are_greedy_and_as_long_as_context_and_set
     assert (engine.options[0].temperature, engine.options[0].top_p, engine.options[0].seed) == (0.0, 1.0, 0)
     assert engine.options[0].stop == ()
     assert engine.options[0].preferences == NEUTRAL
-    assert (engine.options[0].ranks, engine.options[0].family) == (None, None)
+    assert (engine.options[0].ranks, engine.options[0].share_group) == (None, None)
     assert engine.options[0].decoder is None
     assert engine.options[0].knobs == {}
 
@@ -202,7 +202,7 @@ async def test_without_a_seed_random_answers_differ_from_call_to_call(api: Any) 
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-async def test_developer_is_another_name_for_system(api: Any, text: Text, role: str) -> None:
+async def test_developer_is_another_name_for_system(api: Any, text: Tokenizer, role: str) -> None:
     engine = FakeEngine()
     parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
     async with api(engine) as client:
@@ -237,9 +237,9 @@ async def test_usage_may_be_missing_from_an_engine_without_harm(api: Any) -> Non
         assert (await client.chat()).json()["usage"]["completion_tokens"] == 0
 
 
-def scored(text: str, logprob: float, step: int, offset: int = 0) -> TokenScore:
+def scored(text: str, logprob: float, step: int, offset: int = 0) -> TokenLogprob:
     other = Token("\N{REPLACEMENT CHARACTER}", b"\xc3")
-    return TokenScore(Token(text, text.encode()), logprob, step, offset, ((other, -0.5), (Token("x", b"x"), -2.0)))
+    return TokenLogprob(Token(text, text.encode()), logprob, step, offset, ((other, -0.5), (Token("x", b"x"), -2.0)))
 
 
 SCORED = (
@@ -295,14 +295,14 @@ async def test_the_best_of_several_has_the_highest_mean_logprob_and_all_are_paid
     assert all(choice["logprobs"] is None for choice in body["choices"])
     assert shown[0]["logprobs"]["token_logprobs"] == [-0.5]
     assert body["usage"]["completion_tokens"] == 8 * USAGE.completion_tokens
-    assert len({options.family for options in engine.options[:8]}) == 2, "each prompt's choices share it"
+    assert len({options.share_group for options in engine.options[:8]}) == 2, "each prompt's choices share it"
 
 
 CHANCES = [-1.0, -2.0, -0.5, -3.0]
 
 
 @pytest.mark.parametrize("prompt", ["Hi ö", [6, 7]], ids=["text", "ids"])
-async def test_echo_puts_the_prompt_before_each_answer(api: Any, text: Text, prompt: Any) -> None:
+async def test_echo_puts_the_prompt_before_each_answer(api: Any, text: Tokenizer, prompt: Any) -> None:
     said = prompt if isinstance(prompt, str) else text.decode(prompt)
     async with api() as client:
         whole = (await client.complete(prompt=prompt, echo=True, n=2)).json()["choices"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import defaults_of, resolve
 from asynclane.server.cli.decoders import section, told, told_for
 from asynclane.server.cli.main import main
@@ -21,14 +21,14 @@ def test_the_page_in_docs_is_what_the_command_prints(capsys: pytest.CaptureFixtu
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_names_its_source_and_every_knob(name: str) -> None:
     text = section(name)
-    assert METHODS[name].source in text
+    assert DECODERS[name].source in text
     assert all(f"| `{knob}` |" in text for knob in defaults_of(name, told_for(name)))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", DECODERS)
 def test_every_part_of_a_decoder_explains_itself(name: str) -> None:
     """Where it is defined: the rule in a paragraph, not only its name."""
     decoder = resolve(name, {}, 64, told_for(name))
@@ -60,4 +60,4 @@ def test_an_unknown_decoder_is_one_line_that_lists_the_known(capsys: pytest.Capt
     assert main(["decoders", "greedy"]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert all(name in message for name in METHODS)
+    assert all(name in message for name in DECODERS)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asynclane.server.text.detokenizer import AnswerText, Detokenizer, StopMatcher
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 SHARED_TEXT = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 IDS = st.lists(st.integers(0, 1404), max_size=60)
@@ -36,7 +36,7 @@ def cut_text(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 @SHARED_TEXT
 @given(cut_ids())
-def test_any_ids_in_any_pieces_give_the_text_of_all(text: Text, case: tuple[list[int], list[list[int]]]) -> None:
+def test_any_ids_in_any_pieces_give_the_text_of_all(text: Tokenizer, case: tuple[list[int], list[list[int]]]) -> None:
     ids, pieces = case
     detokenizer = Detokenizer(text.backend)
     got = "".join([detokenizer.feed(piece) for piece in pieces] + [detokenizer.flush()])
@@ -46,7 +46,7 @@ def test_any_ids_in_any_pieces_give_the_text_of_all(text: Text, case: tuple[list
 
 @SHARED_TEXT
 @given(st.text(max_size=40), st.integers(0, 100))
-def test_no_character_is_ever_cut(text: Text, said: str, at: int) -> None:
+def test_no_character_is_ever_cut(text: Tokenizer, said: str, at: int) -> None:
     detokenizer = Detokenizer(text.backend)
     emitted = ""
     for token in text.backend.encode(said, add_special_tokens=False).ids:
@@ -54,14 +54,14 @@ def test_no_character_is_ever_cut(text: Text, said: str, at: int) -> None:
         assert text.decode(text.encode(said)).startswith(emitted)
 
 
-def test_an_emoji_waits_for_its_last_byte(text: Text) -> None:
+def test_an_emoji_waits_for_its_last_byte(text: Tokenizer) -> None:
     ids = text.encode("🦆")
     assert len(ids) > 1
     detokenizer = Detokenizer(text.backend)
     assert [detokenizer.feed([token]) for token in ids] == [""] * (len(ids) - 1) + ["🦆"]
 
 
-def test_ids_without_a_token_have_no_text(text: Text) -> None:
+def test_ids_without_a_token_have_no_text(text: Tokenizer) -> None:
     detokenizer = Detokenizer(text.backend)
     hi = text.encode("Hi")
     assert detokenizer.feed([1406, *hi, 1407, 4]) + detokenizer.flush() == "Hi"
@@ -138,7 +138,7 @@ def cut_words(draw: st.DrawFn) -> tuple[str, list[float]]:
 
 @SHARED_TEXT
 @given(cut_words())
-def test_an_answer_uses_the_same_tokens_however_they_arrive(text: Text, case: tuple[str, list[float]]) -> None:
+def test_an_answer_uses_the_same_tokens_however_they_arrive(text: Tokenizer, case: tuple[str, list[float]]) -> None:
     said, places = case
     ids = text.encode(said) if said else []
 
@@ -163,7 +163,7 @@ def test_an_answer_uses_the_same_tokens_however_they_arrive(text: Text, case: tu
 @SHARED_TEXT
 @given(cut_ids(), st.sampled_from([(), (".",), ("e", "the")]))
 def test_each_token_has_its_place_in_the_text_and_none_that_was_cut(
-    text: Text, case: tuple[list[int], list[list[int]]], stops: tuple[str, ...]
+    text: Tokenizer, case: tuple[list[int], list[list[int]]], stops: tuple[str, ...]
 ) -> None:
     ids, pieces = case
     answer, emitted, places = AnswerText(text, stops, placed=True), "", []
@@ -184,7 +184,7 @@ def test_each_token_has_its_place_in_the_text_and_none_that_was_cut(
     assert places == whole.take_places(), "however they arrive"
 
 
-def test_a_stop_token_ends_the_text_before_it_and_what_was_held_comes(text: Text) -> None:
+def test_a_stop_token_ends_the_text_before_it_and_what_was_held_comes(text: Tokenizer) -> None:
     ids = text.encode("Yes. No", specials=False)
     stop = text.encode(".", specials=False)[0]
     answer = AnswerText(text, ["Yes!"], [stop])
@@ -194,21 +194,21 @@ def test_a_stop_token_ends_the_text_before_it_and_what_was_held_comes(text: Text
     assert answer.stopped
 
 
-def test_without_stop_strings_all_ids_are_used(text: Text) -> None:
+def test_without_stop_strings_all_ids_are_used(text: Tokenizer) -> None:
     answer = AnswerText(text)
     ids = text.encode("Hello there")
     assert answer.feed(ids) == ("Hello there", len(ids), False)
     assert answer.flush() == ""
 
 
-def test_behind_a_stop_string_nothing_is_used(text: Text) -> None:
+def test_behind_a_stop_string_nothing_is_used(text: Tokenizer) -> None:
     answer = AnswerText(text, ["."])
     assert answer.feed(text.encode("Yes. No"))[::2] == ("Yes", True)
     assert answer.feed(text.encode("more")) == ("", 0, True)
     assert answer.flush() == ""
 
 
-def test_a_stop_string_that_only_the_end_decides_still_counts(text: Text) -> None:
+def test_a_stop_string_that_only_the_end_decides_still_counts(text: Tokenizer) -> None:
     answer = AnswerText(text, ["abcd", "bc"])
     emitted, _, stopped = answer.feed(text.encode("xabc"))
     assert (emitted, stopped) == ("x", False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest
-from asynclane.server.schema.sampling import DecoderKnobs, StreamOptions
+from asynclane.server.schema.sampling import DecoderParams, StreamOptions
 from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, STREAM_UNSUPPORTED
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def quoted(text: str) -> set[str]:
 def test_every_parameter_that_is_honoured_is_in_the_readme_and_no_other() -> None:
     fields = ChatCompletionRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
     options = {f"stream_options.{name}" for name in StreamOptions.model_fields}
-    honoured = (fields - DecoderKnobs.model_fields.keys() - {"stream_options"}) | options
+    honoured = (fields - DecoderParams.model_fields.keys() - {"stream_options"}) | options
     assert {name for row in ROWS for name in quoted(row[0])} == honoured
 
 
@@ -74,5 +74,5 @@ def test_the_readme_has_the_range_of_every_number_as_the_bodies_do() -> None:
         name: bounds
         for body in (CompletionRequest, ChatCompletionRequest)
         for name, bounds in ranges(body).items()
-        if name not in DecoderKnobs.model_fields
+        if name not in DecoderParams.model_fields
     }

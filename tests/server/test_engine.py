@@ -27,7 +27,7 @@ from asynclane.server.engine.engine import Engine
 from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish
 from asynclane.server.metrics import Metrics
 from asynclane.server.text.detokenizer import AnswerText
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..fakes import ScriptedExecutor
 
@@ -57,7 +57,7 @@ class GatedExecutor:
 class Bench:
     """An engine over a scripted device that answers `ANSWER`, a few tokens a step."""
 
-    def __init__(self, text: Text, depth: int) -> None:
+    def __init__(self, text: Tokenizer, depth: int) -> None:
         self.text = text
         self.depth = depth
         self.ids = [*text.encode(ANSWER), *[min(text.end_ids)] * 300]
@@ -85,12 +85,12 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def text() -> Text:
-    return Text(EMBEDDED / "tiny-llada")
+def text() -> Tokenizer:
+    return Tokenizer(EMBEDDED / "tiny-llada")
 
 
 @pytest.fixture(params=[1, 2], ids=["one-in-flight", "two-in-flight"])
-def bench(text: Text, request: pytest.FixtureRequest) -> Bench:
+def bench(text: Tokenizer, request: pytest.FixtureRequest) -> Bench:
     return Bench(text, request.param)
 
 
@@ -180,7 +180,7 @@ async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> 
     assert bench.empty
 
 
-async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Text) -> None:
+async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Tokenizer) -> None:
     bench, refusals = Bench(text, depth=2), iter([True])
 
     def start(plan: StepPlan) -> Callable[[], StepResult]:

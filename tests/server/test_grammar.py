@@ -21,11 +21,11 @@ from asynclane.server.structured.grammar import (
     Spoken,
     Wanted,
 )
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
-def grammars(text: Text) -> Grammars:
+def grammars(text: Tokenizer) -> Grammars:
     return Grammars(text)
 
 
@@ -39,7 +39,7 @@ def tokens_of(words: np.ndarray) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
 
 
-def at_random(made: Spoken, text: Text, room: int, rng: random.Random) -> tuple[list[int], bool]:
+def at_random(made: Spoken, text: Tokenizer, room: int, rng: random.Random) -> tuple[list[int], bool]:
     """An answer of tokens that are drawn evenly from what is allowed, and whether it came to its end."""
     said: list[int] = []
     while len(said) < room:
@@ -60,7 +60,7 @@ def at_random(made: Spoken, text: Text, room: int, rng: random.Random) -> tuple[
 
 
 async def test_what_is_forced_needs_no_network_and_an_end_may_come_only_where_the_grammar_has_one(
-    grammars: Grammars, text: Text
+    grammars: Grammars, text: Tokenizer
 ) -> None:
     made = await constraint(grammars, schema=json.dumps(PERSON))
     opening = made.forced(100)
@@ -74,7 +74,7 @@ async def test_what_is_forced_needs_no_network_and_an_end_may_come_only_where_th
     assert tokens_of(made.allowed()) == set(text.end_ids)
 
 
-async def test_a_token_that_may_not_come_changes_nothing(grammars: Grammars, text: Text) -> None:
+async def test_a_token_that_may_not_come_changes_nothing(grammars: Grammars, text: Tokenizer) -> None:
     made = await constraint(grammars, regex="[0-9]+")
     (seven,), (word,) = text.encode("7", specials=False), text.encode(" the", specials=False)
     assert not made.accept(word, 100)
@@ -84,7 +84,9 @@ async def test_a_token_that_may_not_come_changes_nothing(grammars: Grammars, tex
 
 
 @pytest.mark.parametrize("room", [20, 24, 40, 90])
-async def test_an_answer_without_room_is_closed_and_still_parses(grammars: Grammars, text: Text, room: int) -> None:
+async def test_an_answer_without_room_is_closed_and_still_parses(
+    grammars: Grammars, text: Tokenizer, room: int
+) -> None:
     rng = random.Random(room)
     for _ in range(20):
         made = await constraint(grammars, schema=json.dumps(RAMBLE))
@@ -96,7 +98,7 @@ async def test_an_answer_without_room_is_closed_and_still_parses(grammars: Gramm
 @pytest.mark.parametrize(
     "pattern", ["[a-c]{2,5}", "(yes|no|maybe)!?", "a*b+c?", r"\d{3}-[x-z]", "(ab|a)(bc|c)", "é+.?"]
 )
-async def test_any_way_through_a_grammar_matches_it(grammars: Grammars, text: Text, pattern: str) -> None:
+async def test_any_way_through_a_grammar_matches_it(grammars: Grammars, text: Tokenizer, pattern: str) -> None:
     rng = random.Random(pattern)
     for _ in range(20):
         made = await constraint(grammars, regex=pattern)
@@ -104,7 +106,7 @@ async def test_any_way_through_a_grammar_matches_it(grammars: Grammars, text: Te
         assert not ended or re.fullmatch(pattern, text.decode(said)), text.decode(said)
 
 
-async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Text) -> None:
+async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Tokenizer) -> None:
     options = ["a.b", 'c"/\\d+', "line\nbreak", "(", "日本"]
     made = await grammars.constraints(Wanted("guided_choice", choice=tuple(options)))
     seen = set()
@@ -118,7 +120,7 @@ async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Text) -
     assert len(seen) > 2
 
 
-async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compiled_once(text: Text) -> None:
+async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compiled_once(text: Tokenizer) -> None:
     grammars = Grammars(text)
     first = Wanted("guided_regex", regex="a{0}b")
     await grammars.constraints(first)
@@ -175,7 +177,7 @@ INTEGER = {"type": "integer"}
     ids=["no end in reach", "an end far away", "an end that is not seen"],
 )
 async def test_looking_for_an_end_holds_nobody_up(
-    grammars: Grammars, text: Text, schema: object, monkeypatch: pytest.MonkeyPatch
+    grammars: Grammars, text: Tokenizer, schema: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is done on the event loop: in any 32 tokens, which one step may commit, a few of the longest ways."""
     walked, since = 0, [0]
@@ -253,7 +255,9 @@ def integers(*names: str) -> dict[str, object]:
     ],
     ids=["object", "array", "tuple", "number"],
 )
-async def test_an_answer_is_closed_only_when_its_room_is_used(grammars: Grammars, text: Text, schema: object) -> None:
+async def test_an_answer_is_closed_only_when_its_room_is_used(
+    grammars: Grammars, text: Tokenizer, schema: object
+) -> None:
     """Numbers that would go on for ever, each digit followed by another, are cut at the end and not at the start."""
     made = await constraint(grammars, schema=json.dumps(schema))
     room, (one,) = 60, text.encode("1", specials=False)

@@ -22,7 +22,7 @@ from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import embedded_models
 from asynclane.models.checkpoint.weight_report import survey
 from asynclane.models.kv_cache import KvPages
-from asynclane.scheduler.decoding.registry import METHODS
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli
 
 from ..checkpoints import CONFIGS, write_checkpoint
@@ -62,7 +62,7 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert report["chat_template"] is True
     assert all(report["boundaries"].values())
     refused = {name: why for name, why in report["decoders"].items() if why is not None}
-    assert list(report["decoders"]) == list(METHODS)
+    assert list(report["decoders"]) == list(DECODERS)
     assert list(refused) == ["tccf"]
     assert "is for block-causal models" in refused["tccf"]
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from asynclane.scheduler.decoding.lane_tree import Role
-from asynclane.scheduler.lane_events import Fate, Frame, LaneFrame
+from asynclane.scheduler.lane_events import Fate, LaneChange, LaneEvents
 from asynclane.server.app import ModelCard, create_app
 from asynclane.server.engine.messages import AnswerOptions, Delta, Finish
 from asynclane.server.engine.offline import Offline
-from asynclane.server.engine.wiring import Parts, build_parts
+from asynclane.server.engine.wiring import EngineParts, build_parts
 from asynclane.server.settings import Settings
 from asynclane.server.text.lanes import LaneEvent, Watcher
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from .conftest import chunks_of
 from .fakes import SCRIPT, USAGE, FakeEngine
@@ -195,13 +195,13 @@ def test_the_text_is_the_same_for_those_who_do_not_watch_and_they_are_told_nothi
     assert texts == [delta.text for delta in plain.deltas if delta.text], "delta for delta"
 
 
-def test_special_tokens_have_no_text_and_open_positions_none(text: Text) -> None:
+def test_special_tokens_have_no_text_and_open_positions_none(text: Tokenizer) -> None:
     end, mask = min(text.end_ids), text.mask_id
     word = text.encode("Paris")[0]
     canvas = np.array([word, mask, end, *sorted(text.special_ids - {mask, end})], np.int32)
     committed = np.flatnonzero(canvas != mask).astype(np.int32)
-    lane = LaneFrame(0, None, Role.GENERATE, 0, len(canvas), Fate.LIVE)
-    frame = Frame(0, -3, len(canvas), False, (lane,), committed, canvas[committed])
+    lane = LaneChange(0, None, Role.GENERATE, 0, len(canvas), Fate.LIVE)
+    frame = LaneEvents(0, -3, len(canvas), False, (lane,), committed, canvas[committed])
     watcher = Watcher(canvas, text)
     event = watcher.look(frame)
     assert event is not None
@@ -238,7 +238,7 @@ async def test_nobody_is_told_of_lanes_who_has_not_asked(api: Any, options: Any)
 
 
 @asynccontextmanager
-async def real_api() -> AsyncIterator[tuple[httpx.AsyncClient, Parts]]:
+async def real_api() -> AsyncIterator[tuple[httpx.AsyncClient, EngineParts]]:
     """The embedded model behind the HTTP layer."""
     parts = build_parts(SETTINGS)
     await parts.engine.start()

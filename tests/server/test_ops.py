@@ -8,7 +8,7 @@ import pytest
 
 from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
-from .conftest import KNOBS, error_of
+from .conftest import PARAMS, error_of
 from .fakes import FakeEngine
 
 
@@ -19,7 +19,7 @@ async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) ->
     assert listed == {"object": "list", "data": [single]}
     assert single["id"] == "tiny-llada"
     assert single["max_model_len"] == 256
-    assert single["decoders"] == {"asynclane": KNOBS}
+    assert single["decoders"] == {"asynclane": PARAMS}
     assert single["default_decoder"] == "asynclane"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from asynclane.server.engine.wiring import build_service
 from asynclane.server.settings import Settings
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from ..published import cached, write_llada, write_qwen_tokenizer
 
@@ -70,14 +70,14 @@ async def test_a_base_model_completes_and_says_why_it_does_not_chat(serve: Serve
 
 
 def test_answers_of_a_chat_model_end_with_the_turn_and_those_of_a_base_model_with_the_text(tmp_path: Path) -> None:
-    chat, base = Text(write_llada(tmp_path / "chat")), Text(write_llada(tmp_path / "base", chat=False))
+    chat, base = Tokenizer(write_llada(tmp_path / "chat")), Tokenizer(write_llada(tmp_path / "base", chat=False))
     assert set(chat.token_strings(sorted(chat.end_ids))) == {"<|endoftext|>", "<|eot_id|>"}
     assert set(base.token_strings(sorted(base.end_ids))) == {"<|endoftext|>"}
     assert chat.token_strings([chat.mask_id]) == ["<|mdm_mask|>"]
 
 
 def test_a_template_that_always_opens_an_answer_opens_one(tmp_path: Path) -> None:
-    text = Text(write_llada(tmp_path / "chat"))
+    text = Tokenizer(write_llada(tmp_path / "chat"))
     opened = "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant"
     question = {"role": "user", "content": "Hi"}
     assert text.decode(text.encode_chat([question]), specials=True) == f"{opened}<|end_header_id|>\n\n"
@@ -89,7 +89,7 @@ def test_qwens_tokenizer_is_read_from_its_vocabulary_and_merges(tmp_path: Path) 
     directory = write_llada(tmp_path / "dream", mask_token_id=1403)
     (directory / "tokenizer.json").unlink()
     write_qwen_tokenizer(directory)
-    text = Text(directory)
+    text = Tokenizer(directory)
     assert text.token_strings([text.mask_id]) == ["<|mask|>"]
     assert {"<|endoftext|>", "<|im_end|>"} <= set(text.token_strings(sorted(text.end_ids)))
     prompt = text.encode_chat([{"role": "user", "content": "What's 12 + été?\n\n"}])

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from asynclane.server.api.infill_lengths import LENGTHS
 from asynclane.server.engine.messages import Delta, Finish
-from asynclane.server.text.logprobs import Token, TokenScore
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.logprobs import Token, TokenLogprob
+from asynclane.server.text.tokenizer import Tokenizer
 
 from .conftest import CONTEXT, TINY, chunks_of, error_of
 from .fakes import USAGE, FakeAnswer, FakeEngine
 
-TEXT = Text(TINY)
+TEXT = Tokenizer(TINY)
 
 
 @pytest.mark.parametrize("prompt", ["def f(x):", [6, 7]], ids=["text", "ids"])
@@ -56,7 +56,7 @@ class Tries(FakeEngine):
 
     def submit(self, prompt: list[int], options: Any) -> FakeAnswer:
         length = options.max_tokens
-        score = TokenScore(Token("a", b"a"), -abs(length - 12) / 10 - options.seed / 100, 0, 0, ())
+        score = TokenLogprob(Token("a", b"a"), -abs(length - 12) / 10 - options.seed / 100, 0, 0, ())
         self._scripts = ([Delta(f"{length}/{options.seed}", Finish.LENGTH, USAGE, scores=(score,))],)
         return super().submit(prompt, options)
 
@@ -74,7 +74,7 @@ async def test_without_max_tokens_some_lengths_are_tried_and_the_likeliest_is_ke
     assert body["choices"][0]["logprobs"] is None
     assert best["choices"][0]["logprobs"]["token_logprobs"] == [-0.03]
     # Choices share their prompt's pages with those of the same length.
-    families = {(options.max_tokens, options.family) for options in engine.options[: 2 * len(LENGTHS)]}
+    families = {(options.max_tokens, options.share_group) for options in engine.options[: 2 * len(LENGTHS)]}
     assert len(families) == len({family for _, family in families}) == len(LENGTHS)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asynclane.server.text.tokenizer import Text
+from asynclane.server.text.tokenizer import Tokenizer
 
 from .conftest import CONTEXT, error_of
 from .fakes import FakeEngine
@@ -37,7 +37,7 @@ async def test_a_conversation_becomes_the_ids_that_a_chat_reads(api: Any, messag
     assert found["token_strs"] is None
 
 
-async def test_ids_become_text_with_special_tokens_as_they_are_spelt(api: Any, text: Text) -> None:
+async def test_ids_become_text_with_special_tokens_as_they_are_spelt(api: Any, text: Tokenizer) -> None:
     ids = text.encode_chat([USER])
     async with api() as client:
         found = await client.http.post("/detokenize", json={"tokens": ids})

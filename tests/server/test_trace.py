@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asynclane.server.cli import main as cli
-from asynclane.server.cli.params import parse_knobs
+from asynclane.server.cli.params import parse_params
 from asynclane.server.cli.terminal import LiveView, Screen
 from asynclane.server.engine.messages import Usage
 from asynclane.server.engine.offline import summary
@@ -177,7 +177,7 @@ def test_a_bad_knob_is_refused_whenever_it_is_found(limit: list[str], tmp_path: 
 
 def test_knobs_are_read_with_the_type_they_look_like() -> None:
     given = ["a=1", "b=0.5", "c=true", "d=false", "e=dual", "f=x=y"]
-    assert parse_knobs(given) == {"a": 1, "b": 0.5, "c": True, "d": False, "e": "dual", "f": "x=y"}
+    assert parse_params(given) == {"a": 1, "b": 0.5, "c": True, "d": False, "e": "dual", "f": "x=y"}
 
 
 # --- The terminal ------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asynclane.clients import calls
-from asynclane.scheduler.decoding.resolve import ALL_KNOBS
+from asynclane.scheduler.decoding.resolve import ALL_PARAMS
 from asynclane.server.api.tokenize import TextToTokens
-from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderKnobs
+from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams
 from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
 
 from .conftest import CHAT, COMPLETION, error_of
@@ -64,8 +64,8 @@ async def test_what_only_the_other_endpoint_has_is_refused_with_its_path(
 @pytest.mark.parametrize(
     ("path", "body", "offered"),
     [
-        ("/v1/chat/completions", CHAT, set(ALL_KNOBS)),
-        ("/v1/completions", COMPLETION, set(ALL_KNOBS)),
+        ("/v1/chat/completions", CHAT, set(ALL_PARAMS)),
+        ("/v1/completions", COMPLETION, set(ALL_PARAMS)),
         ("/tokenize", {"prompt": "a"}, set(TextToTokens.model_fields)),
         ("/detokenize", {"tokens": [6]}, {"tokens", "model"}),
     ],
@@ -76,7 +76,7 @@ async def test_an_unknown_name_is_told_what_the_endpoint_takes(api: Any, path: s
     error = error_of(response)
     assert (error["param"], error["code"]) == ("no_such_thing", "unknown_parameter")
     assert set(re.findall(r"\w+", error["message"].partition("; ")[2])) >= offered
-    assert not set(re.findall(r"\w+", error["message"])) & (set(ALL_KNOBS) - offered)
+    assert not set(re.findall(r"\w+", error["message"])) & (set(ALL_PARAMS) - offered)
 
 
 async def test_what_only_a_chat_has_is_welcome_in_a_completion_if_it_asks_nothing(api: Any) -> None:
@@ -124,9 +124,9 @@ def test_the_client_has_a_type_for_every_parameter(options: Any, body: Any) -> N
     """But for those that its calls set themselves, tools, which other servers know, and knobs of single
     methods and rules, which go into `extra`."""
     own = {"model", "messages", "prompt", "stream", "stream_options"}
-    ours = set(body.model_fields) - own - {knob for knob in ALL_KNOBS if knob not in calls.Knobs.__optional_keys__}
+    ours = set(body.model_fields) - own - {knob for knob in ALL_PARAMS if knob not in calls.Params.__optional_keys__}
     assert ours == set(options.__optional_keys__) - {"tools", "tool_choice"}
 
 
 def test_the_knobs_of_the_api_are_those_of_the_scheduler() -> None:
-    assert set(DecoderKnobs.model_fields) == set(ALL_KNOBS)
+    assert set(DecoderParams.model_fields) == set(ALL_PARAMS)

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..params import Knobs, Values
+from ..params import Params, Values
 from .base import (
     NOTHING,
     CachePolicy,
     Canvas,
+    ComputeRange,
     Progress,
-    Reach,
-    Shown,
-    Window,
+    RequestExtent,
+    StepConfidence,
 )
 from .compact import Compact
 from .d2 import D2
@@ -35,9 +35,10 @@ __all__ = [
     "D2",
     "NOTHING",
     "CachePolicy",
-    "Cached",
+    "CacheSpec",
     "Canvas",
     "Compact",
+    "ComputeRange",
     "Delayed",
     "Dual",
     "Finished",
@@ -45,36 +46,35 @@ __all__ = [
     "NoCache",
     "Prefix",
     "Progress",
-    "Reach",
-    "Shown",
+    "RequestExtent",
     "Sliding",
-    "Window",
+    "StepConfidence",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Cached:
+class CacheSpec:
     """A row of `CACHES`: what makes a request's policy, and its knobs with their defaults and the values they may
     have."""
 
-    policy: Callable[[Knobs], CachePolicy]
+    policy: Callable[[Params], CachePolicy]
     defaults: Mapping[str, object] = field(default_factory=dict)
     knobs: Mapping[str, Values] = field(default_factory=dict)
 
 
-CACHES: Mapping[str, Cached] = {
-    "none": Cached(lambda knobs: NoCache()),
-    "prefix": Cached(lambda knobs: Prefix()),
-    "dual": Cached(lambda knobs: Dual()),
+CACHES: Mapping[str, CacheSpec] = {
+    "none": CacheSpec(lambda knobs: NoCache()),
+    "prefix": CacheSpec(lambda knobs: Prefix()),
+    "dual": CacheSpec(lambda knobs: Dual()),
     # Its knobs are AsyncLane's, which other decoders do not have.
-    "compact": Cached(
+    "compact": CacheSpec(
         lambda knobs: Compact(
             knobs.integer("refresh_every"), knobs.text("refresh_on"), knobs["reuse"] is True, knobs["settle"] is True
         )
     ),
-    "d2": Cached(D2.of, D2.DEFAULTS, D2.KNOBS),
-    "delayed": Cached(Delayed.of, Delayed.DEFAULTS, Delayed.KNOBS),
-    "finished": Cached(Finished.of, Finished.DEFAULTS, Finished.KNOBS),
-    "interval": Cached(Interval.of, Interval.DEFAULTS, Interval.KNOBS),
-    "window": Cached(Sliding.of, Sliding.DEFAULTS, Sliding.KNOBS),
+    "d2": CacheSpec(D2.of, D2.DEFAULTS, D2.PARAMS),
+    "delayed": CacheSpec(Delayed.of, Delayed.DEFAULTS, Delayed.PARAMS),
+    "finished": CacheSpec(Finished.of, Finished.DEFAULTS, Finished.PARAMS),
+    "interval": CacheSpec(Interval.of, Interval.DEFAULTS, Interval.PARAMS),
+    "window": CacheSpec(Sliding.of, Sliding.DEFAULTS, Sliding.PARAMS),
 }

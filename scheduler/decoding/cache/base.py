@@ -30,7 +30,7 @@ class Canvas:
 NOTHING = Canvas(0, np.zeros(0, np.int32), 0)
 
 
-class Reach(NamedTuple):
+class RequestExtent(NamedTuple):
     """A request before a step, in absolute positions.
 
     `first` and `last` bound the live lanes; `end` is as far as the step may look (look-ahead included); everything
@@ -44,7 +44,7 @@ class Reach(NamedTuple):
     canvas: Canvas = NOTHING
 
 
-class Window(NamedTuple):
+class ComputeRange(NamedTuple):
     """A step computes `[start, end)` but for the `gaps` in it, ascending, and sees `[0, visible)`; `refresh` if it
     computes anew what was cached. Without `drives` it only does that, and the lanes wait."""
 
@@ -64,7 +64,7 @@ class Window(NamedTuple):
             start = behind
         yield start, self.end
 
-    def covering(self, start: int, end: int) -> Window:
+    def covering(self, start: int, end: int) -> ComputeRange:
         """As this one, and `[start, end)` is computed as well."""
         bounds = min(self.start, start), max(self.end, end)
         edges = [(bounds[0], self.start), *self.gaps, (self.end, bounds[1])]
@@ -84,7 +84,7 @@ class Progress(NamedTuple):
     frontier: int
 
 
-class Shown(NamedTuple):
+class StepConfidence(NamedTuple):
     """What a step showed: the `confidence` [n] of the network's proposals at absolute `positions` [n], ascending."""
 
     positions: Longs
@@ -104,16 +104,16 @@ class CachePolicy(Protocol):
         """Whether it must see the canvas, and what steps show of it."""
         ...
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         """What the next step computes: at least the first open position, which a lane must be able to commit. Changes
         nothing: the step may have to wait for budget."""
         ...
 
-    def shown(self, shown: Shown) -> None:
+    def shown(self, shown: StepConfidence) -> None:
         """What the step in flight has shown, before it counts as computed; only told to one that looks."""
         ...
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         """`window` was computed, and brought `progress`."""
         ...
 
@@ -123,5 +123,5 @@ class Blind:
 
     looks = False
 
-    def shown(self, shown: Shown) -> None:
+    def shown(self, shown: StepConfidence) -> None:
         pass

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .base import Blind, Progress, Reach, Window
+from .base import Blind, ComputeRange, Progress, RequestExtent
 
 EVENTS: dict[str, Callable[[Progress], int]] = {
     "lanes": lambda progress: progress.finished,
@@ -36,13 +36,13 @@ class Compact(Blind):
     def keeps_prompt(self) -> bool:
         return not self.refresh_every
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         due = 0 < self.refresh_every <= self._events
         if self._settled is None or due:
-            return Window(0, reach.end, reach.end, refresh=self._settled is not None, drives=self.reuse)
-        return Window(self._settled, reach.end, reach.end)
+            return ComputeRange(0, reach.end, reach.end, refresh=self._settled is not None, drives=self.reuse)
+        return ComputeRange(self._settled, reach.end, reach.end)
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         if window.refresh:
             self._events = 0
         if window.drives:  # a pass for the cache alone must not bring on the next one

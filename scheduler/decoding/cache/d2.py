@@ -20,8 +20,8 @@ import numpy as np
 
 from ...contract import Doubles
 from ..boundaries import Bools
-from ..params import Knobs, Range, Values
-from .base import Progress, Reach, Shown, Window
+from ..params import Params, Range, Values
+from .base import ComputeRange, Progress, RequestExtent, StepConfidence
 from .partial import Partial
 
 RADIUS = 4  # widths of the Gaussian behind which nothing counts
@@ -29,7 +29,7 @@ RADIUS = 4  # widths of the Gaussian behind which nothing counts
 
 class D2(Partial):
     DEFAULTS: Mapping[str, object] = {"candidates": 32, "density_width": 10.0}
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "candidates": Range(1, 4096, whole=True),
         "density_width": Range(0.1, 1000.0),
     }
@@ -37,20 +37,20 @@ class D2(Partial):
     def __init__(self, candidates: int, width: float) -> None:
         super().__init__()
         self._candidates, self._width = candidates, width
-        self._shown: Shown | None = None
+        self._shown: StepConfidence | None = None
         self._confidence: Doubles = np.zeros(0)  # [length] what was last shown, 1 where nothing was
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Self:
+    def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("candidates"), knobs.number("density_width"))
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         return self.part(reach, self._likeliest(reach)) if self.begun else self.full(reach)
 
-    def shown(self, shown: Shown) -> None:
+    def shown(self, shown: StepConfidence) -> None:
         self._shown = shown
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         super().computed(window, reach, progress)
         if not len(self._confidence):
             self._confidence = np.ones(len(reach.canvas.tokens))
@@ -58,7 +58,7 @@ class D2(Partial):
             self._confidence[self._shown.positions - reach.canvas.origin] = self._shown.confidence
             self._shown = None
 
-    def _likeliest(self, reach: Reach) -> Bools:
+    def _likeliest(self, reach: RequestExtent) -> Bools:
         canvas = reach.canvas
         open_ = canvas.open
         first, last = reach.first - canvas.origin, reach.last - canvas.origin

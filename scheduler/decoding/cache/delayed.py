@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from ..params import Knobs, Range, Values
-from .base import Progress, Reach, Window
+from ..params import Params, Range, Values
+from .base import ComputeRange, Progress, RequestExtent
 from .partial import Partial
 
 NONE = -1
@@ -20,7 +20,7 @@ NONE = -1
 
 class Delayed(Partial):
     DEFAULTS: Mapping[str, object] = {"reload_every": 8}
-    KNOBS: Mapping[str, Values] = {"reload_every": Range(1, 1_000_000, whole=True)}
+    PARAMS: Mapping[str, Values] = {"reload_every": Range(1, 1_000_000, whole=True)}
 
     def __init__(self, reload_every: int) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Delayed(Partial):
         self._block = NONE
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Self:
+    def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("reload_every"))
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         if not self.begun or reach.first != self._block or self._steps >= self._reload_every:
             return self.full(reach)
         return self.part(reach, reach.canvas.open)
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         super().computed(window, reach, progress)
         self._block = reach.first

@@ -5,7 +5,7 @@ Source: arXiv 2505.22618, section 3.2.
 
 from __future__ import annotations
 
-from .base import Blind, Progress, Reach, Window
+from .base import Blind, ComputeRange, Progress, RequestExtent
 from .prefix import Prefix
 
 
@@ -15,8 +15,10 @@ class Dual(Blind):
     def __init__(self) -> None:
         self._prefix = Prefix()
 
-    def window(self, reach: Reach) -> Window:
-        return self._prefix.window(reach) if self._prefix.due(reach) else Window(reach.first, reach.last, reach.end)
+    def window(self, reach: RequestExtent) -> ComputeRange:
+        return (
+            self._prefix.window(reach) if self._prefix.due(reach) else ComputeRange(reach.first, reach.last, reach.end)
+        )
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         self._prefix.computed(window, reach, progress)

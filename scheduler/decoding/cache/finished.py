@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from ..params import Knobs, Range, Values
-from .base import Blind, Progress, Reach, Window
+from ..params import Params, Range, Values
+from .base import Blind, ComputeRange, Progress, RequestExtent
 
 
 class Waiting(NamedTuple):
@@ -30,7 +30,7 @@ class Finished(Blind):
     keeps_prompt = False
 
     DEFAULTS: Mapping[str, object] = {"cache_delay": 1, "refresh_interval": 10_000}
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "cache_delay": Range(0, 1_000_000, whole=True),
         "refresh_interval": Range(1, 1_000_000, whole=True),
     }
@@ -42,24 +42,24 @@ class Finished(Blind):
         self._waiting = Waiting(0, 0)  # nobody, if its end is cached
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Self:
+    def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("cache_delay"), knobs.integer("refresh_interval"))
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         waiting = self._wait(reach)
         waits = waiting.end > self._cached
         if not self._ripe(waiting) and (waits or self._call % self._interval == 0):
-            return Window(0, reach.end, reach.end, refresh=self._cached > 0)
-        return Window(self._cached, reach.end, reach.end)
+            return ComputeRange(0, reach.end, reach.end, refresh=self._cached > 0)
+        return ComputeRange(self._cached, reach.end, reach.end)
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         waiting = self._wait(reach)
         if self._ripe(waiting):
             self._cached, waiting = waiting.end, Waiting(reach.first, self._call)
         self._waiting = waiting
         self._call += 1
 
-    def _wait(self, reach: Reach) -> Waiting:
+    def _wait(self, reach: RequestExtent) -> Waiting:
         """Who waits in the next call: one who did, or what has been finished meanwhile; the prompt always was."""
         if self._waiting.end > self._cached:
             return self._waiting

@@ -20,14 +20,14 @@ from typing import Self
 import numpy as np
 
 from ..boundaries import Bools, Longs
-from ..params import Knobs, Range, Values
-from .base import Progress, Reach, Window
+from ..params import Params, Range, Values
+from .base import ComputeRange, Progress, RequestExtent
 from .partial import Partial
 
 
 class Interval(Partial):
     DEFAULTS: Mapping[str, object] = {"prompt_every": 50, "response_every": 6, "response_share": 0.25}
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "prompt_every": Range(1, 1_000_000, whole=True),
         "response_every": Range(1, 1_000_000, whole=True),
         "response_share": Range(0.0, 1.0),
@@ -39,22 +39,22 @@ class Interval(Partial):
         self._response_steps = 0  # since the response was last computed, that step included
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Self:
+    def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("prompt_every"), knobs.integer("response_every"), knobs.number("response_share"))
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         if not self.begun or self._steps >= self._prompt_every:
             return self.full(reach)
         if self._response_steps >= self._response_every:
-            return Window(reach.canvas.origin, reach.end, reach.end, refresh=True)
+            return ComputeRange(reach.canvas.origin, reach.end, reach.end, refresh=True)
         return self.part(reach, self._some(reach))
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         super().computed(window, reach, progress)
         whole = window.start <= reach.canvas.origin and window.end == reach.end and not window.gaps
         self._response_steps = 1 if whole else self._response_steps + 1
 
-    def _some(self, reach: Reach) -> Bools:
+    def _some(self, reach: RequestExtent) -> Bools:
         canvas = reach.canvas
         first, last = reach.first - canvas.origin, reach.last - canvas.origin
         changed = self.changed(canvas)

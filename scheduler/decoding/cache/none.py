@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from .base import Blind, Progress, Reach, Window
+from .base import Blind, ComputeRange, Progress, RequestExtent
 
 
 class NoCache(Blind):
     keeps_prompt = False
 
-    def window(self, reach: Reach) -> Window:
-        return Window(0, reach.end, reach.end)
+    def window(self, reach: RequestExtent) -> ComputeRange:
+        return ComputeRange(0, reach.end, reach.end)
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         pass

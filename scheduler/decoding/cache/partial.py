@@ -13,9 +13,9 @@ from ..boundaries import Bools
 from .base import (
     Blind,
     Canvas,
+    ComputeRange,
     Progress,
-    Reach,
-    Window,
+    RequestExtent,
 )
 
 BRIDGE = 4  # positions computed with fewer than so many between them share a row: what lies between costs less than one
@@ -41,10 +41,10 @@ class Partial(Blind):
         different: Bools = canvas.tokens != self._held
         return different
 
-    def full(self, reach: Reach) -> Window:
-        return Window(0, reach.end, reach.end, refresh=self.begun)
+    def full(self, reach: RequestExtent) -> ComputeRange:
+        return ComputeRange(0, reach.end, reach.end, refresh=self.begun)
 
-    def part(self, reach: Reach, wanted: Bools, visible: int | None = None) -> Window:
+    def part(self, reach: RequestExtent, wanted: Bools, visible: int | None = None) -> ComputeRange:
         """What is `wanted` [length], what has changed and the first open position, as far as the step may look."""
         canvas = reach.canvas
         wanted = wanted | self.changed(canvas)
@@ -53,9 +53,9 @@ class Partial(Blind):
         start, end = int(positions[0]), int(positions[-1]) + 1
         ends = np.flatnonzero(np.diff(positions) > BRIDGE)
         gaps = zip((positions[ends] + 1).tolist(), positions[ends + 1].tolist(), strict=True)
-        return Window(start, end, max(end, visible or reach.end), gaps=tuple(gaps))
+        return ComputeRange(start, end, max(end, visible or reach.end), gaps=tuple(gaps))
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         canvas = reach.canvas
         if self._held is None:
             self._held = np.full(len(canvas.tokens), NEVER, np.int32)
@@ -65,5 +65,5 @@ class Partial(Blind):
             self._held[here] = canvas.tokens[here]
 
 
-def is_full(window: Window, reach: Reach) -> bool:
+def is_full(window: ComputeRange, reach: RequestExtent) -> bool:
     return window.start == 0 and window.end == reach.end and not window.gaps

@@ -5,7 +5,7 @@ Source: arXiv 2505.22618, section 3.2.
 
 from __future__ import annotations
 
-from .base import Blind, Progress, Reach, Window
+from .base import Blind, ComputeRange, Progress, RequestExtent
 
 NOTHING = -1
 
@@ -16,14 +16,14 @@ class Prefix(Blind):
     def __init__(self) -> None:
         self._block = NOTHING
 
-    def due(self, reach: Reach) -> bool:
+    def due(self, reach: RequestExtent) -> bool:
         """Whether a block starts."""
         return reach.first != self._block
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         if self.due(reach):
-            return Window(0, reach.end, reach.end, refresh=self._block != NOTHING)
-        return Window(reach.first, reach.end, reach.end)
+            return ComputeRange(0, reach.end, reach.end, refresh=self._block != NOTHING)
+        return ComputeRange(reach.first, reach.end, reach.end)
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         self._block = reach.first

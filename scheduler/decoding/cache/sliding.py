@@ -17,14 +17,14 @@ from typing import Self
 import numpy as np
 
 from ..boundaries import Bools
-from ..params import Knobs, Range, Values
-from .base import Progress, Reach, Window
+from ..params import Params, Range, Values
+from .base import ComputeRange, Progress, RequestExtent
 from .partial import Partial, is_full
 
 
 class Sliding(Partial):
     DEFAULTS: Mapping[str, object] = {"cycle": 32, "window_tokens": 64, "active_tokens": 16}
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "cycle": Range(1, 1_000_000, whole=True),
         "window_tokens": Range(1, 1_000_000, whole=True),
         "active_tokens": Range(1, 4096, whole=True),
@@ -36,10 +36,10 @@ class Sliding(Partial):
         self._open: Bools | None = None  # [length] where masks were behind the cycle's full pass
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Self:
+    def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("cycle"), knobs.integer("window_tokens"), knobs.integer("active_tokens"))
 
-    def window(self, reach: Reach) -> Window:
+    def window(self, reach: RequestExtent) -> ComputeRange:
         if not self.begun or self._steps >= self._cycle:
             return self.full(reach)
         canvas = reach.canvas
@@ -48,14 +48,14 @@ class Sliding(Partial):
         wanted[np.flatnonzero(canvas.open)[: self._active]] = True
         return self.part(reach, wanted, self._visible(reach, began))
 
-    def computed(self, window: Window, reach: Reach, progress: Progress) -> None:
+    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
         super().computed(window, reach, progress)
         if is_full(window, reach):
             self._open = None
         elif self._open is None:
             self._open = reach.canvas.open
 
-    def _visible(self, reach: Reach, began: Bools) -> int:
+    def _visible(self, reach: RequestExtent, began: Bools) -> int:
         """The end of the window, or of what is decoded."""
         canvas = reach.canvas
         if reach.end > canvas.origin + len(began):  # there is a suffix

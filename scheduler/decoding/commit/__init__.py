@@ -1,4 +1,4 @@
-"""Second axis of a decoder: the commit rules. `JUDGES` has those that the host applies, one file and one row each."""
+"""Second axis of a decoder: the commit rules. `HOST_RULES` lists those that the host applies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..params import OFF, Knobs, Values
+from ..params import OFF, Params, Values
 from .base import (
     TELL,
+    CommitDecision,
     CommitRule,
-    Evidence,
-    Judge,
-    Judged,
-    Part,
-    Verdict,
+    HostCommitRule,
+    HostDecides,
+    LaneSlice,
+    StepView,
 )
 from .device import (
     CommitAtFork,
@@ -47,22 +47,22 @@ from .shared.applied import Applied
 from .shared.forecast import DEFAULTS as FORECAST
 
 __all__ = [
-    "JUDGES",
+    "HOST_RULES",
     "TELL",
     "Applied",
     "Beside",
     "CommitAtFork",
+    "CommitDecision",
     "CommitRule",
-    "Evidence",
     "Factor",
-    "Judge",
-    "Judged",
-    "Part",
+    "HostCommitRule",
+    "HostDecides",
+    "HostRuleSpec",
+    "LaneSlice",
     "Quota",
-    "Rule",
+    "StepView",
     "Threshold",
     "Timesteps",
-    "Verdict",
 ]
 
 
@@ -70,104 +70,104 @@ class Beside(NamedTuple):
     """How many rows a step may have beside the request's own, and the knob that says so: of drafts of its canvas, or
     of branches that are `independent`."""
 
-    count: Callable[[Knobs], int]
+    count: Callable[[Params], int]
     knob: str
     independent: bool = False
     scored: bool = True  # of each token it is known how likely it was in the step that committed it
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A row of `JUDGES`: what makes a judge for a canvas of so many positions, and its knobs with their defaults; those
-    that no other rule or decoder has, with the values they may have."""
+class HostRuleSpec:
+    """A row of `HOST_RULES`: what makes a judge for a canvas of so many positions, and its knobs with their
+    defaults; those that no other rule or decoder has, with the values they may have."""
 
-    judge: Callable[[Knobs, int], Judge]
+    judge: Callable[[Params, int], HostCommitRule]
     defaults: Mapping[str, object]
     source: str
     knobs: Mapping[str, Values]
     beside: Beside | None = None  # of a `Speculator` or an `Ensemble`
 
 
-JUDGES: Mapping[str, Rule] = {
-    "bacd": Rule(
+HOST_RULES: Mapping[str, HostRuleSpec] = {
+    "bacd": HostRuleSpec(
         judge=Bacd.of,
         defaults={"lower_threshold": 0.6, "upper_threshold": 0.9},
         source="arXiv 2602.09555; LuLuLuyi/TDAR unmasking.py",
-        knobs=Bacd.KNOBS,
+        knobs=Bacd.PARAMS,
     ),
-    "ete": Rule(
+    "ete": HostRuleSpec(
         judge=ExploreThenExploit.of,
         defaults={"threshold": 0.9, "ahead_threshold": 0.95, "explore_threshold": 0.6, "least": 2},
         source="arXiv 2511.21103, its idea; the rule is ours",
-        knobs=ExploreThenExploit.KNOBS,
+        knobs=ExploreThenExploit.PARAMS,
     ),
-    "ahd": Rule(
+    "ahd": HostRuleSpec(
         judge=Ahd.of,
         defaults={"threshold": 0.9, "drift": 0.01, "drift_decay": 0.5, "history": 6},
         source="arXiv 2604.08964",
-        knobs=Ahd.KNOBS,
+        knobs=Ahd.PARAMS,
     ),
-    "ass": Rule(
+    "ass": HostRuleSpec(
         judge=Ass.of,
         defaults={"end_weight": 0.01},
         source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
-        knobs=Ass.KNOBS,
+        knobs=Ass.PARAMS,
     ),
-    "ccd": Rule(
+    "ccd": HostRuleSpec(
         judge=Ccd.of,
         defaults={"steps": None, "warmup": 5, "buffer": 4.0},
         source="arXiv 2512.02044; tonyckc/CCD-DLM-code model.py",
-        knobs=Ccd.KNOBS,
+        knobs=Ccd.PARAMS,
     ),
-    "credit": Rule(
+    "credit": HostRuleSpec(
         judge=Credit.of,
         defaults={"threshold": 0.9, "credit_alpha": 0.7, "credit_beta": 0.8, "credit_gamma": 0.2},
         source="arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py",
-        knobs=Credit.KNOBS,
+        knobs=Credit.PARAMS,
     ),
-    "eoser": Rule(
+    "eoser": HostRuleSpec(
         judge=Eoser.of,
         defaults={"steps": None, "end_weight": 0.4, "end_ramp": "canvas"},
         source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
-        knobs=Eoser.KNOBS,
+        knobs=Eoser.PARAMS,
     ),
-    "klass": Rule(
+    "klass": HostRuleSpec(
         judge=Klass.of,
         defaults={"threshold": 0.9, "kl_threshold": 0.01, "history": 2, "steps": None, "watch": "lanes"},
         source="arXiv 2511.05664; shkim0116/KLASS src/model/llada_klass.py",
-        knobs=Klass.KNOBS,
+        knobs=Klass.PARAMS,
     ),
-    "ce": Rule(
+    "ce": HostRuleSpec(
         judge=Extrapolated.of,
         defaults={"threshold": 0.9, **FORECAST},
         source="arXiv 2605.30753, of which the code is not public",
-        knobs=Extrapolated.KNOBS,
+        knobs=Extrapolated.PARAMS,
     ),
-    "learn2pd": Rule(
+    "learn2pd": HostRuleSpec(
         judge=Learn2PD.of,
         defaults={"threshold": 0.96, "eotp": True, "extrapolate": False, **FORECAST},
         source="arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding, with weights of our own",
-        knobs=Learn2PD.KNOBS,
+        knobs=Learn2PD.PARAMS,
     ),
-    "entropy": Rule(
+    "entropy": HostRuleSpec(
         judge=Entropy.of,
         defaults={"entropy_threshold": 0.5},
         source="arXiv 2601.07568; hao-ai-lab/d3LLM",
-        knobs=Entropy.KNOBS,
+        knobs=Entropy.PARAMS,
     ),
-    "editing": Rule(
+    "editing": HostRuleSpec(
         judge=Editing.of,
         defaults={"threshold": 0.7, "edit_threshold": 0.5, "edit_steps": 16},
         source="arXiv 2602.08676; SGLang joint_threshold.py, with the differences that `Editing` names",
-        knobs=Editing.KNOBS,
+        knobs=Editing.PARAMS,
     ),
-    "leap": Rule(
+    "leap": HostRuleSpec(
         judge=Leap.of,
         defaults={"threshold": 0.7, "pool": 0.2},
         source="arXiv 2605.10980, of which only a summary was to be had: see `Leap`",
-        knobs=Leap.KNOBS,
+        knobs=Leap.PARAMS,
     ),
-    "blockbatch": Rule(
+    "blockbatch": HostRuleSpec(
         judge=BlockBatch.of,
         defaults={
             "threshold": 0.9,
@@ -178,23 +178,23 @@ JUDGES: Mapping[str, Rule] = {
             "refresh_size": 32,
         },
         source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
-        knobs=BlockBatch.KNOBS,
+        knobs=BlockBatch.PARAMS,
         beside=Beside(BlockBatch.beside, "branches", independent=True, scored=False),
     ),
-    "freedave": Rule(
+    "freedave": HostRuleSpec(
         judge=FreeDave.of,
         defaults={"draft_steps": 4, "tokens_per_call": 1, "commit_threshold": OFF},
         source="arXiv 2510.00294; cychomatica/FreeDave generation/core.py",
-        knobs=FreeDave.KNOBS,
+        knobs=FreeDave.PARAMS,
         beside=Beside(FreeDave.beside, "draft_steps"),
     ),
-    "localleap": Rule(
+    "localleap": HostRuleSpec(
         judge=LocalLeap.of,
         defaults={"threshold": 0.9, "near_threshold": 0.75, "reach": 4},
         source="arXiv 2510.07081; friedrichor/LocalLeap",
-        knobs=LocalLeap.KNOBS,
+        knobs=LocalLeap.PARAMS,
     ),
-    "prophet": Rule(
+    "prophet": HostRuleSpec(
         judge=Prophet.of,
         defaults={
             "steps": None,
@@ -206,31 +206,31 @@ JUDGES: Mapping[str, Rule] = {
             "late_gap": 2.5,
         },
         source="arXiv 2508.19982; pixeli99/Prophet generate_earlyexit.py",
-        knobs=Prophet.KNOBS,
+        knobs=Prophet.PARAMS,
     ),
-    "tspd": Rule(
+    "tspd": HostRuleSpec(
         judge=TSPD.of,
         defaults={"threshold": 0.5, "extrapolate": False, **FORECAST},
         source="arXiv 2605.30753, of which the code is not public, with weights of our own",
-        knobs=TSPD.KNOBS,
+        knobs=TSPD.PARAMS,
     ),
-    "saber": Rule(
+    "saber": HostRuleSpec(
         judge=Saber.of,
         defaults={"at_least": 2, "precision": "single"},
         source="arXiv 2510.18165; zhaoyMa/Saber decoding.py",
-        knobs=Saber.KNOBS,
+        knobs=Saber.PARAMS,
     ),
-    "wino": Rule(
+    "wino": HostRuleSpec(
         judge=Wino.of,
         defaults={"threshold": 0.6, "back_threshold": 0.9},
         source="arXiv 2507.18578; Feng-Hong/WINO-DLLM LLaDA/decoding.py",
-        knobs=Wino.KNOBS,
+        knobs=Wino.PARAMS,
     ),
-    "lopa": Rule(
+    "lopa": HostRuleSpec(
         judge=LoPA.of,
         defaults={"threshold": 0.9, "branches": 4, "creation_weight": 0.5, "lowest_share": 0.5},
         source="arXiv 2512.16229; zhijie-group/LoPA",
-        knobs=LoPA.KNOBS,
+        knobs=LoPA.PARAMS,
         beside=Beside(LoPA.beside, "branches", scored=False),
     ),
 }

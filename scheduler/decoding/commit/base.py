@@ -2,9 +2,9 @@
 
 `first` marks the leftmost lane of a request: it must commit something in every step; lanes behind it commit only what
 passes, because later sentences depend on numbers that are still open before them. A policy may mark more of them
-(`Lane.active`). A rule that asks no more than ranks and thresholds within a lane is a `Transfer`, which the device
-applies beside the logits. One that remembers, compares positions or takes tokens back is a `Judge`: the device reports
-what it sees, and the host decides.
+(`Lane.active`). A rule that asks no more than ranks and thresholds within a lane is a `DeviceCommitRule`,
+which the device applies beside the logits. One that remembers, compares positions or takes tokens back is a
+`HostCommitRule`: the device reports what it sees, and the host decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...contract import Doubles, Ints, Measure, Transfer
+from ...contract import DeviceCommitRule, Doubles, Ints, Measure
 from ..lane_tree import Lane, Role
 
 Bools = npt.NDArray[np.bool_]
@@ -24,10 +24,10 @@ Longs = npt.NDArray[np.intp]
 
 
 class CommitRule(Protocol):
-    def transfer(self, lane: Lane, first: bool) -> Transfer: ...
+    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule: ...
 
 
-class Part(NamedTuple):
+class LaneSlice(NamedTuple):
     """The stretch `here` of a step's positions that belongs to a live lane."""
 
     lane: Lane
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     first: bool
 
 
-class Verdict(NamedTuple):
+class CommitDecision(NamedTuple):
     """What stands at the positions of a step from now on, `tokens` [n], the mask id where nothing does; `end`: the
     answer is cut behind this canvas position, which stays open if it is. With `stays` lanes that are full do not end
     yet."""
@@ -70,7 +70,7 @@ class Shadowed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class StepView:
     """What a step shows of the n positions of one request that it projected: its live lanes, and the look-ahead behind
     them if the rule asks for it, which belongs to no part."""
 
@@ -82,7 +82,7 @@ class Evidence:
     entropy: Doubles  # [n] nats; infinite where `tokens` stands in for an end token; NaN if the judge goes by SINGLE
     ranked: Ints  # [n, ranks] the likeliest tokens in falling order
     logprobs: Doubles  # [n, ranks] theirs
-    parts: tuple[Part, ...]  # one behind the other, from the first position on
+    parts: tuple[LaneSlice, ...]  # one behind the other, from the first position on
     ends: Bools  # [vocabulary] which tokens end an answer
     step: int  # calls of the request before this one
     shadow: Shadowed | None = None  # if the rule has asked for one
@@ -109,9 +109,9 @@ class Evidence:
             free[part.here] = part.lane.role is Role.GENERATE
         return free
 
-    def commit(self, chosen: Bools, tokens: Ints | None = None) -> Verdict:
+    def commit(self, chosen: Bools, tokens: Ints | None = None) -> CommitDecision:
         """`tokens` [n], or those that the device would commit, do where `chosen` [n] and open."""
-        return Verdict(np.where(chosen & self.open, self.tokens if tokens is None else tokens, self.held))
+        return CommitDecision(np.where(chosen & self.open, self.tokens if tokens is None else tokens, self.held))
 
     def at_least(self, score: Doubles, threshold: float, otherwise: Doubles | None = None) -> Bools:
         """[n] the open positions of lanes with a `score` [n] of `threshold` or more; if none of the first lane has, its
@@ -139,7 +139,7 @@ def top(score: Doubles, among: Bools, count: int | None = None) -> Longs:
     return places[np.argsort(-score[places], kind="stable")[:count]]
 
 
-class Judge(Protocol):
+class HostCommitRule(Protocol):
     """Decides for one request. Memory is kept by canvas position, so lanes that split or end need nothing done."""
 
     @property
@@ -171,10 +171,10 @@ class Judge(Protocol):
         """Those of the leftmost lane that the next step computes; one of them may be asked. Changes nothing."""
         ...
 
-    def choose(self, evidence: Evidence) -> Verdict: ...
+    def choose(self, evidence: StepView) -> CommitDecision: ...
 
 
-class Remembering:
+class HostRuleDefaults:
     """What most judges answer."""
 
     ranks = 0
@@ -190,14 +190,14 @@ class Remembering:
 EVERYTHING = 1 << 30  # positions, more than any request has
 
 # All may commit, so that the device tells what would; what does, the host tells it in the next step.
-TELL = Transfer(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
+TELL = DeviceCommitRule(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class HostDecides:
     """The device's half of every judge."""
 
-    tells: Transfer = TELL
+    tells: DeviceCommitRule = TELL
 
-    def transfer(self, lane: Lane, first: bool) -> Transfer:
+    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
         return self.tells

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...contract import Measure, Transfer
+from ...contract import DeviceCommitRule, Measure
 from ..lane_tree import Lane, Role
 from .base import CommitRule
 
@@ -18,10 +18,10 @@ class Threshold:
     Source: Fast-dLLM, arXiv 2505.22618; `later` is ours."""
 
     def __init__(self, threshold: float, later: float = 0.0) -> None:
-        self._first = Transfer(sure=1, threshold=threshold)
-        self._later = Transfer(sure=0, threshold=max(threshold, later))
+        self._first = DeviceCommitRule(sure=1, threshold=threshold)
+        self._later = DeviceCommitRule(sure=0, threshold=max(threshold, later))
 
-    def transfer(self, lane: Lane, first: bool) -> Transfer:
+    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
         return self._first if first else self._later
 
 
@@ -30,10 +30,10 @@ class Factor:
     position comes along once its turn is reached. Source: Fast-dLLM, arXiv 2505.22618."""
 
     def __init__(self, factor: float) -> None:
-        self._first = Transfer(sure=1, threshold=1.0, factor=factor, last_free=True)
-        self._later = Transfer(sure=0, threshold=1.0, factor=factor)
+        self._first = DeviceCommitRule(sure=1, threshold=1.0, factor=factor, last_free=True)
+        self._later = DeviceCommitRule(sure=0, threshold=1.0, factor=factor)
 
-    def transfer(self, lane: Lane, first: bool) -> Transfer:
+    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
         return self._first if first else self._later
 
 
@@ -44,9 +44,9 @@ class Quota:
 
     steps: int
 
-    def transfer(self, lane: Lane, first: bool) -> Transfer:
+    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
         due = -(-lane.masks // max(1, self.steps - lane.steps))
-        return Transfer(sure=max(1, due) if first else due, threshold=math.inf)
+        return DeviceCommitRule(sure=max(1, due) if first else due, threshold=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,15 @@ class Timesteps:
     measure: Measure
     noise: float = 0.0
 
-    def transfer(self, lane: Lane, first: bool) -> Transfer:
+    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
         call = min(lane.steps, self.steps - 1)  # a constraint may have kept the last one from taking all
         if call == self.steps - 1:
-            return Transfer(lane.masks, math.inf, measure=self.measure, noise=self.noise)
+            return DeviceCommitRule(lane.masks, math.inf, measure=self.measure, noise=self.noise)
         left = self._time(call + 1) / self._time(call)
         if self.measure is Measure.RANDOM:
-            return Transfer(0, float(left), measure=self.measure)
+            return DeviceCommitRule(0, float(left), measure=self.measure)
         taken = int(np.float32(lane.masks) * (np.float32(1) - left))
-        return Transfer(taken, math.inf, measure=self.measure, noise=self.noise)
+        return DeviceCommitRule(taken, math.inf, measure=self.measure, noise=self.noise)
 
     def _time(self, call: int) -> np.float32:
         """Entry `call` of torch.linspace(1, eps, steps + 1), which counts from whichever end is nearer."""
@@ -92,7 +92,7 @@ class CommitAtFork:
 
     rule: CommitRule
 
-    def transfer(self, lane: Lane, first: bool) -> Transfer:
+    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
         if lane.role is Role.REFINE:
-            return Transfer(sure=lane.masks, threshold=math.inf)
+            return DeviceCommitRule(sure=lane.masks, threshold=math.inf)
         return self.rule.transfer(lane, first)

@@ -2,7 +2,7 @@
 
 from .adablock import DELIMITERS, AdaBlock
 from .asynclane import AsyncLane
-from .base import LaneFacts, LanePolicy
+from .base import LanePolicy, LaneStatus
 from .blockwise import Blockwise
 from .growing import Growing
 from .multiblock import MultiBlock
@@ -17,8 +17,8 @@ __all__ = [
     "Blockwise",
     "CoarseFine",
     "Growing",
-    "LaneFacts",
     "LanePolicy",
+    "LaneStatus",
     "MultiBlock",
     "SlowFast",
 ]

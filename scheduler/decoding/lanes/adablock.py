@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..commit.base import Bools, Evidence, best
+from ..commit.base import Bools, StepView, best
 from ..lane_tree import LaneTree
 from ..vocabulary import (
     BARE,
@@ -25,7 +25,7 @@ from ..vocabulary import (
     PERIOD,
     Vocabulary,
 )
-from .base import LaneFacts, Unforked, require_token
+from .base import LaneStatus, Unforked, require_token
 
 DELIMITERS: Mapping[str, int] = {
     "newline": NEWLINE,
@@ -52,7 +52,7 @@ class AdaBlock(Unforked):
         tree.block_length = max(self.block_length, self._window(tree))
         tree.append(0)
 
-    def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
+    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
         """A lane is born as long as any block may be, and is cut by its first call."""
         (lane,) = tree.live
         if not lane.steps:
@@ -60,7 +60,7 @@ class AdaBlock(Unforked):
             found = near & ((vocabulary.classes[evidence.tokens] & DELIMITERS[self.delimiters]) != 0)
             tree.cut(lane, min(self._end(lane.start, found, evidence), lane.end))
 
-    def _end(self, start: int, found: Bools, evidence: Evidence) -> int:
+    def _end(self, start: int, found: Bools, evidence: StepView) -> int:
         if found.any():
             at = best(np.rint(np.log(evidence.confidence) / TOLD_APART), found)
             if evidence.confidence[at] >= self.delimiter_threshold:
@@ -70,7 +70,7 @@ class AdaBlock(Unforked):
     def _window(self, tree: LaneTree) -> int:
         return int(self.window * len(tree.canvas))
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         (lane,) = tree.live
         if not lane.masks:
             tree.finish(lane)

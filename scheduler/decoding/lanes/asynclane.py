@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..boundaries import Boundary
 from ..lane_tree import Lane, LaneTree, Role
-from .base import ABSENT, LaneFacts, Plain
+from .base import ABSENT, LaneStatus, Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class AsyncLane(Plain):
         tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         for lane, fact in zip(tuple(tree.live), facts, strict=True):
             ends = self.early_stop and fact.end_at != ABSENT
             if ends:
@@ -47,7 +47,7 @@ class AsyncLane(Plain):
             if ends:
                 return  # what lay behind is cancelled
 
-    def _forks(self, tree: LaneTree, lane: Lane, fact: LaneFacts) -> bool:
+    def _forks(self, tree: LaneTree, lane: Lane, fact: LaneStatus) -> bool:
         return (
             lane.role is Role.GENERATE
             and fact.fork_at != ABSENT

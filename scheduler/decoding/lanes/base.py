@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from ..boundaries import Boundary
-from ..commit.base import Evidence
+from ..commit.base import StepView
 from ..lane_tree import LaneTree
-from ..params import KnobError
+from ..params import ParamError
 from ..vocabulary import Vocabulary
 
 ABSENT = -1
 
 
 def require_token(vocabulary: Vocabulary, knob: str, chosen: str, kinds: Mapping[str, int]) -> None:
-    """Raises `KnobError` unless the vocabulary has a token of the classes that `kinds` has for the value `chosen`."""
+    """Raises `ParamError` unless the vocabulary has a token of the classes that `kinds` has for the value `chosen`."""
     if vocabulary.has(kinds[chosen]):
         return
     others = [repr(each) for each, classes in kinds.items() if vocabulary.has(classes)]
     instead = f"give {' or '.join(others)}" if others else "use another decoder"
-    raise KnobError(knob, f"{knob} {chosen!r} needs a token that this model's vocabulary does not have: {instead}")
+    raise ParamError(knob, f"{knob} {chosen!r} needs a token that this model's vocabulary does not have: {instead}")
 
 
-class LaneFacts(NamedTuple):
+class LaneStatus(NamedTuple):
     """What a step left in a lane. Positions are canvas positions, `ABSENT` where there is none.
 
     `open` counts its masks; `fork_at` is the last position behind which it may fork; `end_at` its first end token;
@@ -70,19 +70,19 @@ class LanePolicy(Protocol):
         ...
 
     def require(self, vocabulary: Vocabulary) -> None:
-        """Raises `KnobError` for a vocabulary without a token that it cannot do without."""
+        """Raises `ParamError` for a vocabulary without a token that it cannot do without."""
         ...
 
     def open(self, tree: LaneTree) -> None:
         """Put the first lanes on an empty canvas, with blocks as long as the tree says, if it does."""
         ...
 
-    def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
+    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
         """A step has found `evidence`, whose parts are the lanes as the step found them. The last one
         may be cut: only within lanes will it commit. Asked only of a policy that `looks`."""
         ...
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         """Finish, fork and cancel lanes; `facts` belong to `tree.live`, in order."""
         ...
 
@@ -100,7 +100,7 @@ class Plain:
     def require(self, vocabulary: Vocabulary) -> None:
         pass
 
-    def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
+    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
         pass
 
 

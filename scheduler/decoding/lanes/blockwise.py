@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..lane_tree import LaneTree
-from .base import LaneFacts, Unforked
+from .base import LaneStatus, Unforked
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Blockwise(Unforked):
         tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         (lane,) = tree.live
         if not lane.masks:
             tree.finish(lane)

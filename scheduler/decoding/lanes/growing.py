@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..commit.shared.schedule import doublings
 from ..lane_tree import LaneTree
-from .base import LaneFacts, Unforked
+from .base import LaneStatus, Unforked
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Growing(Unforked):
     def open(self, tree: LaneTree) -> None:
         tree.append(0, block_end=self._end(tree, 0))
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         (lane,) = tree.live
         if not lane.masks:
             tree.finish(lane)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..lane_tree import Lane, LaneTree
-from .base import ABSENT, LaneFacts, Unforked
+from .base import ABSENT, LaneStatus, Unforked
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class MultiBlock(Unforked):
         tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         before = tuple(tree.live)
         ends = [fact.end_at for fact in facts if fact.end_at != ABSENT]
         if self.early_stop and ends:

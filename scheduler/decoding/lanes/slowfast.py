@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..commit.base import Evidence
+from ..commit.base import StepView
 from ..lane_tree import Lane, LaneTree
 from ..vocabulary import Vocabulary
-from .base import LaneFacts, Unforked
+from .base import LaneStatus, Unforked
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SlowFast(Unforked):
         tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
-    def look(self, tree: LaneTree, evidence: Evidence, vocabulary: Vocabulary) -> None:
+    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
         (lane,) = tree.live
         if lane.steps >= self.slow_calls or self._stands(lane):
             return
@@ -51,7 +51,7 @@ class SlowFast(Unforked):
         last = lane.estimates[-self.stable_window :]
         return len(last) == self.stable_window and float(np.std(last)) < self.stable_spread
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         (lane,) = tree.live
         stands = self._stands(lane)
         if lane.steps == self.slow_calls or (stands and not self.patient and lane.end == lane.block_end):

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..attention_pattern import Geometry
+from ..attention_pattern import AttentionPattern
 from ..lane_tree import LaneTree
 from ..vocabulary import EMPTY, LINE, THOUGHT, Vocabulary
-from .base import ABSENT, LaneFacts, Unforked, require_token
+from .base import ABSENT, LaneStatus, Unforked, require_token
 
 TURNS: Mapping[str, int] = {"think": THOUGHT, "newlines": EMPTY, "newline": LINE}
 
@@ -43,10 +43,10 @@ class CoarseFine(Unforked):
         tree.block_length = self.block_length
         tree.append(0)
 
-    def advance(self, tree: LaneTree, facts: list[LaneFacts]) -> None:
+    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
         (lane,), (fact,) = tree.live, facts
         if fact.mark_at != ABSENT and tree.block_length != self.fine_length:
-            tree.grid, tree.block_length = Geometry(block=self.fine_length), self.fine_length
+            tree.grid, tree.block_length = AttentionPattern(block_size=self.fine_length), self.fine_length
             tree.cut(lane, min(tree.block_end(fact.mark_at), lane.end))
         if not lane.masks:
             tree.finish(lane)

@@ -7,12 +7,12 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Remembering, Verdict
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, StepView
 from ..shared.history import LIKELY, History
 
 
-class Ahd(Remembering):
+class Ahd(HostRuleDefaults):
     """In the lanes, open positions of `threshold` probability commit, or the best. So do those behind the lanes whose
     drift is below `drift`: the mean divergence (KL, nats) of this call's distribution from those of the last `history`
     calls, in which the call t ago weighs exp(-`drift_decay` t).
@@ -23,7 +23,7 @@ class Ahd(Remembering):
     that distributions are sketches (`history`).
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "drift": Range(0.0, 100.0),
         "drift_decay": Range(0.0, 10.0),
         "history": Range(1, 16, whole=True),
@@ -38,12 +38,12 @@ class Ahd(Remembering):
         self._history: History | None = None
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(
             knobs.number("threshold"), knobs.number("drift"), knobs.number("drift_decay"), knobs.integer("history")
         )
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         history = self._history = self._history or History(len(evidence.canvas), self._calls + 1)
         history.add(evidence)
         confidence = evidence.confidence

@@ -7,11 +7,11 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Remembering, Verdict
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, StepView
 
 
-class Bacd(Remembering):
+class Bacd(HostRuleDefaults):
     """In a lane's first call its highest confidence is the bar, later the mean confidence of all that has committed in
     it, but never below `lower_threshold` nor above `upper_threshold`: a block that goes easily is filled faster. Of a
     leftmost lane the best commits in any case.
@@ -20,19 +20,19 @@ class Bacd(Remembering):
     block is the model's own; here the memory is a lane's, and a fork begins a new one.
     """
 
-    KNOBS: Mapping[str, Values] = {"lower_threshold": Range(0.0, 1.0), "upper_threshold": Range(0.0, 1.0)}
+    PARAMS: Mapping[str, Values] = {"lower_threshold": Range(0.0, 1.0), "upper_threshold": Range(0.0, 1.0)}
 
     def __init__(self, lower: float, upper: float) -> None:
         self._lower, self._upper = lower, upper
         self._sums: dict[int, tuple[float, int]] = {}  # by lane: confidences that have committed, and how many
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         lower, upper = knobs.number("lower_threshold"), knobs.number("upper_threshold")
         knobs.require("lower_threshold", lower <= upper, f"must not exceed upper_threshold {upper}")
         return cls(lower, upper)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         confidence, open_ = evidence.confidence, evidence.open
         bar = np.ones(len(confidence))
         for part in evidence.parts:

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 
 from ....contract import Doubles, Ints
-from ...params import Knobs, Range, Values
-from ..base import Bools, Evidence, best
+from ...params import Params, Range, Values
+from ..base import Bools, StepView, best
 from ..shared.speculation import Ensemble, Turn
 
 END_RANKS = 4  # among so many likeliest tokens an end token is looked for; else it has no probability
@@ -27,7 +27,7 @@ class Branch:
         self.stale = False
         self.ended = -1.0  # probability of the end token that its full block has, negative without
         self.ranked = np.full((len(canvas), ranks), -1, np.int32)
-        self.chances = np.zeros((len(canvas), ranks))
+        self.commit_probability = np.zeros((len(canvas), ranks))
 
     @property
     def done(self) -> bool:
@@ -51,13 +51,13 @@ class Branch:
             self.blocks += 1
             self.stale = self.stale or self.blocks * self.size >= refresh_size
 
-    def observe(self, evidence: Evidence, threshold: float) -> None:
+    def observe(self, evidence: StepView, threshold: float) -> None:
         """Commits within its block what has the `threshold`, or else the best, of a step that shows at least that."""
         self.calls += 1
         places = evidence.positions
         told = min(self.ranked.shape[1], evidence.ranked.shape[1])
         self.ranked[places, :told] = evidence.ranked[:, :told]
-        self.chances[places, :told] = np.exp(evidence.logprobs[:, :told])
+        self.commit_probability[places, :told] = np.exp(evidence.logprobs[:, :told])
         inside = (places >= self.start) & (places < self.end) & (self.canvas[places] == self.mask_id)
         chosen = inside & (evidence.confidence >= threshold)
         if inside.any() and not chosen.any():
@@ -75,8 +75,8 @@ class Branch:
 
     def chance(self, tokens: Ints) -> Doubles:
         """[length] how likely its rows last found these `tokens` [length]."""
-        chances: Doubles = (self.chances * (self.ranked == tokens[:, None])).sum(axis=1)
-        return chances
+        commit_probability: Doubles = (self.commit_probability * (self.ranked == tokens[:, None])).sum(axis=1)
+        return commit_probability
 
     def agrees(self, other: Branch) -> bool:
         both = (self.canvas != self.mask_id) & (other.canvas != self.mask_id)
@@ -87,12 +87,12 @@ class Branch:
         asked = np.zeros(len(self.canvas), np.bool_)
         for other in others:
             asked[other.start : other.end] = True
-        chances, tokens = np.zeros(len(self.canvas)), self.canvas.copy()
+        commit_probability, tokens = np.zeros(len(self.canvas)), self.canvas.copy()
         for other in others:
             found = np.where(other.canvas == self.mask_id, 0.0, self.chance(other.canvas))
-            better = found > chances
-            chances[better], tokens[better] = found[better], other.canvas[better]
-        filled = asked & (self.canvas == self.mask_id) & (chances > merge_threshold)
+            better = found > commit_probability
+            commit_probability[better], tokens[better] = found[better], other.canvas[better]
+        filled = asked & (self.canvas == self.mask_id) & (commit_probability > merge_threshold)
         self.canvas[filled] = tokens[filled]
         return bool(filled.any())
 
@@ -120,7 +120,7 @@ class BlockBatch(Ensemble):
     has LLaDA's loop, not the authors' Dream variant of it.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "branches": Range(1, 8, whole=True),
         "smallest_block": Range(1, 4096, whole=True),
         "sync_lag": Range(0, 4096, whole=True),
@@ -128,7 +128,7 @@ class BlockBatch(Ensemble):
         "refresh_size": Range(1, 1_000_000, whole=True),
     }
 
-    def __init__(self, knobs: Knobs, length: int) -> None:
+    def __init__(self, knobs: Params, length: int) -> None:
         self._threshold, self._merge_threshold = knobs.number("threshold"), knobs.number("merge_threshold")
         self._sync_lag, self._refresh_size = knobs.integer("sync_lag"), knobs.integer("refresh_size")
         self._sizes = [knobs.integer("smallest_block") << number for number in range(knobs.integer("branches"))]
@@ -140,11 +140,11 @@ class BlockBatch(Ensemble):
         self.turns: list[Turn] = []
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs, length)
 
     @staticmethod
-    def beside(knobs: Knobs) -> int:
+    def beside(knobs: Params) -> int:
         return knobs.integer("branches") - 1
 
     def open(self, canvas: Ints, mask_id: int) -> None:
@@ -165,7 +165,7 @@ class BlockBatch(Ensemble):
         ended = [number for number, branch in enumerate(self.branches) if branch.ended >= 0.0]
         return max(ended, key=lambda number: self.branches[number].ended, default=None)
 
-    def observe(self, branches: Sequence[Evidence]) -> Ints:
+    def observe(self, branches: Sequence[StepView]) -> Ints:
         if not any(branch.calls for branch in self.branches):
             for branch in self.branches:
                 branch.observe(branches[0], self._threshold)

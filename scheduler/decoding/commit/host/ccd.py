@@ -8,14 +8,14 @@ from typing import Self
 import numpy as np
 
 from ....contract import Ints
-from ...params import Knobs, Range, Values
+from ...params import Params, Range, Values
 from ..base import (
     Bools,
-    Evidence,
+    CommitDecision,
+    HostRuleDefaults,
+    LaneSlice,
     Longs,
-    Part,
-    Remembering,
-    Verdict,
+    StepView,
     top,
 )
 from ..shared.schedule import Schedule
@@ -24,7 +24,7 @@ NOTHING = -1
 FEW = 0.1  # share of a lane's masks below which the buffer is narrow again
 
 
-class Ccd(Remembering):
+class Ccd(HostRuleDefaults):
     """Positions are ranked by entropy, lowest first. After each call the best that are still open are remembered with
     their tokens: one of them at first, one more in each call from `warmup` on, up to 1 + `buffer` times what an even
     schedule of `steps` calls owes, and few again once a tenth of the lane is left. A call that finds among as many of
@@ -37,7 +37,7 @@ class Ccd(Remembering):
     count of calls, which is even, where Dream's first and last call are odd.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "warmup": Range(0, 4096, whole=True),
         "buffer": Range(0.0, 64.0),
     }
@@ -47,16 +47,16 @@ class Ccd(Remembering):
         self._remembered: Ints = np.full(length, NOTHING, np.int32)
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(Schedule.of(knobs, length), knobs.integer("warmup"), knobs.number("buffer"), length)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         chosen = np.zeros(len(evidence.positions), np.bool_)
         for part in evidence.parts:
             chosen[part.here] = self._chosen(part, evidence)
         return evidence.commit(chosen)
 
-    def _chosen(self, part: Part, evidence: Evidence) -> Bools:
+    def _chosen(self, part: LaneSlice, evidence: StepView) -> Bools:
         here, due = part.here, self._schedule.due(part.lane.steps)
         tokens, positions, open_ = evidence.tokens[here], evidence.positions[here], evidence.open[here]
         ranked = top(-evidence.entropy[here], open_)

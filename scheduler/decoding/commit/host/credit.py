@@ -9,15 +9,15 @@ import numpy as np
 
 from ....contract import Doubles, Floats, Ints
 from ...lane_tree import Role
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Longs, Remembering, Verdict
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, Longs, StepView
 
 LIKELY = 8  # tokens of a position whose credit counts
 SLOTS = 4  # tokens of a position that have credit; the one with least gives way
 SLACK = 1e-5  # what is so close to the best commits with it, where nothing passes
 
 
-class Credit(Remembering):
+class Credit(HostRuleDefaults):
     """A position's likeliest token earns its probability to the power `credit_gamma` in every call, after all credit
     there has shrunk by `credit_beta`; a token's probability then counts times (1 + credit) to the power `credit_alpha`,
     over all tokens made to sum to 1. The likeliest by that commits at `threshold`; where none in the leftmost lane
@@ -29,7 +29,7 @@ class Credit(Remembering):
     an answer with the block of its first end token: `early_stop` "block".
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "credit_alpha": Range(0.0, 10.0),
         "credit_beta": Range(0.0, 1.0),
         "credit_gamma": Range(0.0, 10.0),
@@ -42,11 +42,11 @@ class Credit(Remembering):
         self._credit: Floats = np.zeros((length, SLOTS), np.float32)
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         alpha, beta, gamma = (knobs.number(knob) for knob in ("credit_alpha", "credit_beta", "credit_gamma"))
         return cls(knobs.number("threshold"), alpha, beta, gamma, length)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         """Look-ahead behind the lanes earns nothing: there was no credit before a block began."""
         first, open_ = evidence.parts[0].here, evidence.open
         at = np.flatnonzero(open_[evidence.lanes])
@@ -69,7 +69,7 @@ class Credit(Remembering):
         return ids, credit
 
 
-def _fused(evidence: Evidence, at: Longs, ids: Ints, gain: Floats) -> tuple[Ints, Doubles]:
+def _fused(evidence: StepView, at: Longs, ids: Ints, gain: Floats) -> tuple[Ints, Doubles]:
     """What may commit `at` [n] these positions, and its probability once that of `ids` [n, slots] counts times
     `gain`."""
     ranked, weight = evidence.ranked[at], np.exp(evidence.logprobs[at])

@@ -10,11 +10,11 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Remembering, Verdict
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, StepView
 
 
-class Editing(Remembering):
+class Editing(HostRuleDefaults):
     """Open positions of `threshold` confidence commit, or else the best. In the same call each committed position of
     the block takes the network's best token if that is another one, more probable than `edit_threshold`. A block that
     is full stays until a call changes nothing, or for `edit_steps` calls. `threshold` 0.7 and `edit_threshold` 0.5 are
@@ -24,7 +24,7 @@ class Editing(Remembering):
     that its budget is spent; and there is no penalty on repeating the token before.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "edit_threshold": Range(0.0, 1.0),
         "edit_steps": Range(0, 4096, whole=True),
     }
@@ -36,10 +36,10 @@ class Editing(Remembering):
         self._block, self._spent = -1, 0  # the lane, and its calls since it was full
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("edit_threshold"), knobs.integer("edit_steps"))
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         (part,) = evidence.parts
         if part.lane.id != self._block:
             self._block, self._spent = part.lane.id, 0
@@ -50,7 +50,7 @@ class Editing(Remembering):
             sure = evidence.confidence > self._edit_threshold
             chosen |= ~open_ & sure & (evidence.tokens != held)
         full = not (open_ & ~chosen).any()
-        return Verdict(
+        return CommitDecision(
             np.where(chosen, evidence.tokens, held),
             stays=full and bool(chosen.any()) and self._spent < self._edit_steps,
         )

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Remembering, Verdict, best
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, StepView, best
 
 
-class Entropy(Remembering):
+class Entropy(HostRuleDefaults):
     """Open positions with an entropy of at most `entropy_threshold` nats commit, the lowest of all lanes in any case,
     and so does that of the leftmost lane where nothing else does. Source: d3LLM, arXiv 2601.07568."""
 
-    KNOBS: Mapping[str, Values] = {"entropy_threshold": Range(0.0, 20.0)}
+    PARAMS: Mapping[str, Values] = {"entropy_threshold": Range(0.0, 20.0)}
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("entropy_threshold"))
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         lanes, sharpness = evidence.lanes, -evidence.entropy
         chosen = evidence.at_least(sharpness, -self._threshold)
         if evidence.open[lanes].any():

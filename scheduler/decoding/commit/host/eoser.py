@@ -7,18 +7,18 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Choice, Knobs, Range, Values
+from ...params import Choice, Params, Range, Values
 from ..base import (
-    Evidence,
-    Part,
-    Remembering,
-    Verdict,
+    CommitDecision,
+    HostRuleDefaults,
+    LaneSlice,
+    StepView,
     top,
 )
 from ..shared.schedule import Schedule, doublings
 
 
-class Eoser(Remembering):
+class Eoser(HostRuleDefaults):
     """Of a lane, the most probable positions commit, as many as an even schedule of `steps` calls owes. End tokens
     count `end_weight` of their probability in a block's first call, and more in each, in proportion.
 
@@ -27,18 +27,18 @@ class Eoser(Remembering):
     `end_ramp` "canvas". "block" weighs them against the block's. They mean one end token, here all that the model has.
     """
 
-    KNOBS: Mapping[str, Values] = {"end_weight": Range(0.0, 1.0), "end_ramp": Choice(("canvas", "block"))}
+    PARAMS: Mapping[str, Values] = {"end_weight": Range(0.0, 1.0), "end_ramp": Choice(("canvas", "block"))}
 
     def __init__(self, schedule: Schedule, end_weight: float, calls: int) -> None:
         self._schedule, self._end_weight, self._calls = schedule, end_weight, calls
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         schedule = Schedule.of(knobs, length)
         blocks = 1 if knobs["end_ramp"] == "block" else -(-length // schedule.block)
         return cls(schedule, knobs.number("end_weight"), schedule.calls * blocks)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         chosen = np.zeros(len(evidence.positions), np.bool_)
         ends = evidence.ends[evidence.tokens]
         for part in evidence.parts:
@@ -49,10 +49,10 @@ class Eoser(Remembering):
             chosen[at] = True
         return evidence.commit(chosen)
 
-    def _progress(self, part: Part) -> float:
+    def _progress(self, part: LaneSlice) -> float:
         return part.lane.steps / (self._calls - 1) if self._calls > 1 else 1.0
 
-    def _due(self, part: Part) -> int:
+    def _due(self, part: LaneSlice) -> int:
         return self._schedule.due(part.lane.steps)
 
 
@@ -65,14 +65,14 @@ class Ass(Eoser):
     Source: as `Eoser`, eoser_ass_generate; with `end_weight` 1, ass_generate.
     """
 
-    KNOBS: Mapping[str, Values] = {"end_weight": Range(0.0, 1.0)}
+    PARAMS: Mapping[str, Values] = {"end_weight": Range(0.0, 1.0)}
 
     def __init__(self, end_weight: float, canvas: int | None = None) -> None:
         """`canvas`: its length, if blocks grow along it."""
         self._end_weight, self._canvas = end_weight, canvas
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         if "block_count" not in knobs:
             return cls(knobs.number("end_weight"))
         most = max(1, doublings(length))
@@ -80,15 +80,15 @@ class Ass(Eoser):
         knobs.require("block_count", holds, f"exceeds the {most} calls that a canvas of {length} (max_tokens) takes")
         return cls(knobs.number("end_weight"), length)
 
-    def _progress(self, part: Part) -> float:
+    def _progress(self, part: LaneSlice) -> float:
         call, calls = self._turn(part)
         return (2.0 ** (min(call, calls) + 1) - 1.0) / 2.0**calls
 
-    def _due(self, part: Part) -> int:
+    def _due(self, part: LaneSlice) -> int:
         call, calls = self._turn(part)
         return part.lane.end - part.lane.start if call >= calls - 1 else 1 << call
 
-    def _turn(self, part: Part) -> tuple[int, int]:
+    def _turn(self, part: LaneSlice) -> tuple[int, int]:
         """Which call this is, and of how many. Those before a block that grows have filled 2^i - 1 positions."""
         lane = part.lane
         if self._canvas is None:

@@ -7,11 +7,11 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Remembering, Verdict, best
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, StepView, best
 
 
-class ExploreThenExploit(Remembering):
+class ExploreThenExploit(HostRuleDefaults):
     """Exploit: every open position of `threshold` confidence commits, and behind the lanes, across blocks, of
     `ahead_threshold`, but no end token there. Explore: a call in which fewer than `least` positions pass also decides
     the one that tells most, the open position of the leftmost lane with the highest entropy among those of
@@ -23,7 +23,7 @@ class ExploreThenExploit(Remembering):
     blocks. The rule and its numbers are ours.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "ahead_threshold": Range(0.0, 1.0),
         "explore_threshold": Range(0.0, 1.0),
         "least": Range(0, 4096, whole=True),
@@ -34,11 +34,11 @@ class ExploreThenExploit(Remembering):
         self._threshold, self._ahead, self._explore, self._least = threshold, ahead, explore, least
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         ahead, explore = knobs.number("ahead_threshold"), knobs.number("explore_threshold")
         return cls(knobs.number("threshold"), ahead, explore, knobs.integer("least"))
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         confidence, open_ = evidence.confidence, evidence.open
         chosen = evidence.at_least(confidence, self._threshold)
         for here in (part.here for part in evidence.parts if part.first):

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 
 from ....contract import Ints
-from ...params import OFF, Knobs, Range, Values
-from ..base import Evidence, top
+from ...params import OFF, Params, Range, Values
+from ..base import StepView, top
 from ..shared.speculation import Branching, Speculator, extended
 
 
@@ -29,7 +29,7 @@ class FreeDave(Speculator):
     that answers drawn at random differ from those of one row. Under a grammar there are no drafts.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "draft_steps": Range(1, 16, whole=True),
         "tokens_per_call": Range(1, 64, whole=True),
         "commit_threshold": Range(0.0, 1.0, words=(OFF,)),
@@ -40,14 +40,14 @@ class FreeDave(Speculator):
         self._draft_steps, self._size, self._threshold = draft_steps, size, threshold
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.integer("draft_steps"), knobs.integer("tokens_per_call"), knobs.threshold("commit_threshold"))
 
     @staticmethod
-    def beside(knobs: Knobs) -> int:
+    def beside(knobs: Params) -> int:
         return knobs.integer("draft_steps") - 1
 
-    def choose_among(self, branches: Sequence[Evidence]) -> Branching:
+    def choose_among(self, branches: Sequence[StepView]) -> Branching:
         steps = [self._step(branch) for branch in branches]
         kept = [0]
         while (farther := self._farther(branches, steps[kept[-1]], kept[-1])) is not None:
@@ -61,7 +61,7 @@ class FreeDave(Speculator):
         self.drafts = [extended(last, tokens, order[:fill]) for fill in fills]
         return Branching(tokens, seen)
 
-    def _step(self, branch: Evidence) -> Ints:
+    def _step(self, branch: StepView) -> Ints:
         """What an ordinary step makes of it."""
         if self._threshold <= 1.0:
             return branch.commit(branch.at_least(branch.confidence, self._threshold)).tokens
@@ -70,7 +70,7 @@ class FreeDave(Speculator):
         return branch.commit(chosen).tokens
 
     @staticmethod
-    def _farther(branches: Sequence[Evidence], decided: Ints, behind: int) -> int | None:
+    def _farther(branches: Sequence[StepView], decided: Ints, behind: int) -> int | None:
         """The last of the drafts behind this one that hold nothing but what is `decided`."""
         for number in range(len(branches) - 1, behind, -1):
             held = branches[number].held

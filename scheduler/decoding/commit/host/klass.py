@@ -7,20 +7,20 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Choice, Knobs, Range, Values
+from ...params import Choice, Params, Range, Values
 from ..base import (
     Bools,
-    Evidence,
-    Part,
-    Remembering,
-    Verdict,
+    CommitDecision,
+    HostRuleDefaults,
+    LaneSlice,
+    StepView,
     top,
 )
 from ..shared.history import LIKELY, History
 from ..shared.schedule import Schedule
 
 
-class Klass(Remembering):
+class Klass(HostRuleDefaults):
     """An open position is ready if its token has more than `threshold` probability and each of its last `history`
     calls moved its distribution by less than `kl_threshold` nats (KL from the call before). All that are ready commit;
     in the leftmost lane, if none is, as many of the most probable as an even schedule of `steps` calls owes.
@@ -32,7 +32,7 @@ class Klass(Remembering):
     steps than tokens their blocks may end with masks; here a lane goes on until it has none.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "kl_threshold": Range(0.0, 100.0),
         "history": Range(1, 16, whole=True),
         "watch": Choice(("lanes", "canvas")),
@@ -45,7 +45,7 @@ class Klass(Remembering):
         self._history: History | None = None
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         judge = cls(
             knobs.number("threshold"),
             knobs.number("kl_threshold"),
@@ -55,7 +55,7 @@ class Klass(Remembering):
         judge.sees_ahead = knobs["watch"] == "canvas"
         return judge
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         history = self._history = self._history or History(len(evidence.canvas), self._stable_calls + 1)
         history.add(evidence)
         chosen = np.zeros(len(evidence.positions), np.bool_)
@@ -63,7 +63,7 @@ class Klass(Remembering):
             chosen[part.here] = self._ready(part, evidence, history)
         return evidence.commit(chosen)
 
-    def _ready(self, part: Part, evidence: Evidence, history: History) -> Bools:
+    def _ready(self, part: LaneSlice, evidence: StepView, history: History) -> Bools:
         here = part.here
         open_ = evidence.open[here]
         ready = open_ & (evidence.confidence[here] > self._threshold)

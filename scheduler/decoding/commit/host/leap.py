@@ -11,13 +11,13 @@ from typing import Self
 import numpy as np
 
 from ...lane_tree import Lane
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Remembering, Shadow, Verdict
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, Shadow, StepView
 
 NONE = -1
 
 
-class Leap(Remembering):
+class Leap(HostRuleDefaults):
     """What a call proposes at open positions with more than `pool` probability are candidates in the next one. That one
     asks each position of the block a second time, at a mask that sees the block's candidates, its own apart. Open
     positions of `threshold` confidence commit where both answers are the same; where none does, the best commits.
@@ -28,7 +28,7 @@ class Leap(Remembering):
     has none at all, takes its only answer; confidence is that of the canvas.
     """
 
-    KNOBS: Mapping[str, Values] = {"pool": Range(0.0, 1.0)}
+    PARAMS: Mapping[str, Values] = {"pool": Range(0.0, 1.0)}
 
     copies = 2
 
@@ -37,7 +37,7 @@ class Leap(Remembering):
         self._likely = np.full(length, NONE, np.int32)  # by canvas position, what stands there or is likely to
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("pool"), length)
 
     def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
@@ -47,7 +47,7 @@ class Leap(Remembering):
         masks = np.full(len(likely), mask_id, np.int32)
         return Shadow(np.where(likely == NONE, masks, likely), asked=False), Shadow(masks, hides=1)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         confidence, open_ = evidence.confidence, evidence.open
         agreed = np.ones(len(confidence), np.bool_)
         if evidence.shadow is not None:

@@ -8,16 +8,16 @@ from typing import Self
 import numpy as np
 
 from ....contract import Doubles, Floats
-from ...params import Choice, Knobs, Values
+from ...params import Choice, Params, Values
 from ..base import (
     Bools,
-    Evidence,
-    Part,
-    Remembering,
-    Verdict,
+    CommitDecision,
+    HostRuleDefaults,
+    LaneSlice,
+    StepView,
     best,
 )
-from ..shared.forecast import KNOBS as FORECAST_KNOBS
+from ..shared.forecast import PARAMS as FORECAST_PARAMS
 from ..shared.forecast import Forecast
 from ..shared.weights import certainty, weights
 
@@ -42,7 +42,7 @@ class Filter:
         return scores
 
 
-class Learn2PD(Remembering):
+class Learn2PD(HostRuleDefaults):
     """The most confident open position commits, and each that the filter gives `threshold` or more. In lanes behind the
     first only the latter do.
 
@@ -55,10 +55,10 @@ class Learn2PD(Remembering):
     every end token of the tokenizer.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "eotp": Choice((True, False)),
         "extrapolate": Choice((True, False)),
-        **FORECAST_KNOBS,
+        **FORECAST_PARAMS,
     }
 
     def __init__(self, threshold: float, eotp: bool, forecast: Forecast | None) -> None:
@@ -66,11 +66,11 @@ class Learn2PD(Remembering):
         self._filter = Filter(weights("learn2pd"))
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         forecast = Forecast.of(knobs, length) if knobs["extrapolate"] is True else None
         return cls(knobs.number("threshold"), knobs["eotp"] is True, forecast)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         score, open_ = self._score(evidence), evidence.open
         if self._forecast is not None:
             score = self._forecast.raised(evidence, score)
@@ -81,14 +81,14 @@ class Learn2PD(Remembering):
                 chosen[part.here][best(evidence.confidence[part.here], open_[part.here])] = True
         return evidence.commit(chosen)._replace(end=self._end(evidence, taken) if self.sees_ahead else None)
 
-    def _score(self, evidence: Evidence) -> Doubles:
+    def _score(self, evidence: StepView) -> Doubles:
         """[n] of the open positions in lanes, 0 elsewhere."""
         score, open_ = np.zeros(len(evidence.positions)), evidence.open
         for part in evidence.parts:
             score[part.here] = self._of_part(part, evidence, open_)
         return score
 
-    def _of_part(self, part: Part, evidence: Evidence, open_: Bools) -> Doubles:
+    def _of_part(self, part: LaneSlice, evidence: StepView, open_: Bools) -> Doubles:
         here, confidence = open_[part.here], evidence.confidence[part.here]
         scores = np.zeros(len(here))
         if here.any():
@@ -98,7 +98,7 @@ class Learn2PD(Remembering):
             scores[first:] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[: len(here) - first]
         return np.where(here, scores, 0.0)
 
-    def _end(self, evidence: Evidence, taken: Bools) -> int | None:
+    def _end(self, evidence: StepView, taken: Bools) -> int | None:
         ends = evidence.open & evidence.ends[evidence.tokens]
         if not ends.any():
             return None

@@ -7,25 +7,25 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Knobs, Range, Values
-from ..base import Evidence, Remembering, Verdict
+from ...params import Params, Range, Values
+from ..base import CommitDecision, HostRuleDefaults, StepView
 
 
-class LocalLeap(Remembering):
+class LocalLeap(HostRuleDefaults):
     """Open positions of lanes that have `threshold` confidence are anchors and commit; within `reach` positions of one,
     `near_threshold` is enough. Where nothing passes in the leftmost lane, its best commits. Source: arXiv 2510.07081;
     the authors' 0.75 is for LLaDA, for Dream they take 0.8."""
 
-    KNOBS: Mapping[str, Values] = {"near_threshold": Range(0.0, 1.0), "reach": Range(0, 64, whole=True)}
+    PARAMS: Mapping[str, Values] = {"near_threshold": Range(0.0, 1.0), "reach": Range(0, 64, whole=True)}
 
     def __init__(self, threshold: float, near: float, reach: int) -> None:
         self._threshold, self._near, self._reach = threshold, near, reach
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("near_threshold"), knobs.integer("reach"))
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         confidence, lanes = evidence.confidence, evidence.lanes
         anchors = evidence.positions[lanes][(evidence.open & (confidence >= self._threshold))[lanes]]
         behind = np.searchsorted(anchors, evidence.positions - self._reach)

@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from ...params import Knobs, Range, Values
-from ..base import Evidence, top
+from ...params import Params, Range, Values
+from ..base import StepView, top
 from ..shared.speculation import Branching, Speculator, extended
 
 
@@ -26,7 +26,7 @@ class LoPA(Speculator):
     """
 
     sees_ahead = True
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "branches": Range(1, 8, whole=True),
         "creation_weight": Range(0.0, 1.0),
         "lowest_share": Range(0.0, 1.0),
@@ -39,15 +39,15 @@ class LoPA(Speculator):
         self._created = [1.0]  # with which confidence each row of the next step was made
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         weights = knobs.number("creation_weight"), knobs.number("lowest_share")
         return cls(knobs.integer("branches"), knobs.number("threshold"), *weights)
 
     @staticmethod
-    def beside(knobs: Knobs) -> int:
+    def beside(knobs: Params) -> int:
         return knobs.integer("branches") - 1
 
-    def choose_among(self, branches: Sequence[Evidence]) -> Branching:
+    def choose_among(self, branches: Sequence[StepView]) -> Branching:
         worth = [self._worth(branch, created) for branch, created in zip(branches, self._created, strict=False)]
         winner = int(np.argmax(worth))
         won = branches[winner]
@@ -59,7 +59,7 @@ class LoPA(Speculator):
         self._created = [1.0, *won.confidence[order].tolist()]
         return Branching(tokens, np.full(len(tokens), winner))
 
-    def _worth(self, branch: Evidence, created: float) -> float:
+    def _worth(self, branch: StepView, created: float) -> float:
         left = np.sort(branch.confidence[branch.open])
         lowest = left[: max(1, int(len(left) * self._lowest_share))]
         future = float(lowest.mean()) if len(left) else 1.0

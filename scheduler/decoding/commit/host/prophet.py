@@ -7,12 +7,12 @@ from typing import Self
 
 import numpy as np
 
-from ...params import KnobError, Knobs, Range, Values
+from ...params import ParamError, Params, Range, Values
 from ..base import (
     Bools,
-    Evidence,
-    Remembering,
-    Verdict,
+    CommitDecision,
+    HostRuleDefaults,
+    StepView,
     top,
 )
 from ..shared.schedule import Schedule
@@ -20,7 +20,7 @@ from ..shared.schedule import Schedule
 OPEN = "open"  # all that is left of the answer
 
 
-class Prophet(Remembering):
+class Prophet(HostRuleDefaults):
     """Every call measures how far the likeliest token's logit is above the second's, on average over the answer. Where
     that is `early_gap` or more in the first third of the work, `mid_gap` in the second or `late_gap` in the last,
     everything open commits. Until then the most probable positions of a lane do, as many as an even schedule of `steps`
@@ -35,7 +35,7 @@ class Prophet(Remembering):
     more than a block, this happens as a block begins, or once the answer's end is in it.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "answer_at": Range(0, 1_000_000, whole=True, words=(OPEN,)),
         "answer_length": Range(1, 4096, whole=True),
         "early_gap": Range(0.0, 100.0),
@@ -52,17 +52,17 @@ class Prophet(Remembering):
         self._answer_at, self._answer_length = answer_at, answer_length
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         if knobs["threshold"] is not None and knobs["steps"] is not None:
-            raise KnobError("threshold", "'steps' and 'threshold' exclude each other: give one")
+            raise ParamError("threshold", "'steps' and 'threshold' exclude each other: give one")
         base = Schedule.of(knobs, length) if knobs["threshold"] is None else knobs.number("threshold")
         gaps = knobs.number("early_gap"), knobs.number("mid_gap"), knobs.number("late_gap")
         start = None if knobs["answer_at"] == OPEN else knobs.integer("answer_at")
         if start is not None and start >= length:
-            raise KnobError("answer_at", f"answer_at {start} is behind the canvas of {length} (max_tokens)")
+            raise ParamError("answer_at", f"answer_at {start} is behind the canvas of {length} (max_tokens)")
         return cls(base, gaps, start, knobs.integer("answer_length"))
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         if self._knows(evidence):
             return evidence.commit(evidence.open)
         if not isinstance(self._base, Schedule):
@@ -73,7 +73,7 @@ class Prophet(Remembering):
             chosen[here.start + top(evidence.confidence[here], evidence.open[here], due)] = True
         return evidence.commit(chosen)
 
-    def _knows(self, evidence: Evidence) -> bool:
+    def _knows(self, evidence: StepView) -> bool:
         if not self._within_sight(evidence):
             return False
         measured = self._measured(evidence)
@@ -85,26 +85,26 @@ class Prophet(Remembering):
             gaps = np.sort(gaps)[: self._answer_length]
         return bool(gaps.mean() >= self._gaps[min(2, int(3 * self._progress(evidence)))])
 
-    def _progress(self, evidence: Evidence) -> float:
+    def _progress(self, evidence: StepView) -> float:
         length = len(evidence.canvas)
         if isinstance(self._base, Schedule):
             return (evidence.step + 1) / (self._base.calls * -(-length // self._base.block))
         return float(np.count_nonzero(evidence.canvas != evidence.mask_id)) / length
 
-    def _measured(self, evidence: Evidence) -> Bools:
+    def _measured(self, evidence: StepView) -> Bools:
         """[n] the answer's positions."""
         if self._answer_at is not None:
             offset = evidence.positions - self._answer_at
             return (offset >= 0) & (offset < self._answer_length)
         return evidence.open & (evidence.positions <= _end(evidence))
 
-    def _within_sight(self, evidence: Evidence) -> bool:
+    def _within_sight(self, evidence: StepView) -> bool:
         """Whether everything open up to the answer's end is there."""
         masks = evidence.canvas[: _end(evidence) + 1] == evidence.mask_id
         return int(masks.sum()) == int((evidence.open & (evidence.positions <= _end(evidence))).sum())
 
 
-def _end(evidence: Evidence) -> int:
+def _end(evidence: StepView) -> int:
     """Where the answer ends, as far as the network knows: a canvas position."""
     proposed = np.where(evidence.open, evidence.tokens, evidence.held)
     ends = np.flatnonzero(evidence.ends[proposed])

@@ -12,13 +12,13 @@ from typing import Any, Self
 import numpy as np
 
 from ....contract import Doubles, Ints, Measure
-from ...params import Choice, Knobs, Range, Values
+from ...params import Choice, Params, Range, Values
 from ..base import (
     Bools,
-    Evidence,
+    CommitDecision,
+    HostRuleDefaults,
     Longs,
-    Remembering,
-    Verdict,
+    StepView,
     top,
 )
 from ..shared import torch_order
@@ -26,7 +26,7 @@ from ..shared import torch_order
 SHARE = 8  # one position in so many commits is taken back
 
 
-class Saber(Remembering):
+class Saber(HostRuleDefaults):
     """Open positions commit whose confidence is above the mean of all commits so far, or else the `at_least` best. Then
     an eighth as many, and half of `at_least` if that is more, are taken back: the committed positions of the block
     whose best token has lost most probability since the call before. A block that is full is over.
@@ -40,7 +40,7 @@ class Saber(Remembering):
     refused. On a GPU confidence is rounded to float32, so its last bit may be another than torch's.
     """
 
-    KNOBS: Mapping[str, Values] = {
+    PARAMS: Mapping[str, Values] = {
         "at_least": Range(2, 64, whole=True),
         "precision": Choice(("single", "double", "torch")),
     }
@@ -55,13 +55,13 @@ class Saber(Remembering):
         self._committed = np.full(length, np.nan)  # confidence at the latest commit
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         precision, most = knobs.text("precision"), torch_order.MOST
         few = precision != "torch" or length <= most
         knobs.require("precision", few, f"is for canvases of {most} (max_tokens) at most")
         return cls(knobs.integer("at_least"), precision, length)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         tokens, (part,) = evidence.held.copy(), evidence.parts
         confidence = self._rounded(evidence.confidence[part.here])
         positions, open_ = evidence.positions[part.here], evidence.open[part.here]
@@ -76,7 +76,7 @@ class Saber(Remembering):
         stands = ~open_ | chosen
         if not stands.all():
             tokens[part.here][pick(-drop, stands, self._withdrawn(int(chosen.sum())))] = evidence.mask_id
-        return Verdict(tokens)
+        return CommitDecision(tokens)
 
     def _rounded(self, values: Doubles) -> Doubles:
         return values.astype(self._float).astype(np.float64)
@@ -94,7 +94,7 @@ class Saber(Remembering):
         return min(max(self._at_least // 2, -(-count // SHARE)), count - 1)
 
 
-def _as_torch(evidence: Evidence, positions: Ints, score: Doubles, among: Bools, count: int) -> Longs:
+def _as_torch(evidence: StepView, positions: Ints, score: Doubles, among: Bools, count: int) -> Longs:
     """As `top`, where the lane is `positions` [n]: in torch's order, which depends on where in the row of prompt and
     canvas they lie. Where there are less than `count`, others are picked too."""
     row = np.full(evidence.prompt + len(evidence.canvas), -np.inf)

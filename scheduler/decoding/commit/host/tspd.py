@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 
 from ....contract import Doubles, Floats
-from ...params import Choice, Knobs, Values
-from ..base import Evidence, Remembering, Verdict
-from ..shared.forecast import KNOBS as FORECAST_KNOBS
+from ...params import Choice, Params, Values
+from ..base import CommitDecision, HostRuleDefaults, StepView
+from ..shared.forecast import PARAMS as FORECAST_PARAMS
 from ..shared.forecast import Forecast
 from ..shared.weights import LEAST_DOUBT, certainty, weights
 
@@ -52,7 +52,7 @@ def _sigmoid(x: Floats) -> Floats:
     return result
 
 
-class TSPD(Remembering):
+class TSPD(HostRuleDefaults):
     """An open position commits if the controller gives it `threshold` or more; where none of the first lane passes, its
     most confident one does. The controller's state is kept by canvas position from the first step in which a lane held
     it. With `extrapolate` the controller's score is raised by `forecast`.
@@ -62,7 +62,7 @@ class TSPD(Remembering):
     probabilities alone, so one controller serves all.
     """
 
-    KNOBS: Mapping[str, Values] = {"extrapolate": Choice((True, False)), **FORECAST_KNOBS}
+    PARAMS: Mapping[str, Values] = {"extrapolate": Choice((True, False)), **FORECAST_PARAMS}
 
     def __init__(self, threshold: float, length: int, forecast: Forecast | None) -> None:
         self._threshold, self._forecast = threshold, forecast
@@ -71,18 +71,18 @@ class TSPD(Remembering):
         self._confidence = np.full(length, np.nan)  # of the step before
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(
             knobs.number("threshold"), length, Forecast.of(knobs, length) if knobs["extrapolate"] is True else None
         )
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         score = self._score(evidence)
         if self._forecast is not None:
             score = self._forecast.raised(evidence, score)
         return evidence.commit(evidence.at_least(score, self._threshold, otherwise=evidence.confidence))
 
-    def _score(self, evidence: Evidence) -> Doubles:
+    def _score(self, evidence: StepView) -> Doubles:
         """[n] of the open positions in lanes, 0 elsewhere; their states go a step on."""
         open_ = evidence.open
         among, distance = np.zeros_like(open_), np.zeros(len(open_))

@@ -12,13 +12,13 @@ import numpy as np
 
 from ....contract import MOST_RANKS
 from ...lane_tree import Lane
-from ...params import Knobs, Range, Values
+from ...params import Params, Range, Values
 from ..base import (
     Bools,
-    Evidence,
-    Remembering,
+    CommitDecision,
+    HostRuleDefaults,
     Shadow,
-    Verdict,
+    StepView,
     best,
     top,
 )
@@ -28,7 +28,7 @@ LEAST, MOST = 5, 20  # so many at least and at most
 UNBOUNDED = 30  # what counts as the commits of the call before a block's first
 
 
-class Wino(Remembering):
+class Wino(HostRuleDefaults):
     """Open positions above `threshold` confidence commit, of too many the best, or else the best one. Each position of
     the block has a shadow: a mask that sees everything, other shadows included, but its own token. Where more than one
     commits, tokens that had committed before are taken back if they are less probable than `back_threshold` at their
@@ -37,7 +37,7 @@ class Wino(Remembering):
     As in the authors' code. A token that is not among a position's likeliest has probability 0.
     """
 
-    KNOBS: Mapping[str, Values] = {"back_threshold": Range(0.0, 1.0)}
+    PARAMS: Mapping[str, Values] = {"back_threshold": Range(0.0, 1.0)}
 
     ranks = MOST_RANKS
     revises = True
@@ -48,13 +48,13 @@ class Wino(Remembering):
         self._block, self._came = -1, UNBOUNDED  # the lane, and what its call before has committed
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("back_threshold"))
 
     def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
         return (Shadow(np.full(lane.end - lane.start, mask_id, np.int32)),)
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         (part,) = evidence.parts
         if part.lane.id != self._block:
             self._block, self._came = part.lane.id, UNBOUNDED
@@ -64,9 +64,9 @@ class Wino(Remembering):
         if came > 1 and evidence.shadow is not None:
             tokens[self._withdrawn(evidence)] = evidence.mask_id
         self._came = came
-        return Verdict(tokens)
+        return CommitDecision(tokens)
 
-    def _chosen(self, evidence: Evidence) -> Bools:
+    def _chosen(self, evidence: StepView) -> Bools:
         """[n] what commits."""
         open_, confidence = evidence.open, evidence.confidence
         most = min(max(int(np.float32(open_.sum()) * SHARE), LEAST), MOST)
@@ -77,7 +77,7 @@ class Wino(Remembering):
             chosen[best(confidence, open_)] = True
         return chosen
 
-    def _withdrawn(self, evidence: Evidence) -> Bools:
+    def _withdrawn(self, evidence: StepView) -> Bools:
         """[n] what is taken back."""
         if evidence.shadow is None:
             return np.zeros(len(evidence.positions), np.bool_)

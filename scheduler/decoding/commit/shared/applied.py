@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....contract import Doubles, Transfer
+from ....contract import DeviceCommitRule, Doubles
 from ..base import (
     Bools,
+    CommitDecision,
     CommitRule,
-    Evidence,
-    Remembering,
-    Verdict,
+    HostRuleDefaults,
+    StepView,
     top,
 )
 
 
-class Applied(Remembering):
+class Applied(HostRuleDefaults):
     """Commits what `rule`, whose measure is the probability, would."""
 
     def __init__(self, rule: CommitRule) -> None:
         self._rule = rule
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         chosen = np.zeros(len(evidence.positions), np.bool_)
         open_ = evidence.open
         for part in evidence.parts:
@@ -31,8 +31,8 @@ class Applied(Remembering):
         return evidence.commit(chosen)
 
 
-def passing(transfer: Transfer, confidence: Doubles, among: Bools) -> Bools:
-    """[n] which of the positions `among` [n] these commit, as `Transfer` says; the leftmost of equals first."""
+def passing(transfer: DeviceCommitRule, confidence: Doubles, among: Bools) -> Bools:
+    """[n] which of the positions `among` [n] these commit, as `DeviceCommitRule` says; the leftmost of equals first."""
     places = top(confidence, among)
     rank = np.arange(1, len(places) + 1)
     passes = confidence[places] >= transfer.threshold - transfer.factor / (rank + 1)

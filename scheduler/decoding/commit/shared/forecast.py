@@ -15,10 +15,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from ....contract import Doubles, Ints
-from ...params import Knobs, Range, Values
-from ..base import Bools, Evidence
+from ...params import Params, Range, Values
+from ..base import Bools, StepView
 
-KNOBS: Mapping[str, Values] = {"horizon": Range(0, 16, whole=True), "coverage": Range(0.0, 1.0)}
+PARAMS: Mapping[str, Values] = {"horizon": Range(0, 16, whole=True), "coverage": Range(0.0, 1.0)}
 DEFAULTS: Mapping[str, object] = {"horizon": 2, "coverage": 0.8}
 
 EDGE = 1e-6  # scores nearer to 0 or 1 count as so near
@@ -38,10 +38,10 @@ class Forecast:
         self._state = np.zeros((5, length))
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Forecast:
+    def of(cls, knobs: Params, length: int) -> Forecast:
         return cls(knobs.integer("horizon"), knobs.number("coverage"), length)
 
-    def raised(self, evidence: Evidence, score: Doubles) -> Doubles:
+    def raised(self, evidence: StepView, score: Doubles) -> Doubles:
         """`score` [n] or what it is about to be, where that is more. To be called in each step."""
         positions, tokens = evidence.positions, evidence.tokens
         same = self._token[positions] == tokens
@@ -85,7 +85,7 @@ class Forecast:
             best = np.maximum(best, mean + steps * speed - CAUTION * np.sqrt(spread_then))
         return best
 
-    def _covered(self, evidence: Evidence, same: Bools) -> Doubles:
+    def _covered(self, evidence: StepView, same: Bools) -> Doubles:
         """[n] the share of what lies before a position in its lane that has committed or goes on being proposed."""
         shares = np.zeros(len(same))
         settled = ~evidence.open | same

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....contract import Floats, Ints
-from ..base import Evidence, Longs
+from ..base import Longs, StepView
 
 LIKELY = 8  # tokens of a sketch
 LEAST = 1e-12  # probabilities below count as this much, as in KLASS's code
@@ -25,7 +25,7 @@ class History:
         self._ids = np.full((depth, length, LIKELY), -1, np.int32)
         self._probabilities = np.zeros((depth, length, LIKELY), np.float32)
 
-    def add(self, evidence: Evidence) -> None:
+    def add(self, evidence: StepView) -> None:
         """Another call has told of its positions."""
         positions, told = evidence.positions, evidence.ranked.shape[1]  # of a small vocabulary it is fewer
         seen = self._seen[positions]

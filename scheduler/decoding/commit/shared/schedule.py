@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from ...params import KnobError, Knobs
+from ...params import ParamError, Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Schedule:
     calls: int
 
     @classmethod
-    def of(cls, knobs: Knobs, length: int) -> Self:
+    def of(cls, knobs: Params, length: int) -> Self:
         """For the knob `steps`, the calls of a canvas of `length`; None is one for each token."""
         block = min(length, knobs.integer("block_length")) if isinstance(knobs.get("block_length"), int) else length
         blocks = -(-length // block)
@@ -25,7 +25,7 @@ class Schedule:
             return cls(block, block)
         steps = knobs.integer("steps")
         if steps % blocks:
-            raise KnobError("steps", f"steps must be a multiple of the canvas's {blocks} blocks, not {steps}")
+            raise ParamError("steps", f"steps must be a multiple of the canvas's {blocks} blocks, not {steps}")
         return cls(block, steps // blocks)
 
     def due(self, call: int) -> int:

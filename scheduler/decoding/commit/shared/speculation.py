@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....contract import Ints
 from ...boundaries import Longs
-from ..base import Evidence, Remembering, Verdict
+from ..base import CommitDecision, HostRuleDefaults, StepView
 
 
 class Branching(NamedTuple):
@@ -19,7 +19,7 @@ class Branching(NamedTuple):
     branches: Longs
 
 
-class Speculator(Remembering, ABC):
+class Speculator(HostRuleDefaults, ABC):
     """A judge whose `drafts` are computed beside the canvas in the next step: canvases that hold all that it holds, and
     more. What it keeps holds all that the canvas held, so nothing is ever taken back."""
 
@@ -27,14 +27,14 @@ class Speculator(Remembering, ABC):
         self.drafts: list[Ints] = []
 
     @abstractmethod
-    def choose_among(self, branches: Sequence[Evidence]) -> Branching:
+    def choose_among(self, branches: Sequence[StepView]) -> Branching:
         """Of what a step shows of the canvas, and then of each draft."""
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         """Where there may be no drafts: a grammar decides what comes next."""
         tokens = self.choose_among([evidence]).tokens
         self.drafts.clear()
-        return Verdict(tokens)
+        return CommitDecision(tokens)
 
 
 class Turn(NamedTuple):
@@ -47,7 +47,7 @@ class Turn(NamedTuple):
     whole: bool
 
 
-class Ensemble(Remembering, ABC):
+class Ensemble(HostRuleDefaults, ABC):
     """A judge with canvases of its own, each with keys and values of its own. The request's canvas holds only what all
     of them agree on for good, until it is `over` and holds what has won."""
 
@@ -63,14 +63,14 @@ class Ensemble(Remembering, ABC):
         """The request is admitted: all branches start from its `canvas`."""
 
     @abstractmethod
-    def observe(self, branches: Sequence[Evidence]) -> Ints:
+    def observe(self, branches: Sequence[StepView]) -> Ints:
         """A step has shown this of its `turns`. The request's canvas [length] from now on."""
 
-    def choose(self, evidence: Evidence) -> Verdict:
+    def choose(self, evidence: StepView) -> CommitDecision:
         raise TypeError("it decides by more than one row")
 
 
-def extended(evidence: Evidence, tokens: Ints, places: Longs) -> Ints:
+def extended(evidence: StepView, tokens: Ints, places: Longs) -> Ints:
     """A canvas that holds `tokens` [n], and what `evidence` proposes at these places."""
     canvas = evidence.canvas.copy()
     filled = tokens.copy()
