@@ -1,8 +1,10 @@
-"""Fixtures that load the embedded model once; and no decoder may raise unseen, since that ends its request alone."""
+"""Fixtures that load the embedded model once. No decoder may raise unseen, since that ends its request alone; no
+variable of the machine may change what a test finds."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +14,10 @@ from asynclane.scheduler.vocabulary import Vocabulary
 from asynclane.scheduler.work import FAULT
 
 from .driver import embedded_runner, embedded_vocabulary
+from .support.processes import environment
+
+for name in os.environ.keys() - environment().keys():
+    del os.environ[name]
 
 
 @pytest.fixture(scope="session")
