@@ -8,6 +8,7 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from asynclane.models.runner import Runner
 from asynclane.scheduler.vocabulary import Vocabulary
@@ -18,6 +19,13 @@ from .support.processes import environment
 
 for name in os.environ.keys() - environment().keys():
     del os.environ[name]
+
+# Without a profile of its own Hypothesis takes another one where CI is set, and fails what is slow where it is not.
+SAME_EVERYWHERE = settings(
+    settings.get_profile("default"), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("same-everywhere", SAME_EVERYWHERE)
+settings.load_profile("same-everywhere")
 
 
 @pytest.fixture(scope="session")
