@@ -1,17 +1,31 @@
-"""Fixtures that load the embedded model once; and no decoder may raise unseen, since that ends its request alone."""
+"""Fixtures that load the embedded model once. No decoder may raise unseen, since that ends its request alone; no
+variable of the machine may change what a test finds."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.work import FAULT
 
-from .driver import embedded_runner, embedded_vocabulary
+from .support.driver import embedded_runner, embedded_vocabulary
+from .support.processes import environment
+
+for name in os.environ.keys() - environment().keys():
+    del os.environ[name]
+
+# Without a profile of its own Hypothesis takes another one where CI is set, and fails what is slow where it is not.
+SAME_EVERYWHERE = settings(
+    settings.get_profile("default"), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("same-everywhere", SAME_EVERYWHERE)
+settings.load_profile("same-everywhere")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from statistics import fmean
@@ -70,12 +70,13 @@ def load_main(flags: argparse.Namespace, api_key: str | None) -> int:
 
 def _report(plan: Plan, found: Found, flags: argparse.Namespace) -> None:
     results = found.results
-    print(table([name for name, _ in COLUMNS], [[show(result) for _, show in COLUMNS] for result in results]))
-    print(f"Times are p50/p90/p99 from when a request was due; goodput ended within {plan.deadline_s:g} s.")
-    for note in _notes(plan, found):
-        print(note)
     line = json_line(_figures(plan, found.model, results))
-    print(line, flush=True)
+    with suppress(BrokenPipeError):  # a reader who has gone takes neither the files nor the exit code along
+        print(table([name for name, _ in COLUMNS], [[show(result) for _, show in COLUMNS] for result in results]))
+        print(f"Times are p50/p90/p99 from when a request was due; goodput ended within {plan.deadline_s:g} s.")
+        for note in _notes(plan, found):
+            print(note)
+        print(line, flush=True)
     if flags.json:
         flags.json.write_text(line + "\n", encoding="utf-8")
     if flags.plot:

@@ -9,9 +9,11 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from ..settings import (
     Settings,
@@ -30,8 +32,23 @@ FLUSH_S = 5  # for the last bytes of answers that are done
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 failed while running, 2 misuse or a start in vain, 130 interrupted."""
-    arguments = build_parser().parse_args(argv)
-    environ = os.environ
+    code = 0
+    try:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal may know no Unicode
+        code = _run(build_parser().parse_args(argv), os.environ)
+        code = _flush() or code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:  # the reader has seen enough
+        pass
+    finally:
+        _let_go(sys.stdout)
+        _let_go(sys.stderr)
+    return code
+
+
+def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     try:
         match arguments.command:
             case "serve":
@@ -51,11 +68,25 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
     except SettingsError as error:
         return _complain(error)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _flush() -> int:
+    try:
+        print(end="", flush=True)
+    except OSError as error:  # a full disk
+        return _complain(error)
+    return 0
+
+
+def _let_go(stream: TextIO | None) -> None:
+    """Drops what cannot be sent, or Python would try again as it exits, and complain."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _serve(settings: Settings) -> int:
@@ -156,7 +187,6 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     views = Views(Path(page) if page else None, screen if arguments.live else None)
     try:
         question = Question(knobs=parse_params(arguments.knob), **_asked(arguments))
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr] # a terminal may know no Unicode
         return trace_main(settings, question, views, sys.stdout)
     except (ApiError, ValueError, TypeError, OSError) as error:
         return _complain(error)
@@ -167,12 +197,13 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _tell(arguments: argparse.Namespace) -> int:
-    from .decoders import catalogue_main
-    from .inspect import inspect_main
-
     try:
         if arguments.command == "decoders":
+            from .decoders import catalogue_main
+
             return catalogue_main(arguments.name, arguments.markdown)
+        from .inspect import inspect_main
+
         return inspect_main(arguments.model, arguments.json)
     except (ValueError, OSError) as error:
         return _complain(error)
@@ -213,5 +244,6 @@ def _bench(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _complain(problem: Exception | str) -> int:
     if isinstance(problem, BrokenPipeError):  # an OSError that is nobody's misuse
         raise problem
-    print(f"asynclane: {' '.join(str(problem).split())}", file=sys.stderr)
+    with suppress(BrokenPipeError):  # nobody listens, and it is still misuse
+        print(f"asynclane: {' '.join(str(problem).split())}", file=sys.stderr)
     return MISUSED

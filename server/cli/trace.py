@@ -54,26 +54,33 @@ def trace_main(settings: Settings, question: Question, views: Views, out: TextIO
         raise IsADirectoryError(f"{views.page} is a folder: give the name of a file")
     live = None if views.screen is None else LiveView(out, views.screen)
     with Offline(settings) as offline:
-        trace = ask(offline, question, live)
-    if live is not None:
-        live.finish(trace.answer.text)
+        trace = ask(offline, question, live, kept=views.page is not None)
     if views.page is not None:
         views.page.write_text(page(describe(trace, question, settings)), encoding="utf-8")
+    if live is not None:
+        live.finish(trace.answer.text)
     print(f"\n{trace.summary}" if live else trace.summary, file=out)
     if views.page is not None:
         print(f"written to {views.page}", file=out)
     return 0
 
 
-def ask(offline: Offline, question: Question, live: LiveView | None = None) -> Trace:
+def ask(offline: Offline, question: Question, live: LiveView | None = None, *, kept: bool = True) -> Trace:
+    """Who watches it live may leave; what is `kept` is then asked to its end. Else raises `BrokenPipeError`."""
     ids, options = offline.read(question)
     events: list[LaneEvent] = []
 
     def see(delta: Delta) -> None:
+        nonlocal live
         if delta.lanes is not None:
             events.append(delta.lanes)
-            if live is not None:
-                live.show(delta.lanes)
+            try:
+                if live is not None:
+                    live.show(delta.lanes)
+            except BrokenPipeError:
+                if not kept:
+                    raise
+                live = None
 
     answer = offline.watch(ids, replace(options, watch=True), see)
     return Trace(answer, tuple(events), len(ids))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from asynclane.bench.report import output as report
 from asynclane.clients import Usage
 from asynclane.server.cli import main as cli
 
+from ..support.processes import ASYNCLANE, started
 from .other import ANSWER, TEXT, Reply, other_server, stream
 from .test_load import plan
 
@@ -85,20 +84,14 @@ def test_ctrl_c_shows_the_loads_that_are_complete(tmp_path: Path) -> None:
 
     with other_server(slow) as url:
         argv = bench(url, "--concurrency", "1,2,4", "--json", str(out))
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "asynclane.server", *argv],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("[2/3]"):
-                break
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        shown, complaints = process.communicate(timeout=20)
+        with started([*ASYNCLANE, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if line.startswith("[2/3]"):
+                    break
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            shown, complaints = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in complaints
     figures = json.loads(shown.splitlines()[-1])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +11,8 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+
+from ..support.processes import ASYNCLANE, end, start
 
 START_S = 60
 
@@ -26,13 +26,8 @@ class Server:
 
 def start_server(*flags: str) -> Server:
     """Port 0: the system chooses, and the log tells."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "asynclane.server", "serve", "--port", "0", *flags],
-        stdout=subprocess.DEVNULL,  # the access log
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    command = [*ASYNCLANE, "serve", "--port", "0", *flags]
+    process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # the access log is left out
     assert process.stderr is not None
     log: list[str] = []
     for line in process.stderr:
@@ -41,6 +36,7 @@ def start_server(*flags: str) -> Server:
         if found:
             break
     else:
+        end(process)
         raise AssertionError("the server did not start:\n" + "".join(log))
     # Somebody has to read what the server says, or it waits for room in the pipe.
     reader = threading.Thread(target=log.extend, args=[process.stderr], daemon=True)
@@ -49,11 +45,14 @@ def start_server(*flags: str) -> Server:
 
 
 def stop_server(server: Server) -> None:
+    """Kills it if it does not end by itself, which is a fault."""
     server.process.terminate()
-    server.process.wait(timeout=20)
-    server.reader.join(timeout=5)
-    assert server.process.stderr is not None
-    server.process.stderr.close()
+    try:
+        server.process.wait(timeout=20)
+    finally:
+        server.process.kill()
+        server.reader.join(timeout=5)
+        end(server.process)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from asynclane.clients import (
 )
 from asynclane.clients.types import Usage
 
-from ..scale import part
+from ..support.scale import part
 from .conftest import Server
 
 REQUESTS, AT_ONCE = 200, 48

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ..support.processes import started
 from .conftest import Server
 from .fuzz import command, environment
 
@@ -30,9 +31,9 @@ def test_what_has_been_found_is_told_when_one_has_seen_enough() -> None:
     fuzzer += "except KeyboardInterrupt: time.sleep(1); print('found: one'); sys.exit(130)"
     script = "import os, sys; from tests.e2e.fuzz import watched; sys.exit(watched(sys.argv[1:], os.environ))"
     run = [sys.executable, "-c", script, sys.executable, "-c", fuzzer]
-    with subprocess.Popen(run, cwd=ROOT, text=True, stdout=subprocess.PIPE, start_new_session=True) as process:
+    with started(run, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n", "it is seen as it comes"
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.read() == "found: one\n"
-    assert process.returncode == 130
+        assert process.wait(timeout=10) == 130

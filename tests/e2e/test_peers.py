@@ -17,7 +17,7 @@ import pytest
 
 from asynclane.bench.quality.problems import problems, right
 
-from ..driver import BLOCKS_ONLY
+from ..support.driver import BLOCKS_ONLY
 from .conftest import Server, gauge
 
 README = Path(__file__).parents[2] / "README.md"

@@ -246,19 +246,21 @@ def test_a_server_that_drains_tells_those_it_cannot_finish() -> None:
         "decoder": "llada",
         "early_stop": False,
     }
-    with ThreadPoolExecutor() as pool:
-        whole = pool.submit(httpx.post, url, json=body, timeout=60)
-        streamed = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
-        wait_for(lambda: gauge(server.url, "running_requests") == 2)
-        server.process.terminate()
-        wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
-        late = httpx.post(url, json=body, timeout=60)
-    assert [late.status_code, whole.result().status_code] == [503, 503]
-    assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "draining"
-    assert "event: error" in streamed.result().text
-    assert "draining" in streamed.result().text
-    assert server.process.wait(timeout=20) == 0
-    stop_server(server)
+    try:
+        with ThreadPoolExecutor() as pool:
+            whole = pool.submit(httpx.post, url, json=body, timeout=60)
+            streamed = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
+            wait_for(lambda: gauge(server.url, "running_requests") == 2)
+            server.process.terminate()
+            wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
+            late = httpx.post(url, json=body, timeout=60)
+        assert [late.status_code, whole.result().status_code] == [503, 503]
+        assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "draining"
+        assert "event: error" in streamed.result().text
+        assert "draining" in streamed.result().text
+        assert server.process.wait(timeout=20) == 0
+    finally:
+        stop_server(server)
 
 
 def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI) -> None:

@@ -32,5 +32,5 @@ def test_a_second_signal_ends_the_draining_and_those_it_ends_are_told(asked: str
             assert server.process.wait(timeout=20) == {"TERM": 0, "INT": 130}[asked]
     finally:
         server.process.kill()  # whatever is left
+        stop_server(server)
     assert "draining" in streamed.result().text
-    stop_server(server)

@@ -1,4 +1,4 @@
-"""A small network of random weights over the vocabulary of `tests.fakes`: its answers are noise, but firm noise."""
+"""A small network of random weights over the vocabulary of `tests.support.fakes`: noise, but the same noise."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from asynclane.models.kv_cache import KvPages
 from asynclane.models.network import Transformer, allocate
 from asynclane.models.numerics import Numerics
 
-from ..driver import LIMITS
-from ..fakes import END, MASK, PIECES
+from ..support.driver import LIMITS
+from ..support.fakes import END, MASK, PIECES
 
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(

@@ -21,7 +21,7 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import BLOCK_LENGTHS, Budget, StepCost
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import LIMITS, MODEL, Ask, run
+from ..support.driver import LIMITS, MODEL, Ask, run
 
 PROBLEMS = problems(21, 8)
 LENGTH = 128

@@ -26,8 +26,8 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run, serve
-from ..scale import part
+from ..support.driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run, serve
+from ..support.scale import part
 from .test_invariance import QUESTIONS
 
 BLOCK = 16

@@ -14,8 +14,8 @@ from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
-from ..driver import Ask, run
-from ..scale import part
+from ..support.driver import Ask, run
+from ..support.scale import part
 from .test_golden import GOLDEN
 
 LENGTH = 32

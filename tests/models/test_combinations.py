@@ -9,7 +9,7 @@ from asynclane.scheduler.decoding.cache import CACHES
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome
 
-from ..driver import Ask, run
+from ..support.driver import Ask, run
 from .test_mixed import PROMPTS
 
 RULES = ("credit", "klass", "localleap", "tspd", "ce")

@@ -29,8 +29,8 @@ from asynclane.scheduler.contract import (
 )
 from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 
-from ..driver import Ask, run
-from ..fakes import MASK, vocabulary
+from ..support.driver import Ask, run
+from ..support.fakes import MASK, vocabulary
 from .small import CONFIG, small_runner
 
 LENGTH = 24

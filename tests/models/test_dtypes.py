@@ -7,7 +7,7 @@ import pytest
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import MODEL, Ask, embedded_runner, run
+from ..support.driver import MODEL, Ask, embedded_runner, run
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

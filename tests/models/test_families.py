@@ -33,7 +33,7 @@ from asynclane.scheduler.contract import (
 from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
 
-from ..checkpoints import CONFIGS, write_checkpoint
+from ..support.checkpoints import CONFIGS, write_checkpoint
 from .llada2 import llada2_logits
 
 LENGTH = 37

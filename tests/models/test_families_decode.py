@@ -17,9 +17,9 @@ from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.memory.pages import Limits
 
-from ..checkpoints import CONFIGS, write_checkpoint
-from ..driver import FILLING, Ask, refusal, run
-from ..scale import ALL
+from ..support.checkpoints import CONFIGS, write_checkpoint
+from ..support.driver import FILLING, Ask, refusal, run
+from ..support.scale import ALL
 
 LIMITS = Limits(slots=8, pages=64, page_size=16, step_tokens=256, max_model_len=96, max_queue=64)
 LENGTH = 16

@@ -26,10 +26,10 @@ from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
-from ..driver import LIMITS, Ask, run
-from ..fakes import MASK
-from ..fakes import vocabulary as words
-from ..scale import part
+from ..support.driver import LIMITS, Ask, run
+from ..support.fakes import MASK
+from ..support.fakes import vocabulary as words
+from ..support.scale import part
 from .small import small_runner
 from .test_golden import GOLDEN
 

@@ -29,8 +29,8 @@ from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.sequence import Sequence
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import MODEL, Ask, run
-from ..scale import part
+from ..support.driver import MODEL, Ask, run
+from ..support.scale import part
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "decoders.json").read_text())
 PROMPTS = part(GOLDEN["prompts"], 12)

@@ -25,7 +25,7 @@ from asynclane.scheduler.contract import (
 )
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
-from ..driver import MODEL, Ask, embedded_runner, run
+from ..support.driver import MODEL, Ask, embedded_runner, run
 from .test_golden import CASES, assert_published
 from .test_invariance import crowd
 from .test_parameters import PARAMETERS, STORY

@@ -16,8 +16,8 @@ from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
-from ..checkpoints import CONFIGS, write_checkpoint
-from ..driver import FILLING, Ask, embedded_runner, refusal, run
+from ..support.checkpoints import CONFIGS, write_checkpoint
+from ..support.driver import FILLING, Ask, embedded_runner, refusal, run
 from .test_families import IDS, LENGTH, logits, placed, row
 from .test_families_decode import LENGTH as ANSWER
 from .test_families_decode import LIMITS, PROMPTS

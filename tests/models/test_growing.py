@@ -23,8 +23,8 @@ from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
-from ..driver import LIMITS, Ask, run
-from ..scale import part
+from ..support.driver import LIMITS, Ask, run
+from ..support.scale import part
 from .test_golden import GOLDEN
 
 PROMPTS = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"][:4]]

@@ -14,7 +14,7 @@ import pytest
 from asynclane.models.checkpoint.config import ModelError
 from asynclane.models.checkpoint.registry import find_model
 
-from ..published import COMMIT, SHARDS, cached, write_llada
+from ..support.published import COMMIT, SHARDS, cached, write_llada
 
 INSTRUCT = "GSAI-ML/LLaDA-8B-Instruct"
 LAST = f"model-{SHARDS:05}-of-{SHARDS:05}.safetensors"

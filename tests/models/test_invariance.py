@@ -14,7 +14,7 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import MODEL, Ask, run
+from ..support.driver import MODEL, Ask, run
 
 QUESTIONS = [
     "What is the capital of France?",

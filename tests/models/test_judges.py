@@ -6,7 +6,7 @@ from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
-from ..driver import Ask, run
+from ..support.driver import Ask, run
 from .test_golden import GOLDEN
 
 LENGTH = 64

@@ -10,8 +10,8 @@ from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome
 
-from ..driver import BLOCKS_MODEL, Ask, embedded_runner, run
-from ..scale import part
+from ..support.driver import BLOCKS_MODEL, Ask, embedded_runner, run
+from ..support.scale import part
 from .test_golden import GOLDEN
 
 PROMPTS = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"][:6]]

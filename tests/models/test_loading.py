@@ -21,8 +21,8 @@ from asynclane.models.numerics import Numerics
 from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
 
-from ..checkpoints import write_checkpoint
-from ..driver import MODEL
+from ..support.checkpoints import write_checkpoint
+from ..support.driver import MODEL
 
 SHARD = "model-00002-of-00002.safetensors"
 PREFIX = "model.transformer."

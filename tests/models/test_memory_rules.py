@@ -15,9 +15,9 @@ from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
 from asynclane.scheduler.request import Outcome
 from asynclane.scheduler.sequence import Sequence
 
-from ..driver import BLOCKS_MODEL, Ask, embedded_runner, run
-from ..fakes import vocabulary as small_vocabulary
-from ..scale import part
+from ..support.driver import BLOCKS_MODEL, Ask, embedded_runner, run
+from ..support.fakes import vocabulary as small_vocabulary
+from ..support.scale import part
 from .small import small_runner
 from .test_golden import GOLDEN
 from .test_structured import ORDER, PROMPT, said, schema

@@ -14,8 +14,8 @@ from asynclane.scheduler.decoding.resolve import resolve, suits
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.request import Outcome
 
-from ..driver import Ask, run
-from ..scale import part
+from ..support.driver import Ask, run
+from ..support.scale import part
 from .test_golden import GOLDEN
 
 CROWD = 32

@@ -20,7 +20,7 @@ from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import MODEL, Ask, embedded_runner, run
+from ..support.driver import MODEL, Ask, embedded_runner, run
 from .test_invariance import crowd
 
 GIB = 2**30

@@ -36,7 +36,7 @@ from asynclane.scheduler.contract import (
     StepPlan,
 )
 
-from ..driver import MODEL
+from ..support.driver import MODEL
 
 TILING = Tiling(AttentionConfig(16, 64, 4, 3), queries=16)
 CPU = torch.device("cpu")

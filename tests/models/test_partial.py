@@ -28,9 +28,9 @@ from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
-from ..driver import LIMITS, Ask, run
-from ..fakes import MASK, vocabulary
-from ..scale import part
+from ..support.driver import LIMITS, Ask, run
+from ..support.fakes import MASK, vocabulary
+from ..support.scale import part
 from .small import CONFIG, small_runner
 from .test_golden import GOLDEN
 

@@ -13,8 +13,8 @@ from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.sequence import Sequence
 
-from ..driver import BLOCKS_MODEL, Ask, embedded_runner, run
-from ..scale import part
+from ..support.driver import BLOCKS_MODEL, Ask, embedded_runner, run
+from ..support.scale import part
 from .test_golden import GOLDEN
 
 PROMPTS = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"]]

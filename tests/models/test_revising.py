@@ -19,10 +19,10 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.server.structured.grammar import Wanted
 
-from ..driver import LIMITS, Ask, run
-from ..fakes import END, MASK, BlockCausalExecutor, ScriptedExecutor, random_executor, random_proposals
-from ..fakes import vocabulary as words
-from ..scale import part
+from ..support.driver import LIMITS, Ask, run
+from ..support.fakes import END, MASK, BlockCausalExecutor, ScriptedExecutor, random_executor, random_proposals
+from ..support.fakes import vocabulary as words
+from ..support.scale import part
 from .test_golden import GOLDEN
 from .test_structured import constraints
 

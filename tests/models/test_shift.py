@@ -24,8 +24,8 @@ from asynclane.scheduler.logit_bias import Preferences
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.step_cost import Halving, StepCost
 
-from ..driver import LIMITS, Ask, run
-from ..fakes import END, IDS, vocabulary
+from ..support.driver import LIMITS, Ask, run
+from ..support.fakes import END, IDS, vocabulary
 from .small import Ahead, small_runner
 
 SHIFTED = AttentionPattern(logit_shift=1)

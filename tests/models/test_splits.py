@@ -14,7 +14,7 @@ from asynclane.models.checkpoint.config import ModelConfig, read_config
 from asynclane.models.checkpoint.families import Source, layer_sources, top_sources
 from asynclane.models.checkpoint.weights import SINGLE
 
-from ..checkpoints import CONFIGS, write_checkpoint
+from ..support.checkpoints import CONFIGS, write_checkpoint
 
 WAYS = 2
 LAYER = 1

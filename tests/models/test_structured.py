@@ -25,8 +25,8 @@ from asynclane.server.structured.grammar import Grammars, Wanted
 from asynclane.server.text.logprobs import LogprobReader, Place
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import MODEL, Ask, run
-from ..scale import part
+from ..support.driver import MODEL, Ask, run
+from ..support.scale import part
 from .test_invariance import QUESTIONS
 
 TEXT = Tokenizer(MODEL)

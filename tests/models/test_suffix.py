@@ -15,7 +15,7 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import LIMITS, MODEL, Ask, run
+from ..support.driver import LIMITS, MODEL, Ask, run
 from .test_invariance import DECODERS, QUESTIONS
 
 TEXT = Tokenizer(MODEL)

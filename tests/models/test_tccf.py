@@ -27,8 +27,8 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run
-from ..scale import part
+from ..support.driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run
+from ..support.scale import part
 
 BLOCK = 16
 GEOMETRY = AttentionPattern(block_size=BLOCK)

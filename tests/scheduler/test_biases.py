@@ -8,7 +8,7 @@ import numpy as np
 
 from asynclane.scheduler.logit_bias import Biasing, Preferences
 
-from ..fakes import END, IDS, MASK, vocabulary
+from ..support.fakes import END, IDS, MASK, vocabulary
 
 PROMPT = 10
 

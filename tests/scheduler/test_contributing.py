@@ -19,7 +19,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.server.schema.sampling import DecoderParams
-from tests.fakes import ScriptedExecutor, vocabulary
+from tests.support.fakes import ScriptedExecutor, vocabulary
 
 sure = {3, 4, 5, 9}
 scheduler = Scheduler(Limits(2, 64, 16, 512, 256, 4), vocabulary())

@@ -14,7 +14,7 @@ from asynclane.scheduler.decoding.stability import Stability
 from asynclane.scheduler.decoding.vocabulary import COMMA, LINE, SENTENCE, Vocabulary
 from asynclane.scheduler.lane_status import LaneSnapshot, lane_statuses
 
-from ..fakes import IDS, vocabulary
+from ..support.fakes import IDS, vocabulary
 
 CODE = Nesting(in_code=True)
 

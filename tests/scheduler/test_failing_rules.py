@@ -19,7 +19,7 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 
-from ..fakes import ScriptedExecutor, vocabulary
+from ..support.fakes import ScriptedExecutor, vocabulary
 
 pytestmark = pytest.mark.faults
 LENGTH = 24

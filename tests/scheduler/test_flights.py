@@ -12,7 +12,7 @@ from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.step_cost import Halving, StepCost
 
-from ..fakes import random_executor, vocabulary
+from ..support.fakes import random_executor, vocabulary
 
 LIMITS = Limits(slots=8, pages=400, page_size=8, step_tokens=2000, max_model_len=400, max_queue=8)
 LINEAR = Halving(StepCost([0, 1000], [1e-6, 1.0]))

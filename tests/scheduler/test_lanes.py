@@ -17,7 +17,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
-from ..fakes import IDS, MASK, ScriptedExecutor, vocabulary
+from ..support.fakes import IDS, MASK, ScriptedExecutor, vocabulary
 
 
 def shape(tree: LaneTree) -> list[tuple[str, int, int]]:

@@ -14,8 +14,8 @@ from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.request import Outcome
 
-from ..driver import Ask, run
-from ..fakes import END, MASK, ScriptedExecutor, vocabulary
+from ..support.driver import Ask, run
+from ..support.fakes import END, MASK, ScriptedExecutor, vocabulary
 
 WORD = 6
 

@@ -22,7 +22,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
-from ..fakes import IDS, MASK, vocabulary
+from ..support.fakes import IDS, MASK, vocabulary
 
 PROMPT, BLOCK = 10, 20
 

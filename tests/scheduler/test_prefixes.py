@@ -22,8 +22,8 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..driver import refusal
-from ..fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
+from ..support.driver import refusal
+from ..support.fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
 from .test_properties import LIMITS, Schedules
 
 BLOCKS = AttentionPattern(block_size=4)

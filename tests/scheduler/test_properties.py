@@ -25,8 +25,8 @@ from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Budget, Halving, StepCost
 
-from ..fakes import MASK, ScriptedExecutor, random_executor, vocabulary
-from ..scale import ALL
+from ..support.fakes import MASK, ScriptedExecutor, random_executor, vocabulary
+from ..support.scale import ALL
 
 LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
 COST = StepCost([0, 64], [0.01, 0.02])

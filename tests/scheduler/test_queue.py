@@ -12,7 +12,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler
 
-from ..fakes import IDS, vocabulary
+from ..support.fakes import IDS, vocabulary
 
 ROOM = {"page_size": 8, "step_tokens": 512, "max_model_len": 64}
 PAGES = 6  # of one of the requests

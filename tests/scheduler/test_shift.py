@@ -14,7 +14,7 @@ from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..fakes import IDS, PIECES, ScriptedExecutor, vocabulary
+from ..support.fakes import IDS, PIECES, ScriptedExecutor, vocabulary
 
 LIMITS = Limits(slots=8, pages=128, page_size=8, step_tokens=512, max_model_len=128, max_queue=8)
 LENGTH = 48

@@ -14,7 +14,7 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..fakes import END, IDS, MASK, ScriptedExecutor, random_executor, vocabulary
+from ..support.fakes import END, IDS, MASK, ScriptedExecutor, random_executor, vocabulary
 
 PROMPT, SUFFIX, CANVAS = [IDS["w"]] * 10, [IDS["x"], IDS["."], IDS["y"]], 40
 LIMITS = Limits(slots=8, pages=64, page_size=4, step_tokens=256, max_model_len=128, max_queue=8)

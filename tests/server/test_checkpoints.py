@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from asynclane.server.cli import main as cli
 
-from ..published import write_json, write_llada, write_qwen_tokenizer
+from ..support.published import write_json, write_llada, write_qwen_tokenizer
 
 Spoil = Callable[[Path], object]
 SHARD = "model-00002-of-00006.safetensors"

@@ -29,7 +29,7 @@ from asynclane.server.metrics import Metrics
 from asynclane.server.text.detokenizer import AnswerText
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..fakes import ScriptedExecutor
+from ..support.fakes import ScriptedExecutor
 
 LIMITS = Limits(slots=2, pages=32, page_size=16, step_tokens=512, max_model_len=256, max_queue=2)
 ANSWER = "One fish. Two fish. Red fish. Blue fish. And so on, and so on."

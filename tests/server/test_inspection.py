@@ -25,9 +25,9 @@ from asynclane.models.kv_cache import KvPages
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli
 
-from ..checkpoints import CONFIGS, write_checkpoint
-from ..driver import MODEL
-from ..published import LLADA, write_json, write_llada
+from ..support.checkpoints import CONFIGS, write_checkpoint
+from ..support.driver import MODEL
+from ..support.published import LLADA, write_json, write_llada
 
 ROOT = Path(__file__).parents[2]
 
