@@ -21,9 +21,6 @@ from .contract import (
     Span,
     StepResult,
 )
-from .decoding.lane_tree import Layout
-from .decoding.params import ParamError
-from .decoding.resolve import Decoder
 from .decoding.vocabulary import END, Vocabulary
 
 if TYPE_CHECKING:
@@ -76,19 +73,7 @@ class Constraint(Protocol):
 class Guide:
     """Leads one request along its constraint."""
 
-    def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary) -> None:
-        """Raises `ParamError` if the decoder does what a constraint cannot follow."""
-        name = constraint.name
-        if decoder.layout is Layout.ISOLATED:
-            raise ParamError(
-                "siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time"
-            )
-        if decoder.layout is Layout.ENSEMBLE:
-            raise ParamError("decoder", f"decoder {decoder.name!r} and {name} exclude each other: its branches differ")
-        if not decoder.early_stop:
-            raise ParamError(
-                "early_stop", f"early_stop false and {name} exclude each other: a grammar says where to end"
-            )
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
         self._constraint = constraint
         self._ends = (vocabulary.classes & END) != 0
         self._allowed: Ints | None = None

@@ -180,7 +180,6 @@ class HostRuleRunner:
             lane_slices=_parts(sequence.tree, positions),
             ends=self._ends,
             step=sequence.steps,
-            prompt=prompt,
         )
 
     def _sureness(self, result: StepResult, part: slice, stands_in: Bools) -> tuple[Doubles, Doubles]:

@@ -8,8 +8,7 @@ from enum import Enum
 import numpy as np
 
 from .contract import Ints, Sampling
-from .decoding.params import ParamError
-from .decoding.resolve import Decoder
+from .decoding.registry import Decoder
 from .grammar_guide import Constraint
 from .logit_bias import NEUTRAL, Preferences
 
@@ -70,24 +69,5 @@ class Request:
 
     @property
     def room(self) -> int:
-        """Positions that it needs on the device, shadows of its lanes included."""
+        """Positions that it needs on the device, replicas of its lanes included."""
         return self.length + self.decoder.replica_positions
-
-    def require_scores(self) -> None:
-        """Raises `ParamError` if it asks how likely its tokens were of a decoder that cannot tell."""
-        if self.ranks is None or self.constraint is not None or self.decoder.scored:
-            return
-        what = "logprobs, best_of, or a suffix without max_tokens"
-        name = self.decoder.name
-        raise ParamError("decoder", f"decoder {name!r} cannot tell how likely a token was: not with {what}")
-
-    def require_room(self, limit: int) -> None:
-        """Raises `ValueError` if it has more than `limit` positions, `ParamError` if it does with its shadows."""
-        if self.length > limit:
-            raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
-        if self.room > limit:
-            name, shadows = self.decoder.name, self.decoder.replica_positions
-            message = (
-                f"decoder {name!r} needs room for {shadows} shadows behind {self.length} tokens, of {limit} in all"
-            )
-            raise ParamError("decoder", message + ": lower block_length or max_tokens")

@@ -15,8 +15,8 @@ from operator import attrgetter
 from .contract import Ints, Placement, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.cache import Progress
+from .decoding.compatibility import refuse
 from .decoding.lanes.base import LaneStatus
-from .decoding.params import ParamError
 from .decoding.vocabulary import END, Vocabulary
 from .end_prediction import first_predicted_ends
 from .lane_events import LaneEvents
@@ -25,7 +25,7 @@ from .layout.packed import Holding
 from .memory.lending import block_hashes, may_begin
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
-from .memory.requirements import check_branches, needs
+from .memory.requirements import facts_of, needs
 from .request import Outcome, Request, State
 from .sequence import Sequence
 from .step_cost import Budget, Halving
@@ -84,13 +84,12 @@ class Scheduler:
 
     def add(self, request: Request) -> Sequence:
         """Queue a request. Raises `QueueFull`, `ParamError` and `ValueError` if it can never fit."""
-        request.require_room(self.limits.max_model_len)
+        if request.length > self.limits.max_model_len:
+            raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
         if len(request.prompt) < self.pattern.logit_shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
+        refuse(facts_of(request, self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
         sequence = Sequence.of(request, self._vocabulary, self.pattern)
-        if request.decoder.adaptive and self.budget is None:
-            raise ParamError("block_length", "block_length 'auto' needs a server that has measured its steps")
-        check_branches(request, self.limits, self.pattern)
         sequence.names = block_hashes(sequence, self._prefixes)
         self.waiting.append(sequence)
         if len(self.waiting) > self.limits.max_queue:

@@ -12,7 +12,7 @@ from .contract import Ints, Scores, Span, StepResult
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import (
-    NOTHING,
+    NO_CANVAS,
     CachePolicy,
     Canvas,
     ComputeRange,
@@ -20,9 +20,8 @@ from .decoding.cache import (
     RequestExtent,
     StepConfidence,
 )
-from .decoding.lane_tree import LaneTree, Layout
+from .decoding.lane_tree import LaneTree
 from .decoding.lanes.base import ABSENT, LaneStatus
-from .decoding.params import ParamError
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Guide
@@ -77,20 +76,8 @@ class Sequence:
 
     @classmethod
     def of(cls, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> Sequence:
-        """Raises `ParamError` if the decoder, or the network, cannot do what else is asked."""
-        if request.decoder.layout is Layout.ISOLATED and len(request.suffix):
-            raise ParamError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
         judging = None if request.decoder.host_rule is None else HostRuleRunner(request.decoder.host_rule(), vocabulary)
-        if judging is not None and judging.revises and request.constraint is not None:
-            name, decoder = request.constraint.name, request.decoder.name
-            raise ParamError(
-                name, f"{name} is not for decoder {decoder!r} and its rule, which change what has committed"
-            )
-        request.require_scores()
-        if pattern.block_size and len(request.suffix):
-            raise ParamError("suffix", "suffix is not for this model: no position sees what comes behind its block")
         policy, mask_id = request.decoder.policy, vocabulary.mask_id
-        policy.require(vocabulary)
         canvas = np.full(request.max_tokens, mask_id, np.int32)
         tree = LaneTree(canvas, mask_id, len(request.prompt), pattern, vocabulary.filler)
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
@@ -103,7 +90,7 @@ class Sequence:
             recorder=LaneEventRecorder(tree.canvas, mask_id) if request.watched else None,
             biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
             scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
-            guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
+            guide=None if request.constraint is None else Guide(request.constraint, vocabulary),
             judging=judging,
         )
 
@@ -142,7 +129,7 @@ class Sequence:
         never seen a part of one."""
         prompt, live, grid = self.prompt_length, self.tree.live, self.pattern
         end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NOTHING
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NO_CANVAS
         start, last, frontier = prompt + live[0].start, prompt + live[-1].end, grid.floor(prompt + self.frontier)
         return RequestExtent(start, last, grid.ceil(end), frontier, canvas)
 

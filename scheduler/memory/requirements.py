@@ -1,9 +1,10 @@
-"""What a request can ever need of the device, all of which it gets when it is admitted."""
+"""The slots, pages and tokens that a request needs at most. It gets slots and pages when it is admitted."""
 
 from __future__ import annotations
 
 from ..decoding.attention_pattern import AttentionPattern
-from ..decoding.params import ParamError
+from ..decoding.compatibility import RequestFacts
+from ..decoding.vocabulary import Vocabulary
 from ..request import Request
 from .pages import Limits
 
@@ -15,19 +16,24 @@ def needs(request: Request, limits: Limits, pattern: AttentionPattern) -> tuple[
     return 1 + decoder.branches, limits.pages_for(request.room) + decoder.branches * each
 
 
-def check_branches(request: Request, limits: Limits, pattern: AttentionPattern) -> None:
-    """Raises `ParamError` if rows in slots of their own can never all be held, or never be in one step."""
-    branches, knob = request.decoder.branches, request.decoder.branch_param
-    if not branches:
-        return
-    slots, pages = needs(request, limits, pattern)
-    tokens = pattern.ceil(request.length) + branches * _branch_tokens(request, limits, pattern)
-    if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
-        raise ParamError(
-            knob,
-            f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"
-            f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {knob}",
-        )
+def facts_of(
+    request: Request, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool
+) -> RequestFacts:
+    """The facts by which `compatibility.refuse` refuses a request; `measured`: the time of steps is known."""
+    tokens = pattern.ceil(request.length) + request.decoder.branches * _branch_tokens(request, limits, pattern)
+    return RequestFacts(
+        decoder=request.decoder,
+        vocabulary=vocabulary,
+        pattern=pattern,
+        positions=request.length,
+        max_positions=limits.max_model_len,
+        suffix=bool(len(request.suffix)),
+        grammar="" if request.constraint is None else request.constraint.name,
+        logprobs=request.ranks is not None,
+        measured=measured,
+        needs=(*needs(request, limits, pattern), tokens),
+        limits=(limits.slots, limits.pages, limits.step_tokens),
+    )
 
 
 def _branch_tokens(request: Request, limits: Limits, pattern: AttentionPattern) -> int:

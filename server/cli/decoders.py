@@ -78,7 +78,7 @@ def told_for(name: str) -> AttentionPattern:
 
 def _given() -> list[str]:
     """Rules that a request may give by name."""
-    return [name for name, rule in HOST_RULES.items() if rule.beside is None]
+    return [name for name, rule in HOST_RULES.items() if not rule.rows_param]
 
 
 def rules_section() -> str:
@@ -86,8 +86,8 @@ def rules_section() -> str:
     lines = ["## Rules by name", "Values of the knob `rule`, with the knobs that each brings along.", ""]
     for name in _given():
         rule = HOST_RULES[name]
-        knobs = ", ".join(f"`{knob}` ({_shown(value)})" for knob, value in rule.defaults.items())
-        lines.append(_wrapped(f"- **{name}**: {knobs}. Source: {rule.source}."))
+        knobs = ", ".join(f"`{knob}` ({_shown(value)})" for knob, value in rule.DEFAULTS.items())
+        lines.append(_wrapped(f"- **{name}**: {knobs}. Source: {rule.SOURCE}."))
     return "\n".join([*lines, ""])
 
 

@@ -12,6 +12,7 @@ from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, survey
 from ...scheduler.decoding.boundaries import Boundary
+from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
@@ -112,7 +113,7 @@ def _tokens(checkpoint: Checkpoint, ids: Sequence[int]) -> list[Token]:
 def _refusal(decoder: str, config: ModelConfig, vocabulary: Vocabulary) -> str | None:
     try:
         made = resolve(decoder, {}, config.max_model_len, config.pattern)
-        made.policy.require(vocabulary)
+        refuse(VocabularyFacts(made, vocabulary))
     except ParamError as error:
         return str(error)
     return None

@@ -17,6 +17,7 @@ from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
 from ...scheduler.decoding.attention_pattern import AttentionPattern
 from ...scheduler.decoding.boundaries import Boundary
+from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import defaults_of, resolve, suits
@@ -68,7 +69,8 @@ def build_parts(settings: Settings) -> EngineParts:
     limits = _limits(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     try:
-        resolve(settings.decoder, {}, length, pattern).policy.require(text.vocabulary)  # now, not at every request
+        decoder = resolve(settings.decoder, {}, length, pattern)
+        refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
     except ParamError as error:
         raise ValueError(
             f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"

@@ -17,7 +17,7 @@ TOKEN = 5  # what is proposed where nothing else is said
 
 
 def judge(rule: str, length: int, **knobs: object) -> HostCommitRule:
-    return HOST_RULES[rule].judge(Params({"block_length": length, **HOST_RULES[rule].defaults, **knobs}), length)
+    return HOST_RULES[rule](Params({"block_length": length, **HOST_RULES[rule].DEFAULTS, **knobs}), length)
 
 
 @dataclass
