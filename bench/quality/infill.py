@@ -18,13 +18,7 @@ from ...server.api.infill_lengths import LENGTHS, likeliest
 from ...server.engine.messages import AnswerOptions, Usage
 from ...server.schema.responses import Finished
 from ...server.settings import Settings
-from ..report.output import (
-    Interval,
-    check_outputs,
-    finish,
-    table,
-    wilson,
-)
+from ..report.output import Interval, check_outputs, finish, table, wilson
 from .holes import HOLES, Hole, holes
 from .run import DTYPE, open_offline, parse_decoder, positive
 

@@ -11,13 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .checks import (
-    Calls,
-    Check,
-    Exactly,
-    Result,
-    Results,
-)
+from .checks import Calls, Check, Exactly, Result, Results
 from .code_problems import code_problem
 from .word_problems import word_problem, words
 

@@ -14,13 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ...scheduler.contract import (
-    MOST_RANKS,
-    Ints,
-    Scores,
-    StepPlan,
-    StepResult,
-)
+from ...scheduler.contract import MOST_RANKS, Ints, Scores, StepPlan, StepResult
 from ...scheduler.decoding.commit import HOST_RULES
 from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.resolve import resolve

@@ -26,14 +26,7 @@ from ...models.exec.runner import Runner
 from ...models.kv_cache import KvPages
 from ...models.network import Transformer, allocate
 from ...models.numerics import Numerics
-from ...scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Placement,
-    Row,
-    Span,
-    StepPlan,
-)
+from ...scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
 from ..kernels.timing import captured, gpu_facts, replay_ms, require_gpu
 from ..report.output import check_outputs, finish, table
 from .shapes import SHAPES

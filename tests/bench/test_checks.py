@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.quality.checks import (
-    Calls,
-    Check,
-    Exactly,
-    Result,
-    Results,
-)
+from asynclane.bench.quality.checks import Calls, Check, Exactly, Result, Results
 from asynclane.bench.quality.sandbox import outcomes
 
 DOUBLE = Calls((("double(2)", "4"), ("double('ab')", "'abab'")))

@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.quality.field import (
-    Entry,
-    Run,
-    Standing,
-    entrants,
-    frontier,
-    page,
-    read,
-)
+from asynclane.bench.quality.field import Entry, Run, Standing, entrants, frontier, page, read
 from asynclane.bench.quality.run import main
 from asynclane.bench.quality.sweep import MODELS
 from asynclane.bench.quality.workers import Job, Terms, measure_each

@@ -7,22 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.steps.recordings import (
-    RECORDINGS,
-    Call,
-    Recording,
-    dump,
-    load,
-)
+from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, dump, load
 from asynclane.bench.steps.recordings import main as record_main
 from asynclane.bench.steps.replay import Loop, Spell, Track
-from asynclane.bench.steps.simulate import (
-    CURVE,
-    compare,
-    main,
-    over_loads,
-    read_curve,
-)
+from asynclane.bench.steps.simulate import CURVE, compare, main, over_loads, read_curve
 from asynclane.scheduler.step_cost import BLOCK_LENGTHS, Budget, StepCost
 
 TOKENS = 96
