@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...server.engine.checkpoint import open_checkpoint
 from ...server.settings import Settings
-from .problems import problems
+from ..load.problems import problems
 from .run import DTYPE, figures, measure, open_offline, parse_decoder
 
 MAX_TOKENS = 256

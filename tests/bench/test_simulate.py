@@ -142,7 +142,7 @@ def test_from_arguments_to_the_last_line(capsys: pytest.CaptureFixture[str], tmp
     [
         (["--requests", "0"], "from 1 to 4096"),
         (["--requests", "1,x"], "whole numbers"),
-        (["--warm-up", "0"], "at least 1"),
+        (["--warm-up", "0"], "whole number from 1"),
         (["--recordings", "none.json"], "none.json"),
         (["--curve", "none.json"], "none.json"),
         (["--plot", "no/such/folder.png"], "no folder"),
