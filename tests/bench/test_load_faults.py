@@ -20,8 +20,8 @@ from asynclane.bench.report import output as report
 from asynclane.clients import Usage
 from asynclane.server.cli import main as cli
 
+from ..support.other_server import ANSWER, TEXT, Reply, other_server, stream
 from ..support.processes import ASYNCLANE, started
-from .other import ANSWER, TEXT, Reply, other_server, stream
 from .test_load import plan
 
 WARMUP = 2
