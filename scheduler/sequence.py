@@ -32,10 +32,10 @@ from .lane_status import LaneSnapshot
 from .layout import LAYOUTS
 from .layout.packed import Holding, RowLayout
 from .logit_bias import NEUTRAL, Biasing
-from .logprobs import Scorebook
+from .logprobs import Scorebook, Scored
 from .memory.lending import lend
 from .memory.prefix_cache import NO_HASHES, BlockHashes, Lease
-from .request import TRANSITIONS, Outcome, Request, State
+from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State
 
 if TYPE_CHECKING:
     from .work import PlannedRequest
@@ -276,12 +276,32 @@ class Sequence:
         computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
         return self.recorder.after(self.tree, step, computed)
 
-    def hand_out(self) -> Ints:
-        """The tokens that have become final since the last call, without end tokens."""
-        upto = min(self.frontier, self.end_at)
-        tokens = self.canvas[self.sent : upto]
-        self.sent = max(self.sent, upto)
-        return tokens
+    def hand_out(self) -> tuple[Ints, Scored | None]:
+        """The tokens that have become final since the last call, without end tokens, and their scores."""
+        start, self.sent = self.sent, max(self.sent, min(self.frontier, self.end_at))
+        scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
+        return self.canvas[start : self.sent], scores
+
+    @property
+    def stats(self) -> RequestStats:
+        tree = self.tree
+        return RequestStats(
+            prompt_tokens=self.prompt_length if self.steps else 0,
+            cached_tokens=self.cached_tokens,
+            computed_tokens=self.computed_tokens,
+            forwards=self.steps,
+            lanes=tree.born,
+            forks=tree.forks,
+            cancelled_lanes=tree.cancelled,
+            refreshes=self.refreshes,
+            reused_refreshes=self.reused_refreshes,
+        )
+
+    @property
+    def failure(self) -> Failure | None:
+        """The reason why its grammar has failed."""
+        guide = self.guide
+        return Failure(guide.name, guide.problem) if guide is not None and guide.failed else None
 
     def ending(self) -> Outcome | None:
         """How the request has ended, if it has."""

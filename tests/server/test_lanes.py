@@ -200,9 +200,9 @@ def test_special_tokens_have_no_text_and_open_positions_none(text: Tokenizer) ->
     word = text.encode("Paris")[0]
     canvas = np.array([word, mask, end, *sorted(text.special_ids - {mask, end})], np.int32)
     committed = np.flatnonzero(canvas != mask).astype(np.int32)
-    lane = LaneChange(0, None, Role.GENERATE, 0, len(canvas), Fate.LIVE)
+    lane = LaneChange(0, None, Role.GENERATE, 0, len(canvas), Fate.LIVE, canvas)
     frame = LaneEvents(0, -3, len(canvas), False, (lane,), committed, canvas[committed])
-    watcher = Watcher(canvas, text)
+    watcher = Watcher(text)
     event = watcher.look(frame)
     assert event is not None
     assert event.lanes[0].tokens == (text.pieces[word], None, *[""] * (len(canvas) - 2))
