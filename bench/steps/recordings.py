@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from ...scheduler.step_cost import BLOCK_LENGTHS
+from ...scheduler.decoding.params import BLOCK_LENGTHS
 from ...server.engine.messages import AnswerOptions, Delta
 from ...server.settings import Settings
 from ..load.problems import SEEDS, Problem, problems

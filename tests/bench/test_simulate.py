@@ -11,7 +11,8 @@ from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, dump, 
 from asynclane.bench.steps.recordings import main as record_main
 from asynclane.bench.steps.replay import Loop, Spell, Track
 from asynclane.bench.steps.simulate import CURVE, compare, main, over_loads, read_curve
-from asynclane.scheduler.step_cost import BLOCK_LENGTHS, Budget, StepCost
+from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
+from asynclane.scheduler.step_cost import Budget, StepCost
 
 TOKENS = 96
 FLAT = StepCost([1, 2], [0.01, 0.01])

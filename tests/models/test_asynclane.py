@@ -12,14 +12,14 @@ from asynclane.bench.quality.checks import right
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.lane_tree import Role
-from asynclane.scheduler.decoding.params import ParamError
+from asynclane.scheduler.decoding.params import BLOCK_LENGTHS, ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import END, Vocabulary
 from asynclane.scheduler.lane_events import LaneEvents
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.step_cost import BLOCK_LENGTHS, Budget, StepCost
+from asynclane.scheduler.step_cost import Budget, StepCost
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.driver import LIMITS, MODEL, Ask, run
