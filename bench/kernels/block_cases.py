@@ -8,21 +8,7 @@ from torch import Tensor
 
 from ...kernels import elementwise
 from ...kernels.elementwise import reference
-from .cases import (
-    DREAM,
-    ITEM,
-    LLADA,
-    PAGE_SIZE,
-    SMALL,
-    TOKENS,
-    Case,
-    Inputs,
-    Shape,
-    Work,
-    compiled,
-    drawn,
-    eager,
-)
+from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
 
 EPS = 1e-5
 

@@ -11,17 +11,7 @@ from torch import Tensor
 from ...kernels import elementwise, experts
 from ...kernels import measure as measures
 from ...kernels.common.types import Draws, Prediction, QkNorm, Routing
-from .cases import (
-    ITEM,
-    PAGE_SIZE,
-    TOKENS,
-    Case,
-    Inputs,
-    Work,
-    compiled,
-    drawn,
-    eager,
-)
+from .cases import ITEM, PAGE_SIZE, TOKENS, Case, Inputs, Work, compiled, drawn, eager
 
 EPS = 1e-6
 

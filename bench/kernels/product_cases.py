@@ -7,19 +7,7 @@ import torch.nn.functional as F
 
 from ...kernels.common.types import Fp8Matrix
 from ...kernels.linear import linear, quantize_rows, reference
-from .cases import (
-    DREAM,
-    ITEM,
-    LLADA,
-    SMALL,
-    TOKENS,
-    Case,
-    Inputs,
-    Shape,
-    Work,
-    drawn,
-    eager,
-)
+from .cases import DREAM, ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, drawn, eager
 
 
 def cases(quick: bool) -> list[Case]:

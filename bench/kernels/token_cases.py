@@ -10,19 +10,7 @@ from torch import Tensor
 from ...kernels import commit as commits
 from ...kernels import predict as predictions
 from ...kernels.common.types import Draws, Prediction, SpanRules
-from .cases import (
-    ITEM,
-    LLADA,
-    SMALL,
-    TOKENS,
-    Case,
-    Inputs,
-    Shape,
-    Work,
-    compiled,
-    drawn,
-    eager,
-)
+from .cases import ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
 
 SPAN = 32  # positions of a lane: a block
 LONG_SPAN = 1024

@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from ..contract import Measure
-from ..layout.drafts import DraftLayout, EnsembleLayout
-from ..layout.packed import Holding, IsolatedLayout, Layout, PackedLayout
 from .attention_pattern import PLAIN, AttentionPattern
 from .cache import CACHES, CachePolicy
 from .commit import (
@@ -31,6 +29,7 @@ from .commit import (
 from .commit.base import EVERYTHING, TELL
 from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, check_blocks, fitted
+from .lane_tree import Layout
 from .lanes import DELIMITERS, TURNS, LanePolicy
 from .params import (
     AUTO,
@@ -45,9 +44,6 @@ from .params import (
     check,
 )
 from .registry import DECODERS, DecoderSpec
-
-if TYPE_CHECKING:
-    from ..sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class Decoder:
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     adaptive: bool = False  # blocks are as long as the load allows
     shadows: int = 0  # positions behind the canvas that a judge's shadows take, at most
-    layout: Callable[[Holding, Sequence, int], Layout] = PackedLayout
+    layout: Layout = Layout.PACKED
     branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
     branch_row: int = 0  # longest one, less what it starts before its lane to begin with a page; at most the request's
     branch_knob: str = ""  # what asks for so many
@@ -156,7 +152,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
 class Branches(TypedDict, total=False):
     """What a decoder says of rows in slots of their own."""
 
-    layout: Callable[[Holding, Sequence, int], Layout]
+    layout: Layout
     branches: int
     branch_row: int
     branch_knob: str
@@ -167,13 +163,13 @@ def _branches(knobs: Params, rule: HostRuleSpec | None, lookahead: int | None) -
     if knobs.get("siblings") == "isolated":
         row = knobs.integer("block_length") + (lookahead or 0)
         return Branches(
-            layout=IsolatedLayout, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_knob="max_lanes"
+            layout=Layout.ISOLATED, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_knob="max_lanes"
         )
     if rule is None or rule.beside is None:
         return Branches()
     count, knob, independent, scored = rule.beside
     row = knobs.integer("block_length") if knobs.get("cache") == "dual" else EVERYTHING
-    layout = EnsembleLayout if independent else DraftLayout
+    layout = Layout.ENSEMBLE if independent else Layout.DRAFTS
     return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob, scored=scored)
 
 

@@ -39,7 +39,7 @@ class Holding(NamedTuple):
     pages: tuple[int, ...]
 
 
-class Layout(Protocol):
+class RowLayout(Protocol):
     """How the lanes of one request travel. `placements` are due with its next step."""
 
     placements: list[Placement]
