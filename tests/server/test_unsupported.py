@@ -12,7 +12,11 @@ from asynclane.clients import calls
 from asynclane.scheduler.decoding.resolve import ALL_PARAMS
 from asynclane.server.api.tokenize import TextToTokens
 from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams
-from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
+from asynclane.server.schema.unsupported import CHAT as CHAT_PATH
+from asynclane.server.schema.unsupported import COMPLETIONS, UNSUPPORTED, unsupported_by
+
+CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT_PATH), unsupported_by(COMPLETIONS)
+STREAM_UNSUPPORTED = UNSUPPORTED["stream_options"]
 
 from .conftest import CHAT, COMPLETION, error_of
 from .fakes import FakeEngine
