@@ -96,7 +96,7 @@ def test_a_package_uses_only_its_libraries(package: str) -> None:
         ("asynclane.server.app", ["torch"]),
         ("asynclane.server.engine.engine", ["torch"]),
         ("asynclane.server.cli.main", ["torch", "fastapi", "transformers", "matplotlib", "httpx"]),
-        ("asynclane.bench.load", ["torch", "fastapi", "transformers", "matplotlib"]),
+        ("asynclane.bench.load.run", ["torch", "fastapi", "transformers", "matplotlib"]),
         ("asynclane.clients", ["torch", "fastapi", "numpy"]),
     ],
 )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...server.engine.messages import Finish, Usage
-from ..report.output import Interval, wilson
-from .problems import Problem, right
+from ..load.problems import Problem
+from ..report.interval import Interval, wilson
+from .checks import right
 
 
 class Reply(Protocol):

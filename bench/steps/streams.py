@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from ...server.engine.messages import AnswerOptions
 from ...server.engine.offline import Offline
 from ...server.settings import Settings
-from ..quality.problems import problems
-from ..report.output import json_line, table
+from ..load.output import json_line, table
+from ..load.problems import problems
 
 SEED = 777
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...scheduler.contract import Ints
-from ...scheduler.lane_events import LaneEvents
+from ...scheduler import LaneEvents
 from .tokenizer import Tokenizer
 
 
@@ -58,12 +57,10 @@ class LaneEvent:
 class Watcher:
     """Turns the lane events of one request into text."""
 
-    def __init__(self, canvas: Ints, tokenizer: Tokenizer) -> None:
-        self._canvas = canvas
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def look(self, events: LaneEvents | None) -> LaneEvent | None:
-        """Call it after the step, while the canvas is as the step left it."""
         if events is None:
             return None
         lanes = tuple(
@@ -74,7 +71,7 @@ class Watcher:
                 start=lane.start,
                 end=lane.end,
                 fate=lane.fate.value,
-                tokens=tuple(map(self._text, self._canvas[lane.start : lane.end].tolist())),
+                tokens=tuple(map(self._text, lane.tokens.tolist())),
             )
             for lane in events.lanes
         )

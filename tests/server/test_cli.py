@@ -21,7 +21,7 @@ from asynclane.server.cli import main as cli
 from asynclane.server.cli.parser import build_parser
 from asynclane.server.settings import Settings
 
-from ..bench.other import ANSWER, other_server, stream
+from ..support.other_server import ANSWER, other_server, stream
 from ..support.processes import ASYNCLANE, environment, started
 
 

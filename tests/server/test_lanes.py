@@ -22,8 +22,8 @@ from asynclane.server.settings import Settings
 from asynclane.server.text.lanes import LaneEvent, Watcher
 from asynclane.server.text.tokenizer import Tokenizer
 
+from ..support.fake_engine import SCRIPT, USAGE, FakeEngine
 from .conftest import chunks_of
-from .fakes import SCRIPT, USAGE, FakeEngine
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 EGGS = "Ben has 14 eggs. Then he finds 9 eggs at the farm. How many eggs does Ben have now?"
@@ -200,9 +200,9 @@ def test_special_tokens_have_no_text_and_open_positions_none(text: Tokenizer) ->
     word = text.encode("Paris")[0]
     canvas = np.array([word, mask, end, *sorted(text.special_ids - {mask, end})], np.int32)
     committed = np.flatnonzero(canvas != mask).astype(np.int32)
-    lane = LaneChange(0, None, Role.GENERATE, 0, len(canvas), Fate.LIVE)
+    lane = LaneChange(0, None, Role.GENERATE, 0, len(canvas), Fate.LIVE, canvas)
     frame = LaneEvents(0, -3, len(canvas), False, (lane,), committed, canvas[committed])
-    watcher = Watcher(canvas, text)
+    watcher = Watcher(text)
     event = watcher.look(frame)
     assert event is not None
     assert event.lanes[0].tokens == (text.pieces[word], None, *[""] * (len(canvas) - 2))

@@ -13,14 +13,12 @@ from asynclane.scheduler.decoding.resolve import ALL_PARAMS
 from asynclane.server.api.tokenize import TextToTokens
 from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams
 from asynclane.server.schema.unsupported import CHAT as CHAT_PATH
-from asynclane.server.schema.unsupported import COMPLETIONS, UNSUPPORTED, unsupported_by
+from asynclane.server.schema.unsupported import COMPLETIONS, unsupported_by
+
+from ..support.fake_engine import FakeEngine
+from .conftest import CHAT, COMPLETION, error_of
 
 CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT_PATH), unsupported_by(COMPLETIONS)
-STREAM_UNSUPPORTED = UNSUPPORTED["stream_options"]
-
-from .conftest import CHAT, COMPLETION, error_of
-from .fakes import FakeEngine
-
 USER = {"role": "user", "content": "Hi"}
 
 
