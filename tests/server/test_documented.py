@@ -7,9 +7,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest
-from asynclane.server.schema.sampling import DecoderParams, StreamOptions
-from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED, STREAM_UNSUPPORTED
+from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams, StreamOptions
+from asynclane.server.schema.unsupported import CHAT, COMPLETIONS, UNSUPPORTED, unsupported_by
+
+CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT), unsupported_by(COMPLETIONS)
+STREAM_UNSUPPORTED = UNSUPPORTED["stream_options"]
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "README.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]

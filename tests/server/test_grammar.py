@@ -17,8 +17,8 @@ from asynclane.server.structured import grammar
 from asynclane.server.structured.grammar import (
     KEPT,
     LONGEST_END,
+    GrammarConstraint,
     Grammars,
-    Spoken,
     Wanted,
 )
 from asynclane.server.text.tokenizer import Tokenizer
@@ -29,9 +29,9 @@ def grammars(text: Tokenizer) -> Grammars:
     return Grammars(text)
 
 
-async def constraint(grammars: Grammars, **wanted: str) -> Spoken:
+async def constraint(grammars: Grammars, **wanted: str) -> GrammarConstraint:
     made = (await grammars.constraints(Wanted("response_format", **wanted)))()
-    assert isinstance(made, Spoken)
+    assert isinstance(made, GrammarConstraint)
     return made
 
 
@@ -39,7 +39,7 @@ def tokens_of(words: np.ndarray) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
 
 
-def at_random(made: Spoken, text: Tokenizer, room: int, rng: random.Random) -> tuple[list[int], bool]:
+def at_random(made: GrammarConstraint, text: Tokenizer, room: int, rng: random.Random) -> tuple[list[int], bool]:
     """An answer of tokens that are drawn evenly from what is allowed, and whether it came to its end."""
     said: list[int] = []
     while len(said) < room:
@@ -112,7 +112,7 @@ async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Tokeniz
     seen = set()
     for number in range(60):
         answer = made()
-        assert isinstance(answer, Spoken)
+        assert isinstance(answer, GrammarConstraint)
         said, ended = at_random(answer, text, 40, random.Random(number))
         assert ended
         seen.add(text.decode(said))

@@ -128,8 +128,8 @@ def test_the_server_needs_no_torch() -> None:
 import sys
 from pathlib import Path
 import asynclane.server.app, asynclane.server.cli.main
-from asynclane.server.text.tokenizer import Text
-Text(Path({str(TINY)!r})).encode_chat([{{"role": "user", "content": "Hi"}}])
+from asynclane.server.text.tokenizer import Tokenizer
+Tokenizer(Path({str(TINY)!r})).encode_chat([{{"role": "user", "content": "Hi"}}])
 assert "torch" not in sys.modules, "torch has been imported"
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -12,11 +12,13 @@ from asynclane.clients import calls
 from asynclane.scheduler.decoding.resolve import ALL_PARAMS
 from asynclane.server.api.tokenize import TextToTokens
 from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams
-from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
+from asynclane.server.schema.unsupported import CHAT as CHAT_PATH
+from asynclane.server.schema.unsupported import COMPLETIONS, unsupported_by
 
 from ..support.fake_engine import FakeEngine
 from .conftest import CHAT, COMPLETION, error_of
 
+CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT_PATH), unsupported_by(COMPLETIONS)
 USER = {"role": "user", "content": "Hi"}
 
 
