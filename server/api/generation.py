@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from ...scheduler.grammar_guide import Constraint
+from ...scheduler import Constraint
 from .. import errors
 from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Usage
 from ..http.body import JsonRoute

@@ -20,12 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ...scheduler.contract import MOST_RANKS
-from ...scheduler.decoding.params import Choice, Range
-from ...scheduler.decoding.registry import DECODERS
-from ...scheduler.decoding.resolve import ALL_PARAMS
-from ...scheduler.grammar_guide import Constraint
-from ...scheduler.logit_bias import Preferences
+from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Constraint, Preferences, Range
 from ..engine.messages import AnswerOptions
 from ..errors import shown
 from ..http.body import Body, Strict, refused

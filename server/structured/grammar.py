@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from ...scheduler.contract import Ints
-from ...scheduler.grammar_guide import Constraint
+from ...scheduler import Constraint
 from ..errors import InvalidValue
 from ..text.tokenizer import Tokenizer
 from .grammar_errors import NO_TEXT, GrammarError, plain
@@ -26,6 +26,8 @@ from .json_schema import check_schema, json_grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+Ints = npt.NDArray[np.int32]
 
 MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_COMPILE_S = 2.0  # of a processor

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...scheduler.decoding.vocabulary import Vocabulary
+from ...scheduler import Vocabulary
 from ..errors import InvalidValue
 
 if TYPE_CHECKING:

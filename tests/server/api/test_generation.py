@@ -13,8 +13,8 @@ from asynclane.server.engine.messages import Delta, Finish, Usage
 from asynclane.server.text.logprobs import Token, TokenLogprob
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.fake_engine import SCRIPT, USAGE, FakeEngine
-from .conftest import chunks_of, error_of
+from ...support.fake_engine import SCRIPT, USAGE, FakeEngine
+from ...support.http import chunks_of, error_of
 
 DETAILS = {"forwards": 2, "computed_tokens": 64, "lanes": 2, "forks": 1, "refreshes": 1}
 

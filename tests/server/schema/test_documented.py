@@ -13,7 +13,7 @@ from asynclane.server.schema.unsupported import CHAT, COMPLETIONS, UNSUPPORTED, 
 CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT), unsupported_by(COMPLETIONS)
 STREAM_UNSUPPORTED = UNSUPPORTED["stream_options"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECTION = (ROOT / "README.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]
 ROWS = [row.split("|")[1:-1] for row in SECTION.partition("\n\n|")[2].partition("\n\n")[0].splitlines()[2:]]
 

@@ -12,7 +12,7 @@ import pytest
 from asynclane.server.engine import wiring as build
 from asynclane.server.settings import Settings
 
-from .conftest import error_of
+from ...support.http import error_of
 
 Open = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 PREFIX = list(range(100, 420))

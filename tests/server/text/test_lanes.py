@@ -22,8 +22,8 @@ from asynclane.server.settings import Settings
 from asynclane.server.text.lanes import LaneEvent, Watcher
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.fake_engine import SCRIPT, USAGE, FakeEngine
-from .conftest import chunks_of
+from ...support.fake_engine import SCRIPT, USAGE, FakeEngine
+from ...support.http import chunks_of
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 EGGS = "Ben has 14 eggs. Then he finds 9 eggs at the farm. How many eggs does Ben have now?"

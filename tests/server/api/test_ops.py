@@ -8,8 +8,8 @@ import pytest
 
 from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
-from ..support.fake_engine import FakeEngine
-from .conftest import PARAMS, error_of
+from ...support.fake_engine import FakeEngine
+from ...support.http import PARAMS, error_of
 
 
 async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) -> None:

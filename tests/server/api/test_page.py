@@ -12,7 +12,7 @@ import pytest
 
 from asynclane.server.api.page import PATHS
 
-WEB = Path(__file__).parents[2] / "server" / "web"
+WEB = Path(__file__).parents[3] / "server" / "web"
 
 
 @pytest.mark.parametrize("path", sorted(PATHS))

@@ -15,7 +15,7 @@ import pytest
 from asynclane.server.errors import InvalidValue
 from asynclane.server.text.tokenizer import BadTokenizer, Tokenizer
 
-from .conftest import TINY
+from ...support.http import TINY
 
 Edit = Callable[..., Path]
 

@@ -15,8 +15,8 @@ from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRe
 from asynclane.server.schema.unsupported import CHAT as CHAT_PATH
 from asynclane.server.schema.unsupported import COMPLETIONS, unsupported_by
 
-from ..support.fake_engine import FakeEngine
-from .conftest import CHAT, COMPLETION, error_of
+from ...support.fake_engine import FakeEngine
+from ...support.http import CHAT, COMPLETION, error_of
 
 CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT_PATH), unsupported_by(COMPLETIONS)
 USER = {"role": "user", "content": "Hi"}

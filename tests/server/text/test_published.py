@@ -13,7 +13,7 @@ from asynclane.server.engine.wiring import build_service
 from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.published import cached, write_llada, write_qwen_tokenizer
+from ...support.published import cached, write_llada, write_qwen_tokenizer
 
 INSTRUCT, BASE = "GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-8B-Base"
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
