@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hmac
 import uuid
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..scheduler.decoding.registry import DECODERS
+from ..scheduler.decoding.resolve import defaults_of, suits
 from .api.ops import ModelCard, ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
@@ -25,7 +29,7 @@ from .settings import Settings, installed_version
 from .structured.grammar import Grammars
 from .text.tokenizer import TokenizerLike
 
-__all__ = ["Lifespan", "ModelCard", "create_app"]
+__all__ = ["Lifespan", "ModelCard", "Service", "build_service", "create_app"]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -41,11 +45,13 @@ def create_app(
     metrics: Metrics,
     card: ModelCard,
     lifespan: Lifespan | None = None,
+    grammars: Grammars | None = None,
 ) -> FastAPI:
-    """`lifespan` starts the engine before the first request and stops it after the last."""
+    """`lifespan` starts the engine before the first request and stops it after the last. An engine in this process
+    shares its `grammars`, so that none is compiled twice."""
     # FastAPI's pages of the document load their scripts from elsewhere; the document itself needs nothing.
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.include_router(completion_routes(Backend(engine, text, settings, card, Grammars(text))))
+    app.include_router(completion_routes(Backend(engine, text, settings, card, grammars or Grammars(text))))
     app.include_router(token_routes(text, card))
     app.include_router(ops_routes(engine, metrics, card))
     app.include_router(page_routes())
@@ -60,8 +66,41 @@ def create_app(
     return app
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An application with its engine. `drain` lets running answers finish, for so many seconds at most."""
+
+    app: FastAPI
+    drain: Callable[[float], Coroutine[Any, Any, None]]
+
+
+def build_service(settings: Settings) -> Service:
+    """Load the model and build the application. Raises `ValueError` and `OSError` with one line that says what is
+    wrong."""
+    from .engine.wiring import build_parts  # here, since it imports torch, which no other application needs
+
+    parts = build_parts(settings)
+    card = ModelCard(
+        id=settings.model_name,
+        max_model_len=parts.limits.max_model_len,
+        decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
+        default_decoder=settings.decoder,
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await parts.engine.start()
+        try:
+            yield
+        finally:
+            await parts.engine.stop()
+
+    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars)
+    return Service(app, parts.engine.drain)
+
+
 class RequestId:
-    """Gives every response the request's `x-request-id`, or a new one, and tells `count` its status."""
+    """Gives every response the request's `x-request-id`, or a new one, and calls `count` with its status."""
 
     def __init__(self, app: ASGIApp, count: Callable[[int], None]) -> None:
         self._app = app
@@ -86,7 +125,7 @@ class RequestId:
 
 
 class RequireKey:
-    """Refuses requests without `Authorization: Bearer KEY`, in a time that tells nothing of the key."""
+    """Refuses requests without `Authorization: Bearer KEY`, in a time that does not depend on the key."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app

@@ -87,7 +87,9 @@ class Filler:
     def _request(self, gap: Hole, length: int, suffix: bool) -> tuple[list[int], AnswerOptions]:
         chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
         behind = tuple(self._ids(gap.behind)) if suffix else ()
-        options = AnswerOptions(length, decoder=self._decoder, knobs=self._knobs, ranks=0, suffix=behind)
+        options = AnswerOptions(
+            length, decoder=self._decoder, params=tuple(self._knobs.items()), ranks=0, suffix=behind
+        )
         return self._offline.parts.text.encode_chat(chat), options
 
     def _ids(self, text: str) -> list[int]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...server.engine.checkpoint import open_checkpoint
+from ...server.engine.wiring import open_checkpoint
 from ..report.output import check_outputs, finish, table
 from .run import parse_decoder, positive, seed
 from .workers import MAX_TOKENS, Job, Terms, measure_each

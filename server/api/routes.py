@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from ...scheduler.grammar_guide import Constraint
 from .. import errors
 from ..engine.messages import (
     Answer,
     AnswerOptions,
     AnswerSource,
     Finish,
+    Grammar,
     Usage,
 )
 from ..http.body import JsonRoute
@@ -146,7 +146,7 @@ def _check_answer_tokens(text: TokenizerLike, body: GenerationRequest) -> None:
 
 
 def _wishes(
-    backend: Backend, body: GenerationRequest, prompt: Prompt, constraint: Callable[[], Constraint] | None
+    backend: Backend, body: GenerationRequest, prompt: Prompt, grammar: Grammar | None
 ) -> list[list[AnswerOptions]]:
     """For each choice of a prompt, one for each length that is tried. Raises `ContextLengthExceeded`, and
     `InvalidValue` for what depends on it."""
@@ -165,7 +165,7 @@ def _wishes(
     families = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
     return [
         [
-            body.options(tokens, seed + choice, family, constraint, prompt.suffix)
+            body.options(tokens, seed + choice, family, grammar, prompt.suffix)
             for tokens, family in zip(tried, families, strict=True)
         ]
         for choice in range(body.choices)
@@ -176,8 +176,8 @@ async def _respond(
     backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
 ) -> Response:
     _check_answer_tokens(backend.text, body)
-    constraint = None if body.wanted is None else await backend.grammars.constraints(body.wanted)
-    asked = [(prompt, tries) for prompt in prompts for tries in _wishes(backend, body, prompt, constraint)]
+    grammar = None if body.wanted is None else await backend.grammars.compile(body.wanted)
+    asked = [(prompt, tries) for prompt in prompts for tries in _wishes(backend, body, prompt, grammar)]
     wishes = [(prompt, options) for prompt, tries in asked for options in tries]
     limit = backend.settings.max_queue
     if len(wishes) > limit:

@@ -31,7 +31,7 @@ together is a 400 that names it. This page is `asynclane decoders --markdown`.
 """
 
 
-def catalogue_main(name: str | None, markdown: bool) -> int:
+def decoders_main(name: str | None, markdown: bool) -> int:
     """Raises `ParamError` for an unknown name."""
     if name is not None and name not in DECODERS:
         raise ParamError("decoder", _unknown(name))

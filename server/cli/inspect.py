@@ -16,7 +16,7 @@ from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
 from ...scheduler.decoding.vocabulary import Vocabulary
-from ..engine.checkpoint import Checkpoint, open_checkpoint
+from ..engine.wiring import Checkpoint, open_checkpoint
 
 MIB = 2**20
 

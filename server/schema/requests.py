@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from ...scheduler.decoding.registry import DECODERS
-from ...scheduler.grammar_guide import Constraint
-from ..engine.messages import AnswerOptions
+from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from .base import Body, Strict, refused
 from .formats import FormatFields
@@ -168,10 +166,10 @@ class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
         max_tokens: int,
         seed: int,
         family: str | None = None,
-        constraint: Callable[[], Constraint] | None = None,
+        grammar: Grammar | None = None,
         suffix: tuple[int, ...] = (),
     ) -> AnswerOptions:
-        knobs = {name: getattr(self, name) for name in DecoderParams.model_fields}
+        params = {name: getattr(self, name) for name in DecoderParams.model_fields}
         return AnswerOptions(
             max_tokens=max_tokens,
             temperature=self.temperature or 0.0,
@@ -180,16 +178,20 @@ class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
             min_p=self.min_p or 0.0,
             seed=seed % INT64,
             stop=tuple(self.stop),
-            stop_ids=frozenset(self.stop_token_ids or ()),
+            stop_ids=tuple(self.stop_token_ids or ()),
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
             # A ban does not break the format: where nothing else may come, the token comes all the same.
-            preferences=self.preferences() if constraint is None else self.preferences(ban=STRONG),
-            constraint=constraint,
+            logit_bias=self.biases() if grammar is None else self.biases(ban=STRONG),
+            ignore_end=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            grammar=grammar,
             ranks=self.ranks,
             share_group=family,
             suffix=suffix,
             cache_salt=self.cache_salt or "",
             decoder=self.decoder,
-            knobs={name: value for name, value in knobs.items() if value is not None},
+            params=tuple((name, value) for name, value in params.items() if value is not None),
             watch=self.include_lanes,
         )
 

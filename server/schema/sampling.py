@@ -20,7 +20,6 @@ from pydantic_core import CoreSchema
 from ...scheduler.contract import MOST_RANKS
 from ...scheduler.decoding.params import Choice, Range
 from ...scheduler.decoding.resolve import ALL_PARAMS
-from ...scheduler.logit_bias import Preferences
 from ..errors import shown
 from .base import Strict, refused
 from .unsupported import STREAM_UNSUPPORTED
@@ -131,14 +130,7 @@ class SamplingFields(Strict):
         biased = {f"logit_bias.{name}": int(name) for name in self.logit_bias or {}}
         return biased | {f"stop_token_ids.{at}": token for at, token in enumerate(self.stop_token_ids or ())}
 
-    def preferences(self, ban: float = -math.inf) -> Preferences:
-        """`ban` is what a banned token's logit is lowered by."""
-        bias = {int(name): ban if value == BAN else value for name, value in (self.logit_bias or {}).items()}
-        return Preferences(
-            presence=self.presence_penalty or 0.0,
-            frequency=self.frequency_penalty or 0.0,
-            bias={token: value for token, value in bias.items() if value},
-            ignore_end=bool(self.ignore_eos),
-            min_tokens=self.min_tokens or 0,
-            stops=tuple(self.stop_token_ids or ()) if self.min_tokens else (),
-        )
+    def biases(self, ban: float = -math.inf) -> tuple[tuple[int, float], ...]:
+        """Token ids and what is added to their logits: `ban` for a banned token."""
+        given = (self.logit_bias or {}).items()
+        return tuple((int(name), ban if value == BAN else value) for name, value in given if value)

@@ -107,7 +107,7 @@ def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None
     assert engine.settings == Settings(model="tiny-dream", dtype="float32", max_num_seqs=8)
     assert [options.decoder for options in engine.asked] == ["llada", "fast-dllm", "asynclane"]
     assert engine.asked[1] == AnswerOptions(
-        max_tokens=64, decoder="fast-dllm", knobs={"cache": "dual"}, cache_salt="fast-dllm:cache=dual"
+        max_tokens=64, decoder="fast-dllm", params=(("cache", "dual"),), cache_salt="fast-dllm:cache=dual"
     )
 
 

@@ -20,7 +20,7 @@ from asynclane.server.metrics import Metrics
 from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
-from .fakes import FakeEngine
+from ..support.fake_engine import FakeEngine
 
 TINY = Path(__file__).parents[2] / "models" / "embedded" / "tiny-llada"
 CONTEXT = 256

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from asynclane.server.errors import InvalidValue
 from asynclane.server.http.body import parse
 
+from ..support.fake_engine import FakeEngine
 from .conftest import CHAT, COMPLETION, error_of
-from .fakes import FakeEngine
 
 SOON_S = 5
 JSON_KIND = {"content-type": "application/json"}

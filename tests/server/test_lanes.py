@@ -22,8 +22,8 @@ from asynclane.server.settings import Settings
 from asynclane.server.text.lanes import LaneEvent, Watcher
 from asynclane.server.text.tokenizer import Tokenizer
 
+from ..support.fake_engine import SCRIPT, USAGE, FakeEngine
 from .conftest import chunks_of
-from .fakes import SCRIPT, USAGE, FakeEngine
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 EGGS = "Ben has 14 eggs. Then he finds 9 eggs at the farm. How many eggs does Ben have now?"
@@ -59,9 +59,9 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (EGGS, {}),
     (STORY, {"temperature": 0.8, "seed": 3}),
     (CODE, {"max_tokens": 20}),
-    (CODE, {"knobs": {"draft_threshold": "off", "block_length": 8}}),
+    (CODE, {"params": (("draft_threshold", "off"), ("block_length", 8))}),
     (CODE, {"decoder": "fast-dllm"}),
-    (EGGS, {"decoder": "llada", "knobs": {"steps": 16}}),
+    (EGGS, {"decoder": "llada", "params": (("steps", 16),)}),
 ]
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from asynclane.server.engine.messages import Health
 from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
+from ..support.fake_engine import FakeEngine
 from .conftest import PARAMS, error_of
-from .fakes import FakeEngine
 
 
 async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) -> None:
@@ -45,7 +46,7 @@ async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
         assert (await client.http.get("/ready")).status_code == 200
-        engine.ready = False
+        engine.health = Health(ready=False)
         assert (await client.http.get("/ready")).status_code == 503
         assert (await client.http.get("/health")).status_code == 200
 

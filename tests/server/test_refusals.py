@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ..support.fake_engine import FakeEngine
 from .conftest import CHAT, COMPLETION, error_of
-from .fakes import FakeEngine
 
 USER = {"role": "user", "content": "Hi"}
 YES = {"role": "assistant", "content": "Yes,"}

@@ -14,8 +14,8 @@ from asynclane.server.engine.messages import Delta, Finish
 from asynclane.server.text.logprobs import Token, TokenLogprob
 from asynclane.server.text.tokenizer import Tokenizer
 
+from ..support.fake_engine import USAGE, FakeAnswer, FakeEngine
 from .conftest import CONTEXT, TINY, chunks_of, error_of
-from .fakes import USAGE, FakeAnswer, FakeEngine
 
 TEXT = Tokenizer(TINY)
 

@@ -9,8 +9,8 @@ import pytest
 
 from asynclane.server.text.tokenizer import Tokenizer
 
+from ..support.fake_engine import FakeEngine
 from .conftest import CONTEXT, error_of
-from .fakes import FakeEngine
 
 USER = {"role": "user", "content": "Hi"}
 

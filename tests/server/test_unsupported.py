@@ -14,8 +14,8 @@ from asynclane.server.api.tokenize import TextToTokens
 from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams
 from asynclane.server.schema.unsupported import CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED
 
+from ..support.fake_engine import FakeEngine
 from .conftest import CHAT, COMPLETION, error_of
-from .fakes import FakeEngine
 
 USER = {"role": "user", "content": "Hi"}
 
