@@ -4,27 +4,8 @@ from .async_client import AsyncClient, AsyncStream
 from .calls import Message
 from .client import Client, Stream
 from .core import NEVER, Retry
-from .errors import (
-    ClientError,
-    Closed,
-    ConnectionFailed,
-    StatusError,
-    StreamError,
-    TimedOut,
-    UnexpectedReply,
-)
-from .types import (
-    Answer,
-    Choice,
-    Commit,
-    Cost,
-    Delta,
-    Lane,
-    LaneEvent,
-    Model,
-    Tokens,
-    Usage,
-)
+from .errors import ClientError, Closed, ConnectionFailed, StatusError, StreamError, TimedOut, UnexpectedReply
+from .types import Answer, Choice, Commit, Cost, Delta, Lane, LaneEvent, Model, Tokens, Usage
 
 __all__ = [
     "NEVER",

@@ -7,14 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NotRequired, TypedDict, TypeVar
 from urllib.parse import quote
 
-from .types import (
-    Answer,
-    Model,
-    ModelList,
-    Reply,
-    Text,
-    Tokens,
-)
+from .types import Answer, Model, ModelList, Reply, Text, Tokens
 
 T_co = TypeVar("T_co", bound=Reply, covariant=True)
 

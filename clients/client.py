@@ -11,34 +11,10 @@ from typing import Self, TypeVar, Unpack
 import httpx
 
 from . import calls
-from .calls import (
-    Call,
-    ChatOptions,
-    CompletionOptions,
-    Extra,
-    Message,
-    Prompt,
-    TokenizeOptions,
-)
-from .core import (
-    TIMEOUT,
-    Retry,
-    encoded,
-    http_options,
-    parse,
-    refusal,
-    told,
-    told_within_stream,
-)
+from .calls import Call, ChatOptions, CompletionOptions, Extra, Message, Prompt, TokenizeOptions
+from .core import TIMEOUT, Retry, encoded, http_options, parse, refusal, told, told_within_stream
 from .reader import StreamReader, wake
-from .types import (
-    Answer,
-    Delta,
-    Model,
-    Reply,
-    Tokens,
-    Usage,
-)
+from .types import Answer, Delta, Model, Reply, Tokens, Usage
 
 T = TypeVar("T", bound=Reply)
 

@@ -20,15 +20,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from .errors import (
-    ClientError,
-    Closed,
-    ConnectionFailed,
-    StatusError,
-    StreamError,
-    TimedOut,
-    UnexpectedReply,
-)
+from .errors import ClientError, Closed, ConnectionFailed, StatusError, StreamError, TimedOut, UnexpectedReply
 from .types import Fault, Reply, Told
 
 T = TypeVar("T", bound=Reply)

@@ -21,11 +21,10 @@ from .contract import (
     Span,
     StepResult,
 )
+from .decoding.lane_tree import Layout
 from .decoding.params import ParamError
 from .decoding.resolve import Decoder
 from .decoding.vocabulary import END, Vocabulary
-from .layout.drafts import EnsembleLayout
-from .layout.packed import IsolatedLayout
 
 if TYPE_CHECKING:
     from .sequence import Sequence
@@ -80,11 +79,11 @@ class Guide:
     def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary) -> None:
         """Raises `ParamError` if the decoder does what a constraint cannot follow."""
         name = constraint.name
-        if decoder.layout is IsolatedLayout:
+        if decoder.layout is Layout.ISOLATED:
             raise ParamError(
                 "siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time"
             )
-        if decoder.layout is EnsembleLayout:
+        if decoder.layout is Layout.ENSEMBLE:
             raise ParamError("decoder", f"decoder {decoder.name!r} and {name} exclude each other: its branches differ")
         if not decoder.early_stop:
             raise ParamError(

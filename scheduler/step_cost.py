@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BLOCK_LENGTHS = (32, 40, 48, 64)
+from .decoding.params import BLOCK_LENGTHS
+
 LONGEST = BLOCK_LENGTHS[-1]
 HALF_LIFE = 2000.0  # calls at a block length after which what was learnt before counts half
 EPOCH = 32  # steps between choices

@@ -13,8 +13,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..scheduler.decoding.registry import DECODERS
-from ..scheduler.decoding.resolve import defaults_of, suits
+from ..scheduler import DECODERS, defaults_of, suits
 from .api.ops import ModelCard, ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes

@@ -16,20 +16,7 @@ from torch import Tensor
 
 from ...kernels import ops, reference
 from ...kernels.tiles import AttentionPlan, plan_attention
-from .cases import (
-    DREAM,
-    ITEM,
-    LLADA,
-    PAGE_SIZE,
-    SMALL,
-    Case,
-    Inputs,
-    Library,
-    Shape,
-    Work,
-    drawn,
-    eager,
-)
+from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, Case, Inputs, Library, Shape, Work, drawn, eager
 
 # (rows, queries of each, keys of each)
 EQUAL = ((1, 1024, 1024), (1, 2048, 2048), (4, 512, 512), (16, 64, 512), (32, 64, 512), (64, 64, 1024))

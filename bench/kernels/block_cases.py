@@ -7,21 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...kernels import ops, reference
-from .cases import (
-    DREAM,
-    ITEM,
-    LLADA,
-    PAGE_SIZE,
-    SMALL,
-    TOKENS,
-    Case,
-    Inputs,
-    Shape,
-    Work,
-    compiled,
-    drawn,
-    eager,
-)
+from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
 
 EPS = 1e-5
 

@@ -14,17 +14,7 @@ from ...kernels import ops, reference
 from ...kernels.heads import HeadWeights
 from ...kernels.prediction import Draws, Prediction
 from ...kernels.routing import Routing
-from .cases import (
-    ITEM,
-    PAGE_SIZE,
-    TOKENS,
-    Case,
-    Inputs,
-    Work,
-    compiled,
-    drawn,
-    eager,
-)
+from .cases import ITEM, PAGE_SIZE, TOKENS, Case, Inputs, Work, compiled, drawn, eager
 
 EPS = 1e-6
 

@@ -8,19 +8,7 @@ import torch.nn.functional as F
 from ...kernels import linear as twins
 from ...kernels import ops
 from ...kernels.linear import Fp8Matrix
-from .cases import (
-    DREAM,
-    ITEM,
-    LLADA,
-    SMALL,
-    TOKENS,
-    Case,
-    Inputs,
-    Shape,
-    Work,
-    drawn,
-    eager,
-)
+from .cases import DREAM, ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, drawn, eager
 
 
 def cases(quick: bool) -> list[Case]:

@@ -9,19 +9,7 @@ from torch import Tensor
 
 from ...kernels import ops, reference
 from ...kernels.prediction import Draws, Prediction
-from .cases import (
-    ITEM,
-    LLADA,
-    SMALL,
-    TOKENS,
-    Case,
-    Inputs,
-    Shape,
-    Work,
-    compiled,
-    drawn,
-    eager,
-)
+from .cases import ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
 
 SPAN = 32  # positions of a lane: a block
 LONG_SPAN = 1024

@@ -23,9 +23,9 @@ from ...server.cli.params import parse_params
 from ...server.engine.messages import AnswerOptions
 from ...server.engine.wiring import Checkpoint, open_checkpoint
 from ...server.settings import Settings
-from ..report.output import check_outputs, finish, table
+from ..load.output import check_outputs, finish, positive, table
+from ..load.problems import SEEDS, TASKS, Problem, problems
 from ..report.plot import draw
-from .problems import SEEDS, TASKS, Problem, problems
 from .tally import Reply, Tally, tally
 
 if TYPE_CHECKING:
@@ -176,13 +176,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     return parser
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 def seed(text: str) -> int:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ...server.engine.messages import AnswerOptions, Finish
 from ...server.settings import Settings
 from ...server.structured.grammar import Wanted
-from ..report.output import json_line, table
-from .problems import problems
-from .run import positive
+from ..load.output import json_line, positive, table
+from ..load.problems import problems
 
 if TYPE_CHECKING:
     from ...server.engine.offline import Offline, OfflineAnswer

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ...server.engine.wiring import open_checkpoint
-from ..report.output import check_outputs, finish, table
-from .run import parse_decoder, positive, seed
+from ..load.output import check_outputs, finish, positive, table
+from .run import parse_decoder, seed
 from .workers import MAX_TOKENS, Job, Terms, measure_each
 
 MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar")

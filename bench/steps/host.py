@@ -14,13 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ...scheduler.contract import (
-    MOST_RANKS,
-    Ints,
-    Scores,
-    StepPlan,
-    StepResult,
-)
+from ...scheduler.contract import MOST_RANKS, Ints, Scores, StepPlan, StepResult
 from ...scheduler.decoding.commit import HOST_RULES
 from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.resolve import resolve
@@ -28,8 +22,7 @@ from ...scheduler.decoding.vocabulary import Vocabulary
 from ...scheduler.memory.pages import Limits
 from ...scheduler.request import Request
 from ...scheduler.scheduler import Scheduler
-from ..quality.run import positive
-from ..report.output import json_line
+from ..load.output import json_line, positive
 
 MASK, PERIOD, WORD = 0, 1, 2
 PIECES = ["", ".", *(f" word{number}" for number in range(MOST_RANKS))]

@@ -15,13 +15,14 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from ...scheduler.step_cost import BLOCK_LENGTHS
+from ...scheduler.decoding.params import BLOCK_LENGTHS
 from ...server.engine.messages import AnswerOptions, Delta
 from ...server.settings import Settings
-from ..quality.problems import SEEDS, Problem, problems, right
+from ..load.problems import SEEDS, Problem, problems
+from ..quality.checks import right
 from ..quality.run import DTYPE, open_offline
 from ..quality.tally import Reply
-from ..report.output import RESULTS
+from ..report import RESULTS
 
 RECORDINGS = RESULTS / "recordings.json"
 MAX_TOKENS = 256

@@ -18,6 +18,15 @@ class Role(Enum):
     REFINE = "refine"
 
 
+class Layout(Enum):
+    """How the lanes of one request become rows of a step. The scheduler maps each value to a class."""
+
+    PACKED = "packed"  # all lanes in one row
+    ISOLATED = "isolated"  # each refine lane in a row of its own
+    DRAFTS = "drafts"  # one row of all lanes, and one more for each draft of the canvas
+    ENSEMBLE = "ensemble"  # one row for each branch, all with canvases of their own
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """A live range `[start, end)` of the canvas. `masks` counts its open positions, `steps` its calls so far.

@@ -36,6 +36,7 @@ class Choice(NamedTuple):
 CANVAS = "canvas"  # look-ahead to the end of the canvas
 OFF = "off"
 AUTO = "auto"  # as the load allows
+BLOCK_LENGTHS = (32, 40, 48, 64)  # between which `AUTO` chooses
 BLOCK = "block"  # an answer ends with the block of its first end token
 
 Values = Range | Choice

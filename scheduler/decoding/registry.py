@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..step_cost import BLOCK_LENGTHS
 from .boundaries import Boundary
 from .commit import HOST_RULES
 from .commit.base import EVERYTHING
@@ -20,7 +19,7 @@ from .lanes import (
     MultiBlock,
     SlowFast,
 )
-from .params import AUTO, CANVAS, Params
+from .params import AUTO, BLOCK_LENGTHS, CANVAS, Params
 
 
 @dataclass(frozen=True, slots=True)

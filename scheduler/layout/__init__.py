@@ -1,1 +1,16 @@
-"""."""
+"""How the lanes of one request become rows of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ..decoding.lane_tree import Layout
+from .drafts import DraftLayout, EnsembleLayout
+from .packed import IsolatedLayout, PackedLayout, RowLayout
+
+LAYOUTS: Mapping[Layout, Callable[..., RowLayout]] = {
+    Layout.PACKED: PackedLayout,
+    Layout.ISOLATED: IsolatedLayout,
+    Layout.DRAFTS: DraftLayout,
+    Layout.ENSEMBLE: EnsembleLayout,
+}

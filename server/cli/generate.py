@@ -8,12 +8,11 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...scheduler.decoding.resolve import resolve
+from ...scheduler import resolve
 from ..engine.messages import AnswerOptions, Delta, Usage
 from ..engine.offline import Offline, OfflineAnswer
 from ..engine.wiring import open_checkpoint
@@ -72,7 +71,6 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
             "text": answer.text,
             "finish": answer.finish,
             "summary": cost,
-            "usage": asdict(answer.usage),
             "steps": [event.json() for event in events],
         }
         path.write_text(page(trace), encoding="utf-8")
@@ -87,11 +85,11 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
 
 def summary(usage: Usage) -> str:
     """The cost of an answer in one line."""
-    tokens, forwards = usage.completion_tokens, usage.forwards
-    parts = [counted(usage.lanes, "lane"), counted(usage.forks, "fork"), counted(usage.refreshes, "refresh", "es")]
+    tokens, stats, forwards = usage.completion_tokens, usage.stats, usage.stats.forwards
+    parts = [counted(stats.lanes, "lane"), counted(stats.forks, "fork"), counted(stats.refreshes, "refresh", "es")]
     return (
         f"{counted(tokens, 'token')} in {counted(forwards, 'forward')}: {tokens / forwards:.1f} tokens per forward, "
-        f"{', '.join(parts)}, {counted(usage.computed_tokens, 'position')} computed"
+        f"{', '.join(parts)}, {counted(stats.computed_tokens, 'position')} computed"
     )
 
 

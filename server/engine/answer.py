@@ -8,14 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from ...scheduler.request import Outcome
-from ...scheduler.scheduler import Update
-from ...scheduler.sequence import Sequence
+from ...scheduler import Outcome, RequestStats, Update
 from .. import errors
 from ..metrics import RequestReport
 from ..text.detokenizer import AnswerText
 from ..text.lanes import Watcher
-from ..text.logprobs import LogprobReader
+from ..text.logprobs import LogprobReader, TokenLogprob
 from ..text.tokenizer import Tokenizer
 from .messages import AnswerOptions, Delta, Failure, Fault, Finish, Usage
 
@@ -28,12 +26,11 @@ Send = Callable[[Delta | Failure], None]
 class EngineAnswer:
     """A running request in the engine: its text so far, its log-probabilities and its lane events."""
 
-    def __init__(self, sequence: Sequence, options: AnswerOptions, text: Tokenizer, send: Send) -> None:
-        self.sequence = sequence
+    def __init__(self, options: AnswerOptions, text: Tokenizer, send: Send) -> None:
         self.send = send
         self._text = AnswerText(text, options.stop, options.stop_ids, placed=options.ranks is not None)
-        self._watcher = Watcher(sequence.canvas, text) if options.watch else None
-        self._reader = None if sequence.scorebook is None else LogprobReader(sequence.scorebook, text)
+        self._watcher = Watcher(text) if options.watch else None
+        self._reader = None if options.ranks is None else LogprobReader(text)
         self._token_ids: list[int] = []
         self._sent = 0  # tokens
         self._arrived = time.perf_counter()
@@ -42,9 +39,8 @@ class EngineAnswer:
     def take(self, update: Update) -> Outcome | None:
         """Send what a step brought. Returns how the answer has ended, or None: a stop string ends it here."""
         if update.outcome is Outcome.FAILED:
-            guide = update.sequence.guide
-            failed = guide is not None and guide.failed
-            self.send(Failure(Fault.PARAMETER, guide.problem, guide.name) if guide and failed else ENGINE_FAILED)
+            failure = update.failure
+            self.send(ENGINE_FAILED if failure is None else Failure(Fault.PARAMETER, failure.message, failure.param))
             return update.outcome
         ids = update.tokens.tolist()
         text, used, stopped = self._text.feed(ids)
@@ -55,41 +51,22 @@ class EngineAnswer:
         outcome = Outcome.STOP if stopped else update.outcome
         if self._first_text_s is None and text:
             self._first_text_s = time.perf_counter() - self._arrived
-        lanes = None if self._watcher is None else self._watcher.look(update.frame)
-        scores = () if self._reader is None else self._reader.read(self._token_ids, self._text.take_places())
+        lanes = None if self._watcher is None else self._watcher.look(update.lane_events)
+        scores: tuple[TokenLogprob, ...] = ()
+        if self._reader is not None:
+            scores = self._reader.read(self._token_ids, self._text.take_places(), update.scores)
         if outcome is not None or text or lanes or scores:
             finish = None if outcome is None else FINISH[outcome]
             fresh = tuple(self._token_ids[self._sent :])
             self._sent = len(self._token_ids)
-            self.send(Delta(text, finish, self._usage(), lanes, scores, fresh))
+            usage = Usage(len(self._token_ids), update.stats)
+            self.send(Delta(text, finish, usage, lanes, scores, fresh))
         return outcome
 
-    def cost(self) -> RequestReport:
-        sequence, tree = self.sequence, self.sequence.tree
-        return RequestReport(
-            seconds=time.perf_counter() - self._arrived,
-            first_text_s=self._first_text_s,
-            tokens=len(self._token_ids),
-            forwards=sequence.steps,
-            forks=tree.forks,
-            cancelled_lanes=tree.cancelled,
-            refreshes=sequence.refreshes,
-            reused_refreshes=sequence.reused_refreshes,
-            prompt_tokens=sequence.prompt_length if sequence.steps else 0,
-            cached_tokens=sequence.cached_tokens,
-        )
-
-    def _usage(self) -> Usage:
-        sequence, tree = self.sequence, self.sequence.tree
-        return Usage(
-            completion_tokens=len(self._token_ids),
-            forwards=sequence.steps,
-            computed_tokens=sequence.computed_tokens,
-            lanes=tree.born,
-            forks=tree.forks,
-            refreshes=sequence.refreshes,
-            cached_tokens=sequence.cached_tokens,
-        )
+    def report(self, stats: RequestStats) -> RequestReport:
+        """The answer at its end, for metrics."""
+        seconds = time.perf_counter() - self._arrived
+        return RequestReport(Usage(len(self._token_ids), stats), seconds, self._first_text_s)
 
 
 class AnswerStream:

@@ -14,13 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...scheduler.contract import Sampling, StepPlan, StepResult
-from ...scheduler.decoding.lane_tree import Role
-from ...scheduler.decoding.params import ParamError
-from ...scheduler.decoding.resolve import resolve
-from ...scheduler.logit_bias import Preferences
-from ...scheduler.request import Outcome, Request
-from ...scheduler.scheduler import QueueFull, Scheduler, Update
+from ...scheduler import (
+    Outcome,
+    ParamError,
+    Preferences,
+    QueueFull,
+    Request,
+    Sampling,
+    Scheduler,
+    StepPlan,
+    StepResult,
+    Update,
+    resolve,
+)
 from .. import errors
 from ..metrics import Metrics, StepReport
 from ..structured.grammar import Grammars
@@ -78,6 +84,7 @@ class Engine:
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
+        self._since = 0.0  # when the last step ended, or the first request came
 
     @property
     def health(self) -> Health:
@@ -113,10 +120,11 @@ class Engine:
 
     def abort(self, message: Abort) -> None:
         """Pages and lanes are free now, or when the step in flight ends."""
-        answer = self._answers.pop(message.request_id, None)
-        if answer is not None:
-            self._metrics.request_aborted(answer.sequence.state.value, answer.cost())
-            self._scheduler.end(answer.sequence, Outcome.ABORTED)
+        if self._answers.pop(message.request_id, None) is None:
+            return
+        ended = self._scheduler.end(message.request_id, Outcome.ABORTED)
+        if ended is not None:
+            self._metrics.request_aborted(ended.state.value, ended.stats)
             self._observe_load()
 
     def _accept(self, message: Submit, stream: AnswerStream) -> None:
@@ -129,12 +137,12 @@ class Engine:
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:
-            sequence = self._scheduler.add(self._request(message))
+            self._scheduler.add(self._request(message))
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
-        self._answers[message.request_id] = EngineAnswer(sequence, options, self._text, stream.put)
+        self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
         self._observe_load()
         self._work.set()
 
@@ -175,47 +183,44 @@ class Engine:
                 answer.send(ENGINE_FAILED)
 
     async def _steps(self) -> None:
-        """Launch what can be planned, hand out what the last step brought while the device computes, then take in the
+        """The loop: plan and launch steps, deliver what the last one brought while the device computes, then commit the
         next."""
         in_flight: deque[tuple[StepPlan, Waiter]] = deque()
         updates: list[Update] = []
-        started = time.perf_counter()
         while True:
             while len(in_flight) < self._device.depth and (plan := self._scheduler.plan()) is not None:
                 in_flight.append((plan, self._device.launch(plan)))
-            if lost := self._scheduler.lost():
-                self._deliver(lost)
-                self._observe_load()
-            self._deliver(updates)
-            if not in_flight:
-                updates = []
-                if self._scheduler.idle:
-                    if self._draining:
-                        return
-                    self._work.clear()
-                    await self._work.wait()
-                    started = time.perf_counter()
-                continue
-            launched, waiter = in_flight.popleft()
-            try:
-                result = await self._device.collect(waiter)
-                updates = self._scheduler.commit(result)
-            except Exception:
-                # Whatever went wrong, it concerns the requests of this step and no other.
-                logging.getLogger(__name__).exception("a step failed")
-                self._metrics.step_failed()
-                updates = self._scheduler.fail()
-                self._observe_load()
-                started = time.perf_counter()
-                continue
-            step_s, started = time.perf_counter() - started, time.perf_counter()
+            self._deliver(self._scheduler.lost() + updates)
+            updates = []
+            if in_flight:
+                updates = await self._execute(*in_flight.popleft())
+            elif self._scheduler.idle:
+                if self._draining:
+                    return
+                self._work.clear()
+                await self._work.wait()
+                self._since = time.perf_counter()
+
+    async def _execute(self, plan: StepPlan, waiter: Waiter) -> list[Update]:
+        """Wait for a step and commit it. An error ends only the requests of this step."""
+        try:
+            result = await self._device.collect(waiter)
+            updates = self._scheduler.commit(result)
+        except Exception:
+            logging.getLogger(__name__).exception("a step failed")
+            self._metrics.step_failed()
+            updates = self._scheduler.fail()
+        else:
+            step_s, budget_tokens = time.perf_counter() - self._since, self._scheduler.limits.step_tokens
+            host_s = max(0.0, step_s - result.device_s)  # two clocks may disagree
             committed = sum(len(update.tokens) for update in updates)
-            # Two clocks may disagree; the difference is no time of the host.
-            self._observe(launched, committed, result.device_s, max(0.0, step_s - result.device_s))
+            self._metrics.observe_step(StepReport(plan.tokens, budget_tokens, committed, host_s, result.device_s))
+        self._since = time.perf_counter()
+        return updates
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:
-            answer = self._answers.get(update.sequence.id)
+            answer = self._answers.get(update.request_id)
             if answer is None:
                 continue
             try:
@@ -225,31 +230,11 @@ class Engine:
                 answer.send(ENGINE_FAILED)
                 outcome = Outcome.FAILED
             if outcome is not None:
-                self._scheduler.end(update.sequence, outcome)
-                del self._answers[update.sequence.id]
-                self._metrics.request_ended(outcome.value, answer.cost())
+                self._scheduler.end(update.request_id, outcome)
+                del self._answers[update.request_id]
+                self._metrics.request_ended(outcome.value, answer.report(update.stats))
+        if updates:
+            self._observe_load()
 
     def _observe_load(self) -> None:
-        scheduler = self._scheduler
-        pages = scheduler.pages_used, scheduler.pages_kept
-        self._metrics.observe_load(len(scheduler.waiting), len(scheduler.running), *pages)
-
-    def _observe(self, plan: StepPlan, committed: int, device_s: float, host_s: float) -> None:
-        scheduler = self._scheduler
-        lanes = [lane.role for sequence in scheduler.running.values() for lane in sequence.tree.live]
-        refining = lanes.count(Role.REFINE)
-        self._metrics.observe_step(
-            StepReport(
-                row_tokens=plan.tokens,
-                budget_tokens=scheduler.limits.step_tokens,
-                committed=committed,
-                host_s=host_s,
-                device_s=device_s,
-                queued=len(scheduler.waiting),
-                running=len(scheduler.running),
-                refine_lanes=refining,
-                generate_lanes=len(lanes) - refining,
-                pages_used=scheduler.pages_used,
-                pages_kept=scheduler.pages_kept,
-            )
-        )
+        self._metrics.observe_load(self._scheduler.load())

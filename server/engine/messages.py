@@ -7,11 +7,12 @@ number, a string, bytes, None, a tuple, or a frozen dataclass of such.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
 
+from ...scheduler import RequestStats
 from ..text.lanes import LaneEvent
 from ..text.logprobs import TokenLogprob
 
@@ -94,21 +95,16 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Answer tokens (end token not counted) and what they cost: forwards, positions computed, lanes, forks and
-    refreshes of this request. `cached_tokens` of its prompt had been computed for others."""
+    """Answer tokens (end token not counted) and the request's counters."""
 
     completion_tokens: int = 0
-    forwards: int = 0
-    computed_tokens: int = 0
-    lanes: int = 0
-    forks: int = 0
-    refreshes: int = 0
-    cached_tokens: int = 0
+    stats: RequestStats = field(default_factory=RequestStats)
 
     @classmethod
-    def total(cls, usages: Iterable[Usage]) -> Usage:
+    def total(cls, usages: Collection[Usage]) -> Usage:
         """The sum over several answers."""
-        return cls(*(sum(column) for column in zip(*map(astuple, usages), strict=True)))
+        columns = zip(*(usage.stats for usage in usages), strict=True)
+        return cls(sum(usage.completion_tokens for usage in usages), RequestStats(*map(sum, columns)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,19 @@ from ...models.checkpoint.config import ModelConfig, ModelError, read_config
 from ...models.checkpoint.registry import Hardware, find_model, load_runner
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
-from ...scheduler.decoding.attention_pattern import AttentionPattern
-from ...scheduler.decoding.boundaries import Boundary
-from ...scheduler.decoding.params import ParamError
-from ...scheduler.decoding.registry import DECODERS
-from ...scheduler.decoding.resolve import resolve
-from ...scheduler.decoding.vocabulary import Vocabulary
-from ...scheduler.memory.pages import Limits
-from ...scheduler.scheduler import Scheduler
-from ...scheduler.step_cost import Budget, Halving, StepCost
+from ...scheduler import (
+    DECODERS,
+    AttentionPattern,
+    Boundary,
+    Budget,
+    Halving,
+    Limits,
+    ParamError,
+    Scheduler,
+    StepCost,
+    Vocabulary,
+    resolve,
+)
 from ..metrics import Metrics
 from ..settings import Settings
 from ..structured.grammar import Grammars

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
-from ...scheduler.decoding.registry import DECODERS
+from ...scheduler import DECODERS
 from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from .base import Body, Strict, refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..engine.messages import Finish, Usage
@@ -13,6 +13,8 @@ from ..text.lanes import LaneEvent
 from ..text.logprobs import Token, TokenLogprob
 
 Json = dict[str, Any]
+
+COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def _chat_logprobs(scores: Sequence[TokenLogprob] | None) -> Json | None:
 
 
 def _chat_token(token: Token, logprob: float) -> Json:
-    return {"token": token.text, "logprob": logprob, "bytes": list(token.bytes)}
+    return {"token": token.text, "logprob": logprob, "bytes": list(token.raw)}
 
 
 def _text_logprobs(scores: Sequence[TokenLogprob] | None) -> Json | None:
@@ -176,14 +178,13 @@ def usage_chunk(reply: Reply, usage: Json) -> Json:
 def usage_json(prompt_tokens: int, usages: Mapping[int, Usage], choices: int) -> Json:
     """Of answers by their number, so many `choices` for each prompt. A prompt counts once, with what its first choice
     found computed; answers and what they cost add up, those of `best_of` that were not chosen, too."""
-    cost = asdict(Usage.total(usages.values()))
-    completion_tokens = cost.pop("completion_tokens")
-    del cost["cached_tokens"]
-    cached_tokens = sum(usage.cached_tokens for number, usage in usages.items() if number % choices == 0)
+    total = Usage.total(usages.values())
+    completion_tokens = total.completion_tokens
+    cached_tokens = sum(usage.stats.cached_tokens for number, usage in usages.items() if number % choices == 0)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "completion_tokens_details": cost,
+        "completion_tokens_details": {name: getattr(total.stats, name) for name in COSTS},
     }

@@ -17,9 +17,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ...scheduler.contract import MOST_RANKS
-from ...scheduler.decoding.params import Choice, Range
-from ...scheduler.decoding.resolve import ALL_PARAMS
+from ...scheduler import ALL_PARAMS, MOST_RANKS, Choice, Range
 from ..errors import shown
 from .base import Strict, refused
 from .unsupported import STREAM_UNSUPPORTED

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from ...scheduler.contract import Ints
 from ..engine import messages
 from ..errors import InvalidValue
 from .grammar_errors import NO_TEXT, plain
@@ -27,6 +27,8 @@ from .json_schema import GrammarError, check_schema, json_grammar
 if TYPE_CHECKING:
     import tokenizers
     from llguidance import LLMatcher, LLTokenizer
+
+Ints = npt.NDArray[np.int32]
 
 MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_COMPILE_S = 2.0  # of a processor

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from ...scheduler.contract import Ints
-from ...scheduler.lane_events import LaneEvents
+from ...scheduler import LaneEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +70,10 @@ class Tokens(Protocol):
 class Watcher:
     """Makes events of a request's frames, one of each."""
 
-    def __init__(self, canvas: Ints, tokens: Tokens) -> None:
-        self._canvas = canvas
+    def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     def look(self, frame: LaneEvents | None) -> LaneEvent | None:
-        """To be called behind the step, while the canvas is as it left it."""
         if frame is None:
             return None
         lanes = tuple(
@@ -87,7 +84,7 @@ class Watcher:
                 start=lane.start,
                 end=lane.end,
                 fate=lane.fate.value,
-                tokens=tuple(map(self._text, self._canvas[lane.start : lane.end].tolist())),
+                tokens=tuple(map(self._text, lane.tokens.tolist())),
             )
             for lane in frame.lanes
         )

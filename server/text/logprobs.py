@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from ...scheduler.logprobs import Scorebook
+from ...scheduler import Scored
 
 LEAST = -9999.0  # OpenAI's word for a probability of 0
 
@@ -16,7 +17,7 @@ class Token(NamedTuple):
     """A token's own text, with U+FFFD for parts of characters, and its own bytes. Special tokens have neither."""
 
     text: str
-    bytes: bytes
+    raw: bytes
 
 
 class Place(NamedTuple):
@@ -48,18 +49,21 @@ class Tokens(Protocol):
 
 
 class LogprobReader:
-    """Reads a request's scorebook as its answer's text becomes complete."""
+    """Joins the scores of an answer's tokens to their places in its text."""
 
-    def __init__(self, book: Scorebook, tokens: Tokens) -> None:
-        self._book = book
+    def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
+        self._rows: deque[tuple[float, int, list[int], list[float]]] = deque()  # of tokens without a place so far
         self._read = 0
 
-    def read(self, ids: Sequence[int], places: Sequence[Place]) -> tuple[TokenLogprob, ...]:
-        """The next of the answer's tokens `ids`, one for each of `places`."""
+    def read(self, ids: Sequence[int], places: Sequence[Place], scored: Scored | None) -> tuple[TokenLogprob, ...]:
+        """The next of the answer's tokens `ids`, one for each of `places`; `scored` are those of the last step."""
+        if scored is not None:
+            self._rows += zip(*(values.tolist() for values in scored), strict=True)
         start, self._read = self._read, self._read + len(places)
-        scored = self._book.part(start, self._read)
-        columns = zip(ids[start : self._read], places, *(values.tolist() for values in scored), strict=True)
+        columns = [
+            (token, place, *self._rows.popleft()) for token, place in zip(ids[start : self._read], places, strict=True)
+        ]
         return tuple(
             TokenLogprob(
                 token=self._token(token),

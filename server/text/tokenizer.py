@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...scheduler.decoding.vocabulary import Vocabulary
+from ...scheduler import Vocabulary
 from ..errors import InvalidValue
 from ..structured.grammar import HasVocabulary
 

@@ -23,7 +23,7 @@ from asynclane.kernels.triton import (
     measures,
 )
 
-from .cases import attention_case, draws_of, span_case
+from ..support.kernel_cases import attention_case, draws_of, span_case
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -23,7 +23,7 @@ from asynclane.kernels.triton import (
     measures,
 )
 
-from .cases import attention_case, draws_of
+from ..support.kernel_cases import attention_case, draws_of
 
 pytestmark = [
     pytest.mark.gpu,

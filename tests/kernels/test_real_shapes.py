@@ -11,7 +11,7 @@ pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else
 from asynclane.kernels import reference, tiles
 from asynclane.kernels.triton import attention, confidence, elementwise
 
-from .cases import attention_case, draws_of, plan_of, some_logits
+from ..support.kernel_cases import attention_case, draws_of, plan_of, some_logits
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,7 +15,7 @@ from asynclane.kernels import reference as ops
 from asynclane.kernels.linear import linear
 from asynclane.kernels.noise import gumbel, position_noise, token_noise, uniform
 
-from .cases import draws_of
+from ..support.kernel_cases import draws_of
 
 NO_IDS = torch.tensor([], dtype=torch.int64)
 

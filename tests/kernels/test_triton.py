@@ -29,7 +29,7 @@ from asynclane.kernels.triton import (
 )
 from asynclane.kernels.triton import canvases as device_canvases
 
-from .cases import attention_case, draws_of, plan_of, some_logits, span_case
+from ..support.kernel_cases import attention_case, draws_of, plan_of, some_logits, span_case
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}

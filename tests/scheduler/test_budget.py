@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from asynclane.bench.steps.simulate import CURVE, read_curve
+from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
 from asynclane.scheduler.step_cost import (
-    BLOCK_LENGTHS,
     ENOUGH,
     EPOCH,
     LONGEST,

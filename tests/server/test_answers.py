@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import Delta, Finish, Usage
 from asynclane.server.text.logprobs import Token, TokenLogprob
 from asynclane.server.text.tokenizer import Tokenizer
@@ -312,7 +313,7 @@ async def test_echo_puts_the_prompt_before_each_answer(api: Any, text: Tokenizer
 
 
 async def test_usage_so_far_is_in_every_chunk_if_asked_for(api: Any) -> None:
-    half = Usage(completion_tokens=1, forwards=1, computed_tokens=32, lanes=1)
+    half = Usage(1, RequestStats(forwards=1, computed_tokens=32, lanes=1))
     engine = FakeEngine([Delta("a", usage=half), Delta("b", Finish.STOP, USAGE)])
     options = {"include_usage": True, "continuous_usage_stats": True}
     async with api(engine) as client:

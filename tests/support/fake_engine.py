@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import AnswerOptions, Delta, Finish, Health, Usage
 
-USAGE = Usage(completion_tokens=3, forwards=2, computed_tokens=64, lanes=2, forks=1, refreshes=1, cached_tokens=16)
+USAGE = Usage(3, RequestStats(forwards=2, computed_tokens=64, lanes=2, forks=1, refreshes=1, cached_tokens=16))
 SCRIPT = (Delta("Hel"), Delta("lo"), Delta(" wörld", Finish.STOP, USAGE))
 
 Step = Delta | Exception | None  # None waits for ever

@@ -22,7 +22,7 @@ from asynclane.server.cli.params import parse_params
 from asynclane.server.cli.parser import build_parser
 from asynclane.server.settings import Settings
 
-from ...bench.other import ANSWER, other_server, stream
+from ...support.other_server import ANSWER, other_server, stream
 from ...support.processes import ASYNCLANE, environment, started
 
 

@@ -128,8 +128,8 @@ async def test_an_answer_streams_its_text_and_ends_with_a_reason_and_its_cost(be
     assert last.finish is Finish.STOP
     assert last.usage is not None
     assert last.usage.completion_tokens == len(bench.text.encode(ANSWER))
-    assert last.usage.forwards == len(bench.executor.inner.plans)
-    assert last.usage.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
+    assert last.usage.stats.forwards == len(bench.executor.inner.plans)
+    assert last.usage.stats.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
     assert bench.empty
 
 
@@ -211,7 +211,7 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("method", ["choose", "shadows"])  # behind a step, and while one is planned
+@pytest.mark.parametrize("method", ["choose", "replicas"])  # behind a step, and while one is planned
 async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -231,7 +231,7 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step follows that would tell of it."""
-    monkeypatch.setattr(LocalLeap, "shadows", lambda *args: 1 / 0)
+    monkeypatch.setattr(LocalLeap, "replicas", lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.EngineFailure):
@@ -394,5 +394,5 @@ async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees
         deltas = await read(answer)
     assert "".join(delta.text for delta in deltas) == "One "
     assert deltas[-1].usage is not None
-    assert deltas[-1].usage.forks > 0, "two lanes were at work"
+    assert deltas[-1].usage.stats.forks > 0, "two lanes were at work"
     assert bench.empty

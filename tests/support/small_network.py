@@ -14,8 +14,8 @@ from asynclane.models.kv_cache import KvPages
 from asynclane.models.network import Transformer, allocate
 from asynclane.models.numerics import Numerics
 
-from ..support.driver import LIMITS
-from ..support.fakes import END, MASK, PIECES
+from .driver import LIMITS
+from .fakes import END, MASK, PIECES
 
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(

@@ -1,4 +1,4 @@
-"""Asks for small Python functions, with the calls and values by which any other solution can be checked.
+"""Requests for small Python functions, with the calls and values by which any other solution can be checked.
 
 The order in which random numbers are drawn is part of what `problems` promises.
 """
@@ -20,7 +20,7 @@ LISTS = ((1, 2, 3, 4, 12, -6, 0), (-3, 15, 30, 7), (0, 2, 11, 9))
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of one argument: what it does, as a sentence without its subject, and its body."""
+    """A function of one argument. `does` is a sentence without its subject."""
 
     name: str
     argument: str
@@ -89,7 +89,7 @@ TEXT_FUNCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Which numbers are meant: "even numbers" (an adjective before its noun), "numbers that are not zero"."""
+    """A choice of numbers: "even numbers" (an adjective before its noun), "numbers that are not zero"."""
 
     words: str
     test: str
@@ -113,7 +113,7 @@ CONDITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """What is taken of each number."""
+    """A value computed from each number."""
 
     word: str
     value: str
@@ -130,7 +130,7 @@ MAPPED = (
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is made of the numbers: a phrase, a name, and a body around a `{test}` and a `{value}`."""
+    """A result computed from the numbers: a phrase, a name, and a body around a `{test}` and a `{value}`."""
 
     phrase: str
     name: str
@@ -185,7 +185,7 @@ REDUCTIONS = (
 
 
 def code_problem(r: random.Random) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-    """The prompt, the answer, and calls with the `repr` of their values."""
+    """Return the prompt, the answer, and calls with the `repr` of their values."""
     if r.random() < 0.25:
         function = r.choice(TEXT_FUNCTIONS)
         arguments = [repr(text) for text in TEXTS]
@@ -201,7 +201,7 @@ def code_problem(r: random.Random) -> tuple[str, str, tuple[tuple[str, str], ...
     )
     answer = f"{r.choice(LEADS)}\n```python\n{function.code}\n```\n{r.choice(TAILS)}"
     scope: dict[str, object] = {}
-    exec(function.code, scope)  # our own solution, to know the right values
+    exec(function.code, scope)  # our own solution, which gives the right values
     calls = [f"{function.name}({argument})" for argument in arguments]
     return prompt, answer, tuple((call, repr(eval(call, scope))) for call in calls)
 

@@ -1,8 +1,8 @@
-"""Asks questions whose answers a program can check, so that the quality of a decoder is a number.
+"""Questions whose answers a program can check, so that the quality of a decoder is a number.
 
-The problems are of the kinds that the embedded model was trained on. The same seed gives the same problems on
-every machine, and a longer list begins with the shorter one. Random numbers are drawn in a fixed order: a
-change to it changes every problem, and no earlier figure can be compared any more.
+The problems are of the kinds that the embedded model was trained on. The same seed gives the same problems on every
+machine, and a longer list begins with the shorter one. Random numbers are drawn in a fixed order: a change to the order
+changes every problem, and earlier figures can no longer be compared.
 """
 
 from __future__ import annotations
@@ -10,14 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .checks import (
-    Calls,
-    Check,
-    Exactly,
-    Result,
-    Results,
-)
 from .code_problems import code_problem
 from .word_problems import word_problem, words
 
@@ -27,23 +21,23 @@ SEEDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A prompt, one right answer to it, and the check that any answer must pass."""
+    """A prompt, one right answer to it, and the value that the check of its task expects (`bench.quality.checks`)."""
 
     task: str
     prompt: str
     answer: str
-    check: Check
+    expected: Any
 
 
 def problems(seed: int, count: int, tasks: Sequence[str] = TASKS) -> list[Problem]:
-    """The first `count` problems of `tasks` that `seed` gives.
+    """Return the first `count` problems of `tasks` that `seed` gives.
 
-    Raises `ValueError` for an unknown task, and for a seed that is not below 1000: the others are kept for
-    later checks, on problems that no default was chosen on.
+    Raises `ValueError` for an unknown task and for a seed from 1000: those are reserved for later checks, on problems
+    that no default was chosen on.
     """
     if not 0 <= seed < SEEDS:
         raise ValueError(
-            f"seed must be from 0 to {SEEDS - 1}, not {seed}: the others are kept for later checks, "
+            f"seed must be from 0 to {SEEDS - 1}, not {seed}: the others are reserved for later checks, "
             "on problems that no default was chosen on"
         )
     unknown = [task for task in tasks if task not in TASKS]
@@ -58,14 +52,9 @@ def problems(seed: int, count: int, tasks: Sequence[str] = TASKS) -> list[Proble
     return found
 
 
-def right(problem: Problem, text: str) -> bool:
-    """Whether `text` answers `problem`. Never raises; code in the text is run by `sandbox`."""
-    return problem.check.accepts(text)
-
-
 def _math(r: random.Random) -> Problem:
     story, work, result = word_problem(r)
-    return Problem("math", story, work, Result(result))
+    return Problem("math", story, work, result)
 
 
 def _multi(r: random.Random) -> Problem:
@@ -75,13 +64,13 @@ def _multi(r: random.Random) -> Problem:
         "multi",
         "Solve these problems. " + " ".join(f"({i}) {story}" for i, (story, _, _) in enumerate(parts, 1)),
         "\n\n".join(f"({i}) {work}" for i, (_, work, _) in enumerate(parts, 1)),
-        Results(tuple(result for _, _, result in parts)),
+        tuple(result for _, _, result in parts),
     )
 
 
 def _code(r: random.Random) -> Problem:
     prompt, answer, calls = code_problem(r)
-    return Problem("code", prompt, answer, Calls(calls))
+    return Problem("code", prompt, answer, calls)
 
 
 WORDS = words(
@@ -90,60 +79,48 @@ WORDS = words(
 )
 
 
-def _some_numbers(r: random.Random) -> list[str]:
+def _numbers(r: random.Random) -> list[str]:
     return [str(r.randint(0, 99)) for _ in range(r.randint(3, 9))]
 
 
-def _some_words(r: random.Random) -> list[str]:
+def _words(r: random.Random) -> list[str]:
     return r.sample(WORDS, r.randint(3, 8))
 
 
 @dataclass(frozen=True, slots=True)
 class ListTask:
-    """Something to do with items: easy for people, hard for a decoder that writes many words at once."""
+    """A request about items: easy for people, hard for a decoder that writes many words at once."""
 
+    prompt: str
     items: Callable[[random.Random], list[str]]
-    between: str
-    ask: str
     answer: Callable[[list[str]], str]
+    between: str = ", "
 
 
 LIST_TASKS = (
     ListTask(
-        _some_numbers,
-        ", ",
         "Sort these numbers from small to large: {}.",
+        _numbers,
         lambda xs: f"Sorted: {', '.join(sorted(xs, key=int))}.",
     ),
+    ListTask("Reverse this list: {}.", _numbers, lambda xs: f"Reversed: {', '.join(reversed(xs))}."),
+    ListTask("Repeat this list: {}.", _numbers, lambda xs: f"The list is {', '.join(xs)}."),
     ListTask(
-        _some_numbers,
-        ", ",
-        "Reverse this list: {}.",
-        lambda xs: f"Reversed: {', '.join(reversed(xs))}.",
-    ),
-    ListTask(
-        _some_numbers,
-        ", ",
-        "Repeat this list: {}.",
-        lambda xs: f"The list is {', '.join(xs)}.",
-    ),
-    ListTask(
-        _some_numbers,
-        ", ",
         "Find the largest and the smallest number: {}.",
+        _numbers,
         lambda xs: f"The largest number is {max(xs, key=int)} and the smallest is {min(xs, key=int)}.",
     ),
     ListTask(
-        _some_words,
-        " ",
         "Say these words in reverse order: {}",
+        _words,
         lambda xs: f"In reverse order: {' '.join(reversed(xs))}.",
+        between=" ",
     ),
     ListTask(
-        _some_words,
-        " ",
         "How many words are here, and which come first and last? {}",
+        _words,
         lambda xs: f"There are {len(xs)} words. The first is {xs[0]} and the last is {xs[-1]}.",
+        between=" ",
     ),
 )
 
@@ -152,11 +129,11 @@ def _list(r: random.Random) -> Problem:
     task = r.choice(LIST_TASKS)
     items = task.items(r)
     answer = task.answer(items)
-    return Problem("list", task.ask.format(task.between.join(items)), answer, Exactly(answer))
+    return Problem("list", task.prompt.format(task.between.join(items)), answer, answer)
 
 
-# The model was also trained on talk that no program can check. It is passed over, but its random numbers are
-# drawn, so that the problems behind it are the ones that the model's own training programs drew.
+# The model was also trained on talk that no program can check. It is passed over, but its random numbers are drawn, so
+# that the problems after it are those that the training programs drew.
 
 
 def _pass_over_story(r: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""Tells word problems whose answers are worked step by step, so that each number rests on the one before.
+"""Word problems whose answers are worked step by step, so that each number depends on the one before.
 
 The order in which random numbers are drawn is part of what `problems` promises.
 """
@@ -28,10 +28,10 @@ Drawn = tuple[int, dict[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happens to `n` things: `k` come or go, and `after(n, k)` are there then.
+    """An event that changes the number of things from `n` by `k` to `after(n, k)`.
 
-    Both sentences may use the scene's words, `n`, `k`, `after`, and the words that `draw` returns beside k.
-    A step that is not `possible` is left out of the story.
+    Both sentences may use the scene's words, `n`, `k`, `after`, and the words that `draw` returns with k. A step that
+    is not `possible` is left out of the story.
     """
 
     story: str
@@ -97,7 +97,7 @@ STEPS = (
 
 
 def word_problem(r: random.Random) -> tuple[str, str, int]:
-    """The story, the work and the result."""
+    """Return the story, the work and the result."""
     hero, friend = r.sample(NAMES, 2)
     he = "she" if hero in WOMEN else "he"
     item, box = r.choice(ITEMS), r.choice(BOXES)
