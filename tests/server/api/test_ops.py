@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from asynclane.scheduler import Load, RequestStats
+from asynclane.server.engine.messages import Health, Usage
 from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
 from ...support.fake_engine import FakeEngine
@@ -45,7 +47,7 @@ async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
         assert (await client.http.get("/ready")).status_code == 200
-        engine.ready = False
+        engine.health = Health(ready=False)
         assert (await client.http.get("/ready")).status_code == 503
         assert (await client.http.get("/health")).status_code == 200
 
@@ -81,21 +83,10 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def test_a_step_moves_what_it_reports() -> None:
     metrics = Metrics(pages_total=100)
-    step = StepReport(
-        row_tokens=64,
-        budget_tokens=128,
-        committed=5,
-        host_s=0.001,
-        device_s=0.007,
-        queued=3,
-        running=2,
-        refine_lanes=1,
-        generate_lanes=2,
-        pages_used=40,
-        pages_kept=30,
-    )
+    step = StepReport(row_tokens=64, budget_tokens=128, committed=5, host_s=0.001, device_s=0.007)
     metrics.observe_step(step)
     metrics.observe_step(step)
+    metrics.observe_load(Load(3, 2, refine_lanes=1, generate_lanes=2, pages_used=40, pages_kept=30, pages_total=100))
     assert value(metrics, "forwards_total") == 2
     assert value(metrics, "computed_tokens_total") == 128
     assert value(metrics, "committed_tokens_total") == 10
@@ -114,21 +105,10 @@ def test_a_step_moves_what_it_reports() -> None:
 
 def test_requests_are_counted_by_how_they_end() -> None:
     metrics = Metrics()
-    done = RequestReport(
-        1.2,
-        first_text_s=0.2,
-        tokens=11,
-        forwards=4,
-        forks=1,
-        cancelled_lanes=2,
-        refreshes=1,
-        reused_refreshes=1,
-        prompt_tokens=70,
-        cached_tokens=48,
-    )
-    metrics.request_ended("stop", done)
-    metrics.request_ended("failed", RequestReport(1.0))
-    metrics.request_aborted("waiting", RequestReport(0.1, forks=1, prompt_tokens=5))
+    stats = RequestStats(70, 48, 90, forwards=4, lanes=4, forks=1, cancelled_lanes=2, refreshes=1, reused_refreshes=1)
+    metrics.request_ended("stop", RequestReport(Usage(11, stats), 1.2, first_text_s=0.2))
+    metrics.request_ended("failed", RequestReport(Usage(), 1.0))
+    metrics.request_aborted("waiting", RequestStats(forks=1, prompt_tokens=5))
     metrics.step_failed()
     assert value(metrics, "requests_total", outcome="stop") == 1
     assert value(metrics, "requests_total", outcome="failed") == 1
