@@ -74,7 +74,7 @@ class Request:
     @property
     def room(self) -> int:
         """Positions that it needs on the device, shadows of its lanes included."""
-        return self.length + self.decoder.shadows
+        return self.length + self.decoder.replica_positions
 
     def require_scores(self) -> None:
         """Raises `ParamError` if it asks how likely its tokens were of a decoder that cannot tell."""
@@ -89,7 +89,7 @@ class Request:
         if self.length > limit:
             raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
         if self.room > limit:
-            name, shadows = self.decoder.name, self.decoder.shadows
+            name, shadows = self.decoder.name, self.decoder.replica_positions
             message = (
                 f"decoder {name!r} needs room for {shadows} shadows behind {self.length} tokens, of {limit} in all"
             )
