@@ -22,12 +22,12 @@ from .contract import (
 )
 from .decoding.boundaries import Longs
 from .decoding.commit.base import (
-    TELL,
+    REPORT_ALL,
     Bools,
     HostCommitRule,
     LaneSlice,
-    Shadow,
-    Shadowed,
+    Replica,
+    ReplicaView,
     StepView,
 )
 from .decoding.commit.shared.speculation import Ensemble, Speculator
@@ -74,10 +74,10 @@ class HostRuleRunner:
     def sees_ahead(self) -> bool:
         return self._judge.sees_ahead
 
-    def shadows(self, sequence: Sequence) -> tuple[Shadow, ...]:
+    def shadows(self, sequence: Sequence) -> tuple[Replica, ...]:
         """What the next step computes behind the canvas."""
         tree = sequence.tree
-        return self._judge.shadows(tree.live[0], tree.mask_id)
+        return self._judge.replicas(tree.live[0], tree.mask_id)
 
     @property
     def drafts(self) -> Many[Ints]:
@@ -116,7 +116,7 @@ class HostRuleRunner:
         own = slice(part.start, part.start + sum(span.end - span.start for span in spans))
         evidence = self._evidence(sequence, spans, result, own)
         if own.stop < part.stop:
-            evidence = replace(evidence, shadow=self._shadowed(result, slice(own.stop, part.stop)))
+            evidence = replace(evidence, replica=self._shadowed(result, slice(own.stop, part.stop)))
         return Ruling(spans, self._decide(evidence, sequence), np.arange(own.start, own.stop))
 
     def _observe(
@@ -128,20 +128,20 @@ class HostRuleRunner:
             found.append(self._evidence(sequence, [span], result, here, turn.canvas))
         canvas = judge.observe(found)
         first = sequence.prompt_length
-        everything = Span(first, first + len(canvas), TELL)
+        everything = Span(first, first + len(canvas), REPORT_ALL)
         return Ruling([everything], canvas.copy(), np.zeros(len(canvas), np.int64))
 
     def _decide(self, evidence: StepView, sequence: Sequence) -> Ints:
         decoder, mask_id = sequence.request.decoder, evidence.mask_id
-        if decoder.policy.looks:
-            decoder.policy.look(sequence.tree, evidence, self._vocabulary)
-            evidence = replace(evidence, parts=_parts(sequence.tree, evidence.positions))
-        verdict, held = self._judge.choose(evidence), evidence.held
+        if decoder.policy.reads_view:
+            decoder.policy.read_view(sequence.tree, evidence, self._vocabulary)
+            evidence = replace(evidence, lane_slices=_parts(sequence.tree, evidence.positions))
+        verdict, held = self._judge.choose(evidence), evidence.canvas_tokens
         tokens, behind = verdict.tokens, slice(evidence.lanes.stop, len(held))
         if decoder.later_threshold:
             waits = evidence.open & (evidence.confidence < decoder.later_threshold)
             waits[behind] = False
-            for part in evidence.parts:
+            for part in evidence.lane_slices:
                 if part.first:
                     waits[part.here] = False
             tokens = np.where(waits, mask_id, tokens)
@@ -153,7 +153,7 @@ class HostRuleRunner:
         self.stays = verdict.stays
         self.chosen = tokens != mask_id
         if sequence.guide is not None:  # which alone says where the answer may end
-            return evidence.held
+            return evidence.canvas_tokens
         if verdict.end is not None:
             self.cut = verdict.end if self.cut is None else min(self.cut, verdict.end)
         return tokens
@@ -177,7 +177,7 @@ class HostRuleRunner:
             entropy=entropy,
             ranked=ranked,
             logprobs=logprobs,
-            parts=_parts(sequence.tree, positions),
+            lane_slices=_parts(sequence.tree, positions),
             ends=self._ends,
             step=sequence.steps,
             prompt=prompt,
@@ -191,8 +191,8 @@ class HostRuleRunner:
             return confidence if result.measured is None else measured, np.full(len(confidence), np.nan)
         return np.where(stands_in, measured + BEHIND, confidence), np.where(stands_in, np.inf, -measured)
 
-    def _shadowed(self, result: StepResult, part: slice) -> Shadowed:
-        return Shadowed(result.proposals[part], result.confidence[part], *self._likeliest(result, part))
+    def _shadowed(self, result: StepResult, part: slice) -> ReplicaView:
+        return ReplicaView(result.proposals[part], result.confidence[part], *self._likeliest(result, part))
 
     def _likeliest(self, result: StepResult, part: slice) -> tuple[Ints, Doubles]:
         """Tokens and their log-probabilities [n, ranks], as many as the judge asks for."""

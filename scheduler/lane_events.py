@@ -24,7 +24,8 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LaneChange:
-    """A lane as the step found it, `[start, end)` in canvas positions, and its fate."""
+    """A lane as the step found it, `[start, end)` in canvas positions, and its fate. `tokens` [end - start] stand there
+    after the step, the mask id at open positions."""
 
     id: int
     parent: int | None
@@ -32,6 +33,7 @@ class LaneChange:
     start: int
     end: int
     fate: Fate
+    tokens: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class LaneEventRecorder:
     def after(self, tree: LaneTree, step: int, computed: Computed) -> LaneEvents:
         """Without `before`, the step drove no lane."""
         lanes = tuple(
-            LaneChange(lane.id, lane.parent, role, start, end, _fate(lane, role, tree))
+            LaneChange(lane.id, lane.parent, role, start, end, _fate(lane, role, tree), self._canvas[start:end].copy())
             for lane, role, start, end in self._found
         )
         open_ = self._canvas == self._mask_id

@@ -1,9 +1,10 @@
-"""A request: what was asked for, which states it goes through, and how it can end."""
+"""A request, its states, and what the scheduler reports of it: all that passes between engine and scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from .contract import Ints, Sampling
 from .decoding.params import ParamError
 from .decoding.resolve import Decoder
 from .grammar_guide import Constraint
+from .lane_events import LaneEvents
 from .logit_bias import NEUTRAL, Preferences
+from .logprobs import Scored
 
 
 class State(Enum):
@@ -71,7 +74,7 @@ class Request:
     @property
     def room(self) -> int:
         """Positions that it needs on the device, shadows of its lanes included."""
-        return self.length + self.decoder.shadows
+        return self.length + self.decoder.replica_positions
 
     def require_scores(self) -> None:
         """Raises `ParamError` if it asks how likely its tokens were of a decoder that cannot tell."""
@@ -86,8 +89,66 @@ class Request:
         if self.length > limit:
             raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
         if self.room > limit:
-            name, shadows = self.decoder.name, self.decoder.shadows
+            name, shadows = self.decoder.name, self.decoder.replica_positions
             message = (
                 f"decoder {name!r} needs room for {shadows} shadows behind {self.length} tokens, of {limit} in all"
             )
             raise ParamError("decoder", message + ": lower block_length or max_tokens")
+
+
+class RequestStats(NamedTuple):
+    """The counters of one request so far. Positions count once for each forward that computes them."""
+
+    prompt_tokens: int = 0  # 0 until its first forward
+    cached_tokens: int = 0  # of the prompt, computed for other requests
+    computed_tokens: int = 0  # positions
+    forwards: int = 0
+    lanes: int = 0
+    forks: int = 0
+    cancelled_lanes: int = 0
+    refreshes: int = 0
+    reused_refreshes: int = 0  # refreshes that advanced the lanes too, so they cost no forward of their own
+
+
+class Failure(NamedTuple):
+    """The reason why a request cannot be served: the parameter to blame, and a message for its client."""
+
+    param: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The effect of one step on one request.
+
+    `tokens` [n] became final, in output order, end tokens excluded; `scores` are their log-probabilities, if the
+    request has `ranks`. `outcome` is None while the request runs. A failed request has a `failure` if its client can
+    do something about it. `lane_events` are there for a watched request whose step went well.
+    """
+
+    request_id: int
+    tokens: Ints
+    outcome: Outcome | None
+    stats: RequestStats
+    failure: Failure | None = None
+    lane_events: LaneEvents | None = None
+    scores: Scored | None = None
+
+
+class Ended(NamedTuple):
+    """A request that was ended from outside: the state that it was in, and its counters."""
+
+    state: State
+    stats: RequestStats
+
+
+class Load(NamedTuple):
+    """Gauges of a scheduler. Kept pages belong to no request; their contents wait for a prompt that begins alike."""
+
+    waiting: int
+    running: int
+    refine_lanes: int
+    generate_lanes: int
+    pages_used: int
+    pages_kept: int
+    pages_total: int

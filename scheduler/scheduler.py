@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 
-from .contract import Ints, Placement, StepPlan, StepResult
+from .contract import Placement, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.cache import Progress
+from .decoding.lane_tree import Role
 from .decoding.lanes.base import LaneStatus
 from .decoding.params import ParamError
 from .decoding.vocabulary import END, Vocabulary
@@ -26,7 +26,7 @@ from .memory.lending import block_hashes, may_begin
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
 from .memory.requirements import check_branches, needs
-from .request import Outcome, Request, State
+from .request import Ended, Load, Outcome, Request, State, Update
 from .sequence import Sequence
 from .step_cost import Budget, Halving
 from .work import FAULT, PlannedRequest, take_in
@@ -34,19 +34,6 @@ from .work import FAULT, PlannedRequest, take_in
 
 class QueueFull(Exception):
     """As many requests wait as the limits allow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What a step brought a request: the tokens that became final, in output order, and its end, if it ended.
-
-    End tokens are not among `tokens`. `frame` tells those who watch what the step did to the lanes.
-    """
-
-    sequence: Sequence
-    tokens: Ints
-    outcome: Outcome | None
-    frame: LaneEvents | None = None
 
 
 class Scheduler:
@@ -64,7 +51,7 @@ class Scheduler:
         self.budget, self.halving = budget, halving
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
-        self.waiting, self.running = deque[Sequence](), dict[int, Sequence]()
+        self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self._vocabulary, self.pattern, self._step = vocabulary, pattern, 0
         self._flights: deque[list[PlannedRequest]] = deque()  # the works of each step in flight
         self._lost: list[Update] = []  # of requests that ended because they could not be planned
@@ -82,7 +69,7 @@ class Scheduler:
     def pages_used(self) -> int:
         return self.pages.held - self.pages_kept
 
-    def add(self, request: Request) -> Sequence:
+    def add(self, request: Request) -> None:
         """Queue a request. Raises `QueueFull`, `ParamError` and `ValueError` if it can never fit."""
         request.require_room(self.limits.max_model_len)
         if len(request.prompt) < self.pattern.logit_shift:
@@ -92,16 +79,37 @@ class Scheduler:
             raise ParamError("block_length", "block_length 'auto' needs a server that has measured its steps")
         check_branches(request, self.limits, self.pattern)
         sequence.names = block_hashes(sequence, self._prefixes)
-        self.waiting.append(sequence)
+        self.waiting[sequence.id] = sequence
         if len(self.waiting) > self.limits.max_queue:
             self._admit()  # for whom there are slots and pages does not wait for the next plan to have them
         if len(self.waiting) > self.limits.max_queue:
-            self.waiting.pop()
+            del self.waiting[sequence.id]
             raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
-        return sequence
 
-    def end(self, sequence: Sequence, outcome: Outcome) -> None:
-        """End a request in any state; what it holds is free now, or at the commit of the step that carries it."""
+    def end(self, request_id: int, outcome: Outcome) -> Ended | None:
+        """End a request. Its slots and pages are free now, or at the commit of the step that carries it. None if it has
+        ended before, or is about to."""
+        sequence = self.waiting.get(request_id) or self.running.get(request_id)
+        if sequence is None or sequence.state is State.LEAVING:
+            return None
+        ended = Ended(sequence.state, sequence.stats)
+        self._end(sequence, outcome)
+        return ended
+
+    def load(self) -> Load:
+        lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
+        refining = lanes.count(Role.REFINE)
+        return Load(
+            waiting=len(self.waiting),
+            running=len(self.running),
+            refine_lanes=refining,
+            generate_lanes=len(lanes) - refining,
+            pages_used=self.pages_used,
+            pages_kept=self.pages_kept,
+            pages_total=self.pages.size,
+        )
+
+    def _end(self, sequence: Sequence, outcome: Outcome) -> None:
         if sequence.state in (State.LEAVING, State.FINISHED):
             return
         sequence.outcome = outcome
@@ -167,18 +175,18 @@ class Scheduler:
         self.slots.check([slot for s in self.running.values() for slot in s.held.slots])
         own = [page for s in self.running.values() for page in s.held.pages]
         self.pages.check(own + self._prefixes.check(s.lease for s in self.running.values() if s.lease is not None))
-        if any(s.state is not State.WAITING for s in self.waiting):
+        if any(s.state is not State.WAITING for s in self.waiting.values()):
             raise RuntimeError("a request in the queue is not waiting")
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
     def _admit(self) -> None:
         while self.waiting:
-            sequence = self.waiting[0]
+            sequence = next(iter(self.waiting.values()))
             slots, pages = needs(sequence.request, self.limits, self.pattern)
             if slots > self.slots.free or not self._prefixes.fits(sequence.names, pages):
                 break  # first come, first served: nobody overtakes
-            self.waiting.popleft()
+            del self.waiting[sequence.id]
             if self.budget is not None and sequence.request.decoder.adaptive:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             lease, own = self._prefixes.take(sequence.names, pages, sequence.id)
@@ -221,10 +229,10 @@ class Scheduler:
     def _fail(self, sequence: Sequence) -> Update:
         if sequence.state is State.FINISHED:  # it had ended, but what the commit would have told is lost
             sequence.outcome = Outcome.FAILED
-        self.end(sequence, Outcome.FAILED)
+        self._end(sequence, Outcome.FAILED)
         if sequence.state is State.LEAVING:
             self._release(sequence)
-        return Update(sequence, sequence.canvas[:0], sequence.outcome)
+        return self._ended(sequence)
 
     def _lengthen(self) -> None:
         """Requests that adapt to the load get blocks as long as it allows."""
@@ -271,17 +279,23 @@ class Scheduler:
     def _update(self, sequence: Sequence, frame: LaneEvents | None) -> Update:
         if sequence.state is State.LEAVING:
             self._release(sequence)
-            return Update(sequence, sequence.canvas[:0], sequence.outcome)
+            return self._ended(sequence)
         sequence.move(State.RUNNING)
-        tokens = sequence.hand_out()
+        tokens, scores = sequence.hand_out()
         sequence.outcome = sequence.ending()
         if sequence.outcome is not None:
             self._release(sequence)
-        return Update(sequence, tokens, sequence.outcome, frame)
+        failure = sequence.failure if sequence.outcome is Outcome.FAILED else None
+        return Update(sequence.id, tokens, sequence.outcome, sequence.stats, failure, frame, scores)
+
+    def _ended(self, sequence: Sequence) -> Update:
+        """The end of a request, without what its last step brought."""
+        failure = sequence.failure if sequence.outcome is Outcome.FAILED else None
+        return Update(sequence.id, sequence.canvas[:0], sequence.outcome, sequence.stats, failure)
 
     def _release(self, sequence: Sequence) -> None:
         if sequence.state is State.WAITING:
-            self.waiting.remove(sequence)
+            del self.waiting[sequence.id]
         else:
             del self.running[sequence.id]
             self.slots.give(sequence.held.slots)

@@ -32,10 +32,10 @@ from .lane_status import LaneSnapshot
 from .layout import LAYOUTS
 from .layout.packed import Holding, RowLayout
 from .logit_bias import NEUTRAL, Biasing
-from .logprobs import Scorebook
+from .logprobs import Scorebook, Scored
 from .memory.lending import lend
 from .memory.prefix_cache import NO_HASHES, BlockHashes, Lease
-from .request import TRANSITIONS, Outcome, Request, State
+from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State
 
 if TYPE_CHECKING:
     from .work import PlannedRequest
@@ -80,7 +80,7 @@ class Sequence:
         """Raises `ParamError` if the decoder, or the network, cannot do what else is asked."""
         if request.decoder.layout is Layout.ISOLATED and len(request.suffix):
             raise ParamError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
-        judging = None if request.decoder.judge is None else HostRuleRunner(request.decoder.judge(), vocabulary)
+        judging = None if request.decoder.host_rule is None else HostRuleRunner(request.decoder.host_rule(), vocabulary)
         if judging is not None and judging.revises and request.constraint is not None:
             name, decoder = request.constraint.name, request.decoder.name
             raise ParamError(
@@ -142,7 +142,7 @@ class Sequence:
         never seen a part of one."""
         prompt, live, grid = self.prompt_length, self.tree.live, self.pattern
         end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.looks else NOTHING
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NOTHING
         start, last, frontier = prompt + live[0].start, prompt + live[-1].end, grid.floor(prompt + self.frontier)
         return RequestExtent(start, last, grid.ceil(end), frontier, canvas)
 
@@ -159,10 +159,12 @@ class Sequence:
 
     def window(self, reach: RequestExtent) -> ComputeRange:
         """What the next step computes: in the first, what of the prompt nobody else has."""
-        window = self.cache.window(reach)
+        window = self.cache.compute_range(reach)
         if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
-        if self.revises or self.request.decoder.shadows:  # what has committed is looked at again, or stood in for
+        if (
+            self.revises or self.request.decoder.replica_positions
+        ):  # what has committed is looked at again, or stood in for
             window = window.covering(reach.first, reach.last)
         if self.lease is None or self.steps:
             return window
@@ -190,12 +192,12 @@ class Sequence:
     def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
         """`part` of a step's result is of `spans`, which were this request's."""
         whole = part
-        if self.request.decoder.shadows:  # which lie behind the canvas
+        if self.request.decoder.replica_positions:  # which lie behind the canvas
             spans = [span for span in spans if span.start < self.request.length]
             part = slice(part.start, part.start + sum(span.end - span.start for span in spans))
-        if self.cache.looks:
+        if self.cache.reads_canvas:
             positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-            self.cache.shown(StepConfidence(positions, result.confidence[part]))
+            self.cache.observe(StepConfidence(positions, result.confidence[part]))
         found, tokens, proposals = np.arange(part.start, part.stop), result.tokens[part], result.proposals[part]
         if self.judging is not None:
             spans, tokens, found = self.judging.decide(self, spans, result, whole)
@@ -276,12 +278,32 @@ class Sequence:
         computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
         return self.recorder.after(self.tree, step, computed)
 
-    def hand_out(self) -> Ints:
-        """The tokens that have become final since the last call, without end tokens."""
-        upto = min(self.frontier, self.end_at)
-        tokens = self.canvas[self.sent : upto]
-        self.sent = max(self.sent, upto)
-        return tokens
+    def hand_out(self) -> tuple[Ints, Scored | None]:
+        """The tokens that have become final since the last call, without end tokens, and their scores."""
+        start, self.sent = self.sent, max(self.sent, min(self.frontier, self.end_at))
+        scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
+        return self.canvas[start : self.sent], scores
+
+    @property
+    def stats(self) -> RequestStats:
+        tree = self.tree
+        return RequestStats(
+            prompt_tokens=self.prompt_length if self.steps else 0,
+            cached_tokens=self.cached_tokens,
+            computed_tokens=self.computed_tokens,
+            forwards=self.steps,
+            lanes=tree.born,
+            forks=tree.forks,
+            cancelled_lanes=tree.cancelled,
+            refreshes=self.refreshes,
+            reused_refreshes=self.reused_refreshes,
+        )
+
+    @property
+    def failure(self) -> Failure | None:
+        """The reason why its grammar has failed."""
+        guide = self.guide
+        return Failure(guide.name, guide.problem) if guide is not None and guide.failed else None
 
     def ending(self) -> Outcome | None:
         """How the request has ended, if it has."""

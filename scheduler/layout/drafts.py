@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..contract import Ints, Placement, Row, Span
 from ..decoding.cache import ComputeRange
-from ..decoding.commit.base import EVERYTHING, TELL
+from ..decoding.commit.base import EVERYTHING, REPORT_ALL
 from ..decoding.commit.shared.speculation import Ensemble, Turn
 from .packed import Holding, PackedLayout
 from .row_inputs import biases, held_by, ranks
@@ -92,7 +92,7 @@ class EnsembleLayout:
 
     def _row(self, sequence: Sequence, turn: Turn) -> Row:
         request, prompt = sequence.request, sequence.prompt_length
-        span = Span(prompt + turn.start, prompt + turn.end, TELL)
+        span = Span(prompt + turn.start, prompt + turn.end, REPORT_ALL)
         start, end = (0, request.length) if turn.whole else (span.start - sequence.pattern.logit_shift, span.end)
         return Row(
             self._slots[turn.branch],

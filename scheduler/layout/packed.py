@@ -166,7 +166,7 @@ class IsolatedLayout:
 def _span(sequence: Sequence, lane: Lane, row_start: int) -> Span:
     prompt, forced = sequence.prompt_length, sequence.tree.forced(lane)
     start = max(prompt + lane.start, row_start)
-    transfer = sequence.request.decoder.rule.transfer(lane, forced)
+    transfer = sequence.request.decoder.rule.for_lane(lane, forced)
     return Span(start, prompt + lane.end, transfer, may_end=lane.role is Role.GENERATE)
 
 
@@ -185,11 +185,11 @@ def _shadows(sequence: Sequence, judging: HostRuleRunner, row: Row) -> list[Row]
     for shadow in judging.shadows(sequence):
         start = first + len(rows) * size
         end = start + size
-        hidden = first + (shadow.hides - 1) * size if shadow.hides else origin
-        spans = (Span(start, end, NOTHING),) if shadow.asked else ()
+        hidden = first + (shadow.hidden_in - 1) * size if shadow.hidden_in else origin
+        spans = (Span(start, end, NOTHING),) if shadow.projected else ()
         copy = RowCopy(start - origin, start - hidden)
         own = Row(row.slot, start, end, end, spans, row.sampling, row.step, host_tokens=shadow.tokens, copy=copy)
-        rows.append(replace(own, ranks=row.ranks) if shadow.asked else own)
+        rows.append(replace(own, ranks=row.ranks) if shadow.projected else own)
     return rows
 
 
@@ -203,7 +203,7 @@ def _lookahead(sequence: Sequence, end: int) -> list[Span]:
         return []
     drafts = DeviceCommitRule(sure=0, threshold=decoder.draft_threshold)
     if judging is not None:
-        drafts = decoder.rule.transfer(sequence.tree.live[-1], first=False)
+        drafts = decoder.rule.for_lane(sequence.tree.live[-1], first=False)
     return [Span(start, end, drafts, may_end=judging is not None and judging.sees_ahead)]
 
 

@@ -17,7 +17,7 @@ def needs(request: Request, limits: Limits, pattern: AttentionPattern) -> tuple[
 
 def check_branches(request: Request, limits: Limits, pattern: AttentionPattern) -> None:
     """Raises `ParamError` if rows in slots of their own can never all be held, or never be in one step."""
-    branches, knob = request.decoder.branches, request.decoder.branch_knob
+    branches, knob = request.decoder.branches, request.decoder.branch_param
     if not branches:
         return
     slots, pages = needs(request, limits, pattern)

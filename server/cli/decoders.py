@@ -61,7 +61,7 @@ def _unknown(name: str) -> str:
 def section(name: str) -> str:
     """A decoder in Markdown: where it comes from, its three parts, its knobs."""
     decoder, method = resolve(name, {}, LENGTH, told_for(name)), DECODERS[name]
-    rule = decoder.rule if decoder.judge is None else decoder.judge()
+    rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
     lines = [f"## {name}", f"Source: {method.source}.", ""]
     if told_for(name).block_size:

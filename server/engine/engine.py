@@ -10,12 +10,16 @@ import time
 from collections import deque
 from typing import NamedTuple, Self
 
-from ...scheduler.contract import StepPlan
-from ...scheduler.decoding.lane_tree import Role
-from ...scheduler.decoding.params import ParamError
-from ...scheduler.request import Outcome
-from ...scheduler.scheduler import QueueFull, Scheduler, Update
-from ...scheduler.sequence import Sequence
+from ...scheduler import (
+    Outcome,
+    ParamError,
+    QueueFull,
+    Request,
+    RequestStats,
+    Scheduler,
+    StepPlan,
+    Update,
+)
 from .. import errors
 from ..metrics import Metrics, RequestReport, StepReport
 from ..text.detokenizer import AnswerText
@@ -62,7 +66,7 @@ class Engine:
         _, late = await asyncio.wait({self._loop}, timeout=None if timeout_s == math.inf else timeout_s)
         for answer in list(self._answers.values()) if late else []:
             answer.fail(errors.Draining("the server is shutting down, and there was no time to finish this answer"))
-            self.abort(answer.sequence)
+            self.abort(answer.id)
 
     async def stop(self) -> None:
         """Waits for what runs and is queued, then ends the loop."""
@@ -81,28 +85,26 @@ class Engine:
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:
-            sequence = self._scheduler.add(
-                request_of(next(self._ids), prompt, options, self._decoder, self._scheduler.pattern)
-            )
+            request = request_of(next(self._ids), prompt, options, self._decoder, self._scheduler.pattern)
+            self._scheduler.add(request)
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
         text = AnswerText(self._text, options.stop, options.stop_ids, placed=options.ranks is not None)
-        watcher = Watcher(sequence.canvas, self._text) if options.watch else None
-        reader = None if sequence.scorebook is None else LogprobReader(sequence.scorebook, self._text)
-        answer = EngineAnswer(self, sequence, text, Extras(watcher, reader))
-        self._answers[sequence.id] = answer
+        watcher = Watcher(self._text) if options.watch else None
+        reader = None if options.ranks is None else LogprobReader(self._text)
+        answer = EngineAnswer(self, request, text, Extras(watcher, reader))
+        self._answers[request.id] = answer
         self._observe_load()
         self._work.set()
         return answer
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, request_id: int) -> None:
         """The client left: what the request holds is free now, or when the step in flight ends."""
-        answer = self._answers.pop(sequence.id, None)
-        if answer is not None:
-            self._metrics.request_aborted(sequence.state.value, answer.cost())
-            self._scheduler.end(sequence, Outcome.ABORTED)
+        answer = self._answers.pop(request_id, None)
+        if answer is not None and (ended := self._scheduler.end(request_id, Outcome.ABORTED)) is not None:
+            self._metrics.request_aborted(ended.state.value, answer.cost(ended.stats))
             self._observe_load()
 
     async def _run(self) -> None:
@@ -156,7 +158,7 @@ class Engine:
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:
-            answer = self._answers.get(update.sequence.id)
+            answer = self._answers.get(update.request_id)
             if answer is None:
                 continue
             try:
@@ -166,32 +168,29 @@ class Engine:
                 answer.fail()
                 outcome = Outcome.FAILED
             if outcome is not None:
-                self._scheduler.end(update.sequence, outcome)
-                del self._answers[update.sequence.id]
-                self._metrics.request_ended(outcome.value, answer.cost())
+                self._scheduler.end(update.request_id, outcome)
+                del self._answers[update.request_id]
+                self._metrics.request_ended(outcome.value, answer.cost(update.stats))
 
     def _observe_load(self) -> None:
-        scheduler = self._scheduler
-        pages = scheduler.pages_used, scheduler.pages_kept
-        self._metrics.observe_load(len(scheduler.waiting), len(scheduler.running), *pages)
+        load = self._scheduler.load()
+        self._metrics.observe_load(load.waiting, load.running, load.pages_used, load.pages_kept)
 
     def _observe(self, plan: StepPlan, committed: int, device_s: float, host_s: float) -> None:
-        scheduler = self._scheduler
-        lanes = [lane.role for sequence in scheduler.running.values() for lane in sequence.tree.live]
-        refining = lanes.count(Role.REFINE)
+        load = self._scheduler.load()
         self._metrics.observe_step(
             StepReport(
                 row_tokens=plan.tokens,
-                budget_tokens=scheduler.limits.step_tokens,
+                budget_tokens=self._scheduler.limits.step_tokens,
                 committed=committed,
                 host_s=host_s,
                 device_s=device_s,
-                queued=len(scheduler.waiting),
-                running=len(scheduler.running),
-                refine_lanes=refining,
-                generate_lanes=len(lanes) - refining,
-                pages_used=scheduler.pages_used,
-                pages_kept=scheduler.pages_kept,
+                queued=load.waiting,
+                running=load.running,
+                refine_lanes=load.refine_lanes,
+                generate_lanes=load.generate_lanes,
+                pages_used=load.pages_used,
+                pages_kept=load.pages_kept,
             )
         )
 
@@ -206,9 +205,9 @@ class Extras(NamedTuple):
 class EngineAnswer:
     """A running request as its reader sees it. Filled by the engine's loop, read by one task."""
 
-    def __init__(self, engine: Engine, sequence: Sequence, text: AnswerText, extras: Extras) -> None:
+    def __init__(self, engine: Engine, request: Request, text: AnswerText, extras: Extras) -> None:
         self._engine = engine
-        self.sequence = sequence
+        self.id = request.id
         self._text = text
         self._extras = extras
         self._deltas: asyncio.Queue[Delta | errors.ApiError] = asyncio.Queue()
@@ -221,7 +220,7 @@ class EngineAnswer:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._engine.abort(self.sequence)
+        self._engine.abort(self.id)
 
     def __aiter__(self) -> Self:
         return self
@@ -239,8 +238,7 @@ class EngineAnswer:
     def take(self, update: Update) -> Outcome | None:
         """Turn a step's tokens into text; says how the answer has ended, if it has."""
         if update.outcome is Outcome.FAILED:
-            guide = update.sequence.guide
-            self.fail(errors.InvalidValue(guide.name, guide.problem) if guide is not None and guide.failed else None)
+            self.fail(None if update.failure is None else errors.InvalidValue(*update.failure))
             return update.outcome
         ids = update.tokens.tolist()
         text, used, stopped = self._text.feed(ids)
@@ -252,11 +250,11 @@ class EngineAnswer:
         if self._first_text_s is None and text:
             self._first_text_s = time.perf_counter() - self._arrived
         watcher, reader = self._extras
-        lanes = None if watcher is None else watcher.look(update.frame)
-        scores = () if reader is None else reader.read(self.token_ids, self._text.take_places())
+        lanes = None if watcher is None else watcher.look(update.lane_events)
+        scores = () if reader is None else reader.read(self.token_ids, self._text.take_places(), update.scores)
         if outcome is not None or text or lanes or scores:
             finish = None if outcome is None else FINISH[outcome]
-            self._deltas.put_nowait(Delta(text, finish, self._usage(), lanes, scores))
+            self._deltas.put_nowait(Delta(text, finish, self._usage(update.stats), lanes, scores))
         return outcome
 
     def fail(self, error: errors.ApiError | None = None) -> None:
@@ -264,29 +262,27 @@ class EngineAnswer:
         fault = "the engine failed while it computed this answer"
         self._deltas.put_nowait(error or errors.EngineFailure(fault))
 
-    def cost(self) -> RequestReport:
-        sequence, tree = self.sequence, self.sequence.tree
+    def cost(self, stats: RequestStats) -> RequestReport:
         return RequestReport(
             seconds=time.perf_counter() - self._arrived,
             first_text_s=self._first_text_s,
             tokens=len(self.token_ids),
-            forwards=sequence.steps,
-            forks=tree.forks,
-            cancelled_lanes=tree.cancelled,
-            refreshes=sequence.refreshes,
-            reused_refreshes=sequence.reused_refreshes,
-            prompt_tokens=sequence.prompt_length if sequence.steps else 0,
-            cached_tokens=sequence.cached_tokens,
+            forwards=stats.forwards,
+            forks=stats.forks,
+            cancelled_lanes=stats.cancelled_lanes,
+            refreshes=stats.refreshes,
+            reused_refreshes=stats.reused_refreshes,
+            prompt_tokens=stats.prompt_tokens,
+            cached_tokens=stats.cached_tokens,
         )
 
-    def _usage(self) -> Usage:
-        sequence, tree = self.sequence, self.sequence.tree
+    def _usage(self, stats: RequestStats) -> Usage:
         return Usage(
             completion_tokens=len(self.token_ids),
-            forwards=sequence.steps,
-            computed_tokens=sequence.computed_tokens,
-            lanes=tree.born,
-            forks=tree.forks,
-            refreshes=sequence.refreshes,
-            cached_tokens=sequence.cached_tokens,
+            forwards=stats.forwards,
+            computed_tokens=stats.computed_tokens,
+            lanes=stats.lanes,
+            forks=stats.forks,
+            refreshes=stats.refreshes,
+            cached_tokens=stats.cached_tokens,
         )

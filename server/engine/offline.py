@@ -12,8 +12,8 @@ from ...scheduler.decoding.resolve import resolve
 from ...scheduler.grammar_guide import Constraint
 from ..settings import Settings
 from ..structured.grammar import Grammars, Wanted
+from ..text import counted
 from ..text.logprobs import TokenLogprob
-from ..text.pluralize import counted
 from .checkpoint import open_checkpoint
 from .messages import AnswerOptions, Delta, Finish, Usage
 from .wiring import EngineParts, build_parts

@@ -24,6 +24,7 @@ from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
 from ..support.driver import LIMITS, Ask, run
+from ..support.fakes import add
 from ..support.scale import part
 from .test_golden import GOLDEN
 
@@ -45,7 +46,7 @@ def test_blocks_and_calls_are_the_authors(length: int, count: int, runner: Runne
     """Of 2^S positions S calls commit 1, 2, 4, ... and the rest; the last `count` - 1 of them have a block each."""
     decoder = resolve("ass", {"block_count": count, **SERIAL}, length)
     scheduler = Scheduler(LIMITS, vocabulary)
-    sequence = scheduler.add(Request(0, np.array(PROMPTS[0], np.int32), length, decoder))
+    sequence = add(scheduler, Request(0, np.array(PROMPTS[0], np.int32), length, decoder))
     calls = []
     while (plan := scheduler.plan()) is not None:
         (lane,), before = sequence.tree.live, sequence.tree.masks(0, length)

@@ -23,7 +23,7 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
 from ..support.driver import refusal
-from ..support.fakes import BlockCausalExecutor, ScriptedExecutor, random_proposals, vocabulary
+from ..support.fakes import BlockCausalExecutor, ScriptedExecutor, add, random_proposals, vocabulary
 from .test_properties import LIMITS, Schedules
 
 BLOCKS = AttentionPattern(block_size=4)
@@ -103,7 +103,7 @@ def serve(
     """Requests that arrive together, to their ends."""
     decoder = resolve("fast-dllm", {}, length, BLOCKS)
     asked = [
-        scheduler.add(Request(number, np.array(prompt, np.int32), length, decoder, cache_salt=salt))
+        add(scheduler, Request(number, np.array(prompt, np.int32), length, decoder, cache_salt=salt))
         for number, prompt in enumerate(prompts)
     ]
     while (plan := scheduler.plan()) is not None:
@@ -249,7 +249,7 @@ def test_a_suffix_is_refused_where_no_position_sees_it() -> None:
 def test_a_prompt_shorter_than_a_block_is_answered(knobs: dict[str, object]) -> None:
     """Nothing of it settles by itself."""
     scheduler, executor = Scheduler(LIMITS, vocabulary(), pattern=BLOCKS), new_executor()
-    sequence = scheduler.add(Request(0, np.full(2, 6, np.int32), 20, resolve("asynclane", knobs, 20, BLOCKS)))
+    sequence = add(scheduler, Request(0, np.full(2, 6, np.int32), 20, resolve("asynclane", knobs, 20, BLOCKS)))
     for _ in range(50):
         if (plan := scheduler.plan()) is not None:
             scheduler.commit(executor.execute(plan))

@@ -32,7 +32,7 @@ def test_a_decoder_names_its_source_and_every_knob(name: str) -> None:
 def test_every_part_of_a_decoder_explains_itself(name: str) -> None:
     """Where it is defined: the rule in a paragraph, not only its name."""
     decoder = resolve(name, {}, 64, told_for(name))
-    rule = decoder.rule if decoder.judge is None else decoder.judge()
+    rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
     for part in (decoder.policy, rule, decoder.cache()):
         assert len(told(part)) > 60, type(part)
 

@@ -202,7 +202,7 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
     bench.executor.open()
     async with running(bench):
         with monkeypatch.context() as broken:
-            broken.setattr(Scheduler, "_foresee", lambda *args: 1 / 0)
+            broken.setattr(Scheduler, "_predict_ends", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
         assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
@@ -210,7 +210,7 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("method", ["choose", "shadows"])  # behind a step, and while one is planned
+@pytest.mark.parametrize("method", ["choose", "replicas"])  # behind a step, and while one is planned
 async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -230,7 +230,7 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No step follows that would tell of it."""
-    monkeypatch.setattr(LocalLeap, "shadows", lambda *args: 1 / 0)
+    monkeypatch.setattr(LocalLeap, "replicas", lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.EngineFailure):

@@ -12,7 +12,7 @@ from asynclane.server import errors
 from asynclane.server.engine.messages import Delta
 
 from ..support.fake_engine import SCRIPT, FakeEngine
-from .conftest import CHAT, error_of
+from ..support.http import CHAT, error_of
 
 
 @pytest.mark.parametrize(
