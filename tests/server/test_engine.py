@@ -202,7 +202,7 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
     bench.executor.open()
     async with running(bench):
         with monkeypatch.context() as broken:
-            broken.setattr(Scheduler, "_foresee", lambda *args: 1 / 0)
+            broken.setattr(Scheduler, "_predict_ends", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
         assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER

@@ -119,13 +119,17 @@ async def test_an_earlier_answer_can_be_sent_back_as_sdks_dump_it(api: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("options", "body"), [(calls.ChatOptions, ChatCompletionRequest), (calls.CompletionOptions, CompletionRequest)]
+    ("options", "body"), [(calls.ChatParams, ChatCompletionRequest), (calls.TextParams, CompletionRequest)]
 )
 def test_the_client_has_a_type_for_every_parameter(options: Any, body: Any) -> None:
     """But for those that its calls set themselves, tools, which other servers know, and knobs of single
     methods and rules, which go into `extra`."""
     own = {"model", "messages", "prompt", "stream", "stream_options"}
-    ours = set(body.model_fields) - own - {knob for knob in ALL_PARAMS if knob not in calls.Params.__optional_keys__}
+    ours = (
+        set(body.model_fields)
+        - own
+        - {knob for knob in ALL_PARAMS if knob not in calls.DecoderParams.__optional_keys__}
+    )
     assert ours == set(options.__optional_keys__) - {"tools", "tool_choice"}
 
 
