@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from ...scheduler.decoding.attention_pattern import PLAIN
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
-from ...server.engine.checkpoint import Checkpoint, open_checkpoint
 from ...server.engine.messages import AnswerOptions
+from ...server.engine.wiring import Checkpoint, open_checkpoint
 from ...server.settings import Settings
 from ..load.output import check_outputs, finish, positive, table
 from ..load.problems import SEEDS, TASKS, Problem, problems
@@ -79,7 +79,9 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
 def measure(engine: Engine, choice: Choice, asked: Sequence[Problem], max_tokens: int) -> Tally:
     """All problems at once, so that the engine packs them as it would serve them. Grading is not timed. No decoder
     finds prompts that another one has computed."""
-    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs, cache_salt=choice.label)
+    options = AnswerOptions(
+        max_tokens=max_tokens, decoder=choice.name, params=tuple(choice.knobs.items()), cache_salt=choice.label
+    )
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in asked], options)
     return tally(choice.label, asked, replies, time.perf_counter() - started)

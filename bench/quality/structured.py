@@ -80,7 +80,7 @@ def measure(
     """The schemas in turn; what they cost, and what the same requests cost without."""
     prompts = [engine.encode_chat(problem.prompt) for problem in problems(777, requests)]
     names = [list(schemas)[number % len(schemas)] for number in range(requests)]
-    constraints = {name: engine.constraint(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
+    grammars = {name: engine.grammar(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
 
     def ask(number: int, held: bool) -> tuple[list[int], AnswerOptions]:
         return prompts[number], AnswerOptions(
@@ -88,7 +88,7 @@ def measure(
             decoder=options.decoder,
             temperature=float(number // len(schemas) % 2),
             seed=number,
-            constraint=constraints[names[number]] if held else None,
+            grammar=grammars[names[number]] if held else None,
         )
 
     costs, answers = [], []

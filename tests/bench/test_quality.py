@@ -13,6 +13,7 @@ import pytest
 from asynclane.bench.load.problems import Problem, problems
 from asynclane.bench.quality.run import DEFAULT_DECODERS, main, parse_decoder
 from asynclane.bench.quality.tally import tally
+from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import AnswerOptions, Finish, Usage
 from asynclane.server.settings import Settings
 
@@ -52,7 +53,7 @@ class FakeOffline:
         ]
 
     def answer(self, text: str, wrong: bool) -> FakeAnswer:
-        usage = Usage(completion_tokens=39, forwards=10, computed_tokens=400)
+        usage = Usage(39, RequestStats(forwards=10, computed_tokens=400))
         return FakeAnswer("?" if wrong else text, tuple(range(39)), Finish.LENGTH if wrong else Finish.STOP, usage)
 
 
@@ -107,7 +108,7 @@ def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None
     assert engine.settings == Settings(model="tiny-dream", dtype="float32", max_num_seqs=8)
     assert [options.decoder for options in engine.asked] == ["llada", "fast-dllm", "asynclane"]
     assert engine.asked[1] == AnswerOptions(
-        max_tokens=64, decoder="fast-dllm", knobs={"cache": "dual"}, cache_salt="fast-dllm:cache=dual"
+        max_tokens=64, decoder="fast-dllm", params=(("cache", "dual"),), cache_salt="fast-dllm:cache=dual"
     )
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from asynclane.scheduler import Load, RequestStats
+from asynclane.server.engine.messages import Health, Usage
 from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
 from ...support.fake_engine import FakeEngine
@@ -41,7 +43,7 @@ async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
         assert (await client.http.get("/ready")).status_code == 200
-        engine.ready = False
+        engine.health = Health(ready=False)
         assert (await client.http.get("/ready")).status_code == 503
         assert (await client.http.get("/health")).status_code == 200
 
@@ -84,21 +86,10 @@ def values(metrics: Metrics, *names: str) -> list[float | None]:
 
 def test_a_step_moves_what_it_reports() -> None:
     metrics = Metrics(pages_total=100)
-    step = StepReport(
-        row_tokens=64,
-        budget_tokens=128,
-        committed=5,
-        host_s=0.001,
-        device_s=0.007,
-        queued=3,
-        running=2,
-        refine_lanes=1,
-        generate_lanes=2,
-        pages_used=40,
-        pages_kept=30,
-    )
+    step = StepReport(row_tokens=64, budget_tokens=128, committed=5, host_s=0.001, device_s=0.007)
     metrics.observe_step(step)
     metrics.observe_step(step)
+    metrics.observe_load(Load(3, 2, refine_lanes=1, generate_lanes=2, pages_used=40, pages_kept=30, pages_total=100))
     assert values(metrics, "forwards_total", "computed_tokens_total", "committed_tokens_total") == [2, 128, 10]
     assert values(metrics, "queue_depth", "running_requests") == [3, 2]
     assert values(metrics, "live_lanes refine", "live_lanes generate") == [1, 2]
@@ -109,21 +100,10 @@ def test_a_step_moves_what_it_reports() -> None:
 
 def test_requests_are_counted_by_how_they_end() -> None:
     metrics = Metrics()
-    done = RequestReport(
-        1.2,
-        first_text_s=0.2,
-        tokens=11,
-        forwards=4,
-        forks=1,
-        cancelled_lanes=2,
-        refreshes=1,
-        reused_refreshes=1,
-        prompt_tokens=70,
-        cached_tokens=48,
-    )
-    metrics.request_ended("stop", done)
-    metrics.request_ended("failed", RequestReport(1.0))
-    metrics.request_aborted("waiting", RequestReport(0.1, forks=1, prompt_tokens=5))
+    stats = RequestStats(70, 48, 90, forwards=4, lanes=4, forks=1, cancelled_lanes=2, refreshes=1, reused_refreshes=1)
+    metrics.request_ended("stop", RequestReport(Usage(11, stats), 1.2, first_text_s=0.2))
+    metrics.request_ended("failed", RequestReport(Usage(), 1.0))
+    metrics.request_aborted("waiting", RequestStats(forks=1, prompt_tokens=5))
     metrics.step_failed()
     assert values(metrics, *(f"requests_total {end}" for end in ("stop", "failed", "aborted"))) == [1, 1, 1]
     assert values(metrics, "aborts_total waiting", "step_failures_total") == [1, 1]

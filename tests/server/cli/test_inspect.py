@@ -25,11 +25,11 @@ from asynclane.models.kv_cache import KvPages
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli
 
-from ..support.checkpoints import CONFIGS, write_checkpoint
-from ..support.driver import MODEL
-from ..support.published import LLADA, write_json, write_llada
+from ...support.checkpoints import CONFIGS, write_checkpoint
+from ...support.driver import MODEL
+from ...support.published import LLADA, write_json, write_llada
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -153,7 +153,6 @@ def write_in_full_size(directory: Path) -> Path:
 PEAK = """
 import re, sys
 from pathlib import Path
-from asynclane.scheduler.decoding.registry import METHODS
 from asynclane.server.cli.main import main
 code = main(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], file=sys.stderr)
