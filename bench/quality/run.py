@@ -59,7 +59,7 @@ class Choice:
 
     label: str
     name: str
-    knobs: Mapping[str, object]
+    knobs: Mapping[str, str | float | bool]
 
 
 def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
