@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels import ops
-from ..kernels.heads import HeadWeights
-from ..kernels.linear import Fp8Matrix, Matrix
-from ..kernels.routing import Routing
-from ..kernels.tiles import AttentionPlan
+from ..kernels.attention import paged_attention
+from ..kernels.attention.tiles import AttentionPlan
+from ..kernels.common.types import Fp8Matrix, Matrix, QkNorm, Routing
+from ..kernels.elementwise import add_rms_norm, embed, rms_norm, rope_write_kv, swiglu
+from ..kernels.experts import experts_mlp, route
+from ..kernels.linear import linear
 from .checkpoint.config import ModelConfig
 from .checkpoint.families import Source, layer_sources, top_sources
 from .checkpoint.weights import Part
@@ -50,7 +51,7 @@ class Block:
 
     attn_norm: Tensor
     qkv: Matrix
-    heads: HeadWeights
+    qk_norm: QkNorm
     attn_out: Matrix
     ff_norm: Tensor
     mlp: Mlp | None
@@ -107,7 +108,7 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
     return Block(
         attn_norm=weights["attn_norm"],
         qkv=weights["qkv"],
-        heads=HeadWeights(weights.get("qkv_bias"), weights.get("query_norm"), weights.get("key_norm"), config.norm_eps),
+        qk_norm=QkNorm(weights.get("qkv_bias"), weights.get("query_norm"), weights.get("key_norm"), config.norm_eps),
         attn_out=weights["attn_out"],
         ff_norm=weights["ff_norm"],
         mlp=Mlp(weights["gate_up"], weights["ff_out"]) if "gate_up" in weights else None,
@@ -145,28 +146,26 @@ class Transformer:
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
         blocks, fixed = self.weights.blocks, self.numerics.fixed
-        residual = ops.embed(canvases, batch.slots, positions, self.weights.embedding)
+        residual = embed(canvases, batch.slots, positions, self.weights.embedding)
         whole, last = _plans(batch)
-        x = ops.rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
+        x = rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(blocks):
-            qkv = ops.linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
+            qkv = linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
-            queries = ops.rope_write_kv(qkv, cos, sin, keys, values, places, block.heads)
+            queries = rope_write_kv(qkv, cos, sin, keys, values, places, block.qk_norm)
             row_starts, at, plan = batch.row_starts, positions, whole
             if index + 1 == config.layers:
                 queries, residual = queries[batch.projected], residual[batch.projected]
                 row_starts, at, plan = batch.projected_starts, positions[batch.projected], last
                 if not len(queries):  # keys and values were all that was asked for
                     return residual
-            x = ops.paged_attention(
+            x = paged_attention(
                 queries, keys, values, table, row_starts, batch.visible, config.block, at, batch.hides, plan
             )
-            x, residual = ops.add_rms_norm(
-                ops.linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps
-            )
+            x, residual = add_rms_norm(linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps)
             x = self._feed_forward(x, block)
             if index + 1 < config.layers:
-                x, residual = ops.add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
+                x, residual = add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
         return residual + x
 
     def _feed_forward(self, x: Tensor, block: Block) -> Tensor:
@@ -174,19 +173,19 @@ class Transformer:
         mlp, routed, fixed = block.mlp, block.routed, self.numerics.fixed
         of_all = None
         if mlp is not None:
-            of_all = ops.linear(ops.swiglu(ops.linear(x, mlp.gate_up, fixed)), mlp.ff_out, fixed)
+            of_all = linear(swiglu(linear(x, mlp.gate_up, fixed)), mlp.ff_out, fixed)
         if routed is None:
             if of_all is None:
                 raise ValueError("a layer has neither an MLP nor experts")
             return of_all
-        chosen, weights = ops.route(ops.linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
-        of_some = ops.experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
+        chosen, weights = route(linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
+        of_some = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
         return of_some if of_all is None else of_some + of_all
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, dim] -> logits [N, V]."""
-        normed = ops.rms_norm(hidden, self.weights.norm, self.config.norm_eps)
-        return ops.linear(normed, self.weights.head, self.numerics.fixed)
+        normed = rms_norm(hidden, self.weights.norm, self.config.norm_eps)
+        return linear(normed, self.weights.head, self.numerics.fixed)
 
 
 def _plans(batch: Batch) -> tuple[AttentionPlan | None, AttentionPlan | None]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .contract import MOST_RANKS, Doubles, Ints, Measure, StepResult
 from .decoding.boundaries import Longs
-from .decoding.commit.base import Bools, HostCommitRule, LaneSlice, Shadow, Shadowed, StepView
+from .decoding.commit.base import Bools, HostCommitRule, LaneSlice, Replica, ReplicaView, StepView
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
 from .decoding.resolve import Decoder
@@ -55,9 +55,9 @@ class HostRuleRunner:
         self.revises = rule.revises
         self.sees_ahead = rule.sees_ahead
 
-    def replicas(self, tree: LaneTree) -> tuple[Shadow, ...]:
+    def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
         """The replica rows that the next step computes after the canvas."""
-        return self._rule.shadows(tree.live[0], tree.mask_id)
+        return self._rule.replicas(tree.live[0], tree.mask_id)
 
     @property
     def drafts(self) -> Sequence[Ints]:
@@ -88,8 +88,8 @@ class HostRuleRunner:
         view = self._view(tree, step, positions, result, own)
         if own.stop < part.stop:
             rest = slice(own.stop, part.stop)
-            replica = Shadowed(result.proposals[rest], result.confidence[rest], *self._likeliest(result, rest))
-            view = replace(view, shadow=replica)
+            replica = ReplicaView(result.proposals[rest], result.confidence[rest], *self._likeliest(result, rest))
+            view = replace(view, replica=replica)
         return Commits(positions, self._decide(view, tree), np.arange(own.start, own.stop))
 
     def _observe(
@@ -118,15 +118,15 @@ class HostRuleRunner:
 
     def _decide(self, view: StepView, tree: LaneTree) -> Ints:
         decoder, mask_id = self._decoder, view.mask_id
-        if decoder.policy.looks:
-            decoder.policy.look(tree, view, self._vocabulary)
-            view = replace(view, parts=_slices(tree, view.positions))
-        decision, before = self._rule.choose(view), view.held
+        if decoder.policy.reads_view:
+            decoder.policy.read_view(tree, view, self._vocabulary)
+            view = replace(view, lane_slices=_slices(tree, view.positions))
+        decision, before = self._rule.choose(view), view.canvas_tokens
         tokens, after = decision.tokens, slice(view.lanes.stop, len(before))
         if decoder.later_threshold:
             waits = view.open & (view.confidence < decoder.later_threshold)
             waits[after] = False
-            for lane in view.parts:
+            for lane in view.lane_slices:
                 if lane.first:
                     waits[lane.here] = False
             tokens = np.where(waits, mask_id, tokens)
@@ -167,7 +167,7 @@ class HostRuleRunner:
             entropy=entropy,
             ranked=ranked,
             logprobs=logprobs,
-            parts=_slices(tree, places),
+            lane_slices=_slices(tree, places),
             ends=self._ends,
             step=step,
             prompt=self._prompt,

@@ -77,7 +77,7 @@ class Request:
     @property
     def room(self) -> int:
         """Positions on the device, replica rows of its lanes included."""
-        return self.length + self.decoder.shadows
+        return self.length + self.decoder.replica_positions
 
     def resources(self, limits: Limits, pattern: AttentionPattern) -> tuple[int, int]:
         """The slots and pages that it can ever need. It gets all of them when it is admitted."""
@@ -98,13 +98,13 @@ class Request:
         if self.length > limit:
             raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
         if self.room > limit:
-            name, replicas = self.decoder.name, self.decoder.shadows
+            name, replicas = self.decoder.name, self.decoder.replica_positions
             message = f"decoder {name!r} needs {replicas} positions after {self.length} tokens, of {limit} in all"
             raise ParamError("decoder", message + ": lower block_length or max_tokens")
 
     def require_branches(self, limits: Limits, pattern: AttentionPattern) -> None:
         """Raises `ParamError` if its branches, rows in slots of their own, never fit the limits or one step."""
-        branches, param = self.decoder.branches, self.decoder.branch_knob
+        branches, param = self.decoder.branches, self.decoder.branch_param
         if not branches:
             return
         slots, pages = self.resources(limits, pattern)

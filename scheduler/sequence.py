@@ -82,7 +82,7 @@ class Sequence:
         decoder, constraint, guided = request.decoder, request.constraint, request.constraint is not None
         if decoder.layout is Layout.ISOLATED and len(request.suffix):
             raise ParamError("siblings", "isolated siblings see nothing after their look-ahead: not with a suffix")
-        rule = None if decoder.judge is None else decoder.judge()
+        rule = None if decoder.host_rule is None else decoder.host_rule()
         if rule is not None and rule.revises and constraint is not None:
             raise ParamError(
                 constraint.name,
@@ -198,7 +198,7 @@ class Sequence:
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
         end = self.request.length if len(self.request.suffix) else prompt + self._lookahead_end()
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.looks else NOTHING
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NOTHING
         start, last, frontier = prompt + live[0].start, prompt + live[-1].end, pattern.floor(prompt + self.frontier)
         return RequestExtent(start, last, pattern.ceil(end), frontier, canvas)
 
@@ -215,10 +215,12 @@ class Sequence:
 
     def _window(self, extent: RequestExtent) -> ComputeRange:
         """The positions that the next step computes. The first step leaves out what others have computed."""
-        window = self.cache.window(extent)
+        window = self.cache.compute_range(extent)
         if self.source.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
-        if self.revises or self.request.decoder.shadows:  # committed positions are looked at again, or replicated
+        if (
+            self.revises or self.request.decoder.replica_positions
+        ):  # committed positions are looked at again, or replicated
             window = window.covering(extent.first, extent.last)
         if self.lease is None or self.steps:
             return window
@@ -228,11 +230,11 @@ class Sequence:
         """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
         Returns the tokens that the host has left there, from the start of `part` on; None: those of the result."""
         positions = _positions(spans)
-        if self.request.decoder.shadows:  # replica rows lie after the canvas
+        if self.request.decoder.replica_positions:  # replica rows lie after the canvas
             positions = positions[positions < self.request.length]
         own = slice(part.start, part.start + len(positions))
-        if self.cache.looks:
-            self.cache.shown(StepConfidence(positions, result.confidence[own]))
+        if self.cache.reads_canvas:
+            self.cache.observe(StepConfidence(positions, result.confidence[own]))
         positions = positions - self.prompt_length  # not in place: the cache keeps the absolute ones
         rule, guide = self.host_rule, self.source.guide
         if rule is None:

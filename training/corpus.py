@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from ..bench.quality import problems as checkable
-from ..bench.quality.word_problems import ITEMS, NAMES, PLACES, WOMEN
+from ..bench.load import problems as checkable
+from ..bench.load.word_problems import ITEMS, NAMES, PLACES, WOMEN
 from .talk import (
     ANIMALS,
     CAPITALS,

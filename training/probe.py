@@ -12,7 +12,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ..bench.quality.problems import TASKS, problems, right
+from ..bench.load.problems import TASKS, problems
+from ..bench.quality.checks import right
 from .corpus import MARKS, Writer
 from .network import Network
 

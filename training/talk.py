@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..bench.quality.word_problems import words
+from ..bench.load.word_problems import words
 
 WEATHER = words("sunny rainy windy cold warm quiet foggy")
 ANIMALS = words("fox owl bear cat mouse rabbit turtle horse")

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 
-from ..bench.quality.problems import problems
+from ..bench.load.problems import problems
 from ..models.checkpoint.registry import find_model
 from .corpus import MARKS, Writer
 from .export import restore

@@ -26,16 +26,9 @@ from ...models.exec.runner import Runner
 from ...models.kv_cache import KvPages
 from ...models.network import Transformer, allocate
 from ...models.numerics import Numerics
-from ...scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Placement,
-    Row,
-    Span,
-    StepPlan,
-)
+from ...scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
 from ..kernels.timing import captured, gpu_facts, replay_ms, require_gpu
-from ..report.output import check_outputs, finish, table
+from ..load.output import check_outputs, finish, table
 from .shapes import SHAPES
 
 TOKENS = (32, 128, 256, 512, 1024, 2048)

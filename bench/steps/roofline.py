@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..kernels.cases import ITEM, Work
-from ..report.output import RESULTS, check_outputs
-from ..report.plot import COLOURS
-from ..report.plot import SHAPES as MARKERS
+from ..load.output import COLOURS, check_outputs
+from ..load.output import SHAPES as MARKERS
+from ..report import RESULTS
 from ..report.tables import MODELS, compared, read_kernels, read_steps
 from .offline import ROW, Load, projected
 from .shapes import SHAPES as NETWORKS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...kernels.routing import Routing
+from ...kernels.common.types import Routing
 from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.experts import Experts
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...kernels.routing import Routing
+from ...kernels.common.types import Routing
 from ...scheduler.decoding.attention_pattern import AttentionPattern
 from .experts import Experts
 from .sizes import check_sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...kernels.routing import Routing
+from ...kernels.common.types import Routing
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.tiles import attention_config, fixed_config, tile_queries
+from ...kernels.attention.tiles import attention_config, fixed_config, tile_queries
 from ...scheduler.contract import StepPlan
 from ..checkpoint.config import ModelConfig
 from ..numerics import Numerics
@@ -159,7 +159,7 @@ class StepGraphs:
         # Kernels compile, and libraries take their workspaces, on the warm-up. It computes nothing for anyone: without
         # a span nothing commits, and the step itself writes the same keys and values once more. A launch copies all
         # numbers in anew.
-        batch.span_starts.zero_()
+        batch.rules.starts.zero_()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.prediction import Draws
+from ...kernels.common.types import Draws
 from ...scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
 
 UNTOLD = -1  # the canvas keeps what it holds
@@ -20,7 +20,7 @@ BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 
 @dataclass(frozen=True, slots=True)
 class Biases:
-    """B biases with E entries in all, as `kernels.ops.adjust` takes them."""
+    """B biases with E entries in all, as `kernels.logits.adjust` takes them."""
 
     begins: Tensor  # [B] int32, projected positions
     ends: Tensor  # [B] int32
@@ -31,7 +31,7 @@ class Biases:
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """R restrictions, as `kernels.ops.restrict` takes them."""
+    """R restrictions, as `kernels.logits.restrict` takes them."""
 
     places: Tensor  # [R] int32, projected positions; below 0 for padding
     words: Tensor  # [R, W] int32
@@ -39,7 +39,7 @@ class Restrictions:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is confidence at N projected positions, as `kernels.ops.measure` takes it."""
+    """What is confidence at N projected positions, as `kernels.measure.measure` takes it."""
 
     kinds: Tensor  # [N] int32
     noise: Tensor  # [N] float32

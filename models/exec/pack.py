@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.prediction import Draws
-from ...kernels.tiles import AttentionConfig, row_tiles, tile_capacity
+from ...kernels.attention.tiles import AttentionConfig, row_tiles, tile_capacity
+from ...kernels.common.types import Draws, SpanRules
 from ...scheduler.contract import StepPlan
 from .optional_inputs import (
     BIASES_OF_ROW,
@@ -123,11 +123,7 @@ class Batch:
     projected: Tensor  # [N] int64: index among the tokens of what predicts each projected position
     targets: Tensor  # [N] int64: the projected positions, absolute
     projected_starts: Tensor  # [R + 1] int32: row r owns the projected positions between two of them
-    span_starts: Tensor  # [S + 1] int32: spans with those that join them
-    sure: Tensor  # [S] int32
-    threshold: Tensor  # [S] float32
-    factor: Tensor  # [S] float32
-    last_free: Tensor  # [S] bool
+    rules: SpanRules  # of the spans, with those that join them
     endless: Tensor  # [N] bool: no end token may commit there
     draws: Draws | None  # None: no row is sampled, nor measured
     measures: Measures | None  # None: all spans go by probability
@@ -206,11 +202,13 @@ def batch_of(
         projected=projected,
         targets=targets,
         projected_starts=views["projected_starts"],
-        span_starts=views["span_starts"],
-        sure=views["sure"],
-        threshold=views["threshold"].view(torch.float32),
-        factor=views["factor"].view(torch.float32),
-        last_free=views["last_free"].bool(),
+        rules=SpanRules(
+            starts=views["span_starts"],
+            sure=views["sure"],
+            threshold=views["threshold"].view(torch.float32),
+            factor=views["factor"].view(torch.float32),
+            last_free=views["last_free"].bool(),
+        ),
         endless=views["endless"].bool(),
         draws=draws,
         measures=measures_of(views, draws),

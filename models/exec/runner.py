@@ -13,7 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...kernels import ops
+from ...kernels.commit import commit, write_tokens
+from ...kernels.logits import adjust, rank, restrict
+from ...kernels.measure import measure
+from ...kernels.predict import predict
 from ...scheduler.contract import (
     GREEDY,
     DeviceCommitRule,
@@ -130,40 +133,36 @@ class Runner:
         with `ranks` [1 + 2 * ranks, N], the bits of the log-probability of what may commit, ids of the likeliest
         tokens, and the bits of theirs."""
         if batch.told is not None:
-            ops.tell(self._canvases, batch.slots, batch.positions, batch.told)
+            write_tokens(self._canvases, batch.slots, batch.positions, batch.told)
         logits = self._logits(batch)
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
         if batch.biases is not None:
             biases = batch.biases
-            ops.adjust(logits, biases.begins, biases.ends, biases.starts, biases.ids, biases.deltas)
+            adjust(logits, biases.begins, biases.ends, biases.starts, biases.ids, biases.deltas)
         if batch.restrictions is not None:
-            ops.restrict(logits, batch.restrictions.places, batch.restrictions.words)
+            restrict(logits, batch.restrictions.places, batch.restrictions.words)
         narrowed = batch.shape is None or batch.shape.narrowed
         fixed = self._network.numerics.fixed
-        found = ops.predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
+        found = predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
         judged, measures = found.commit_probability, batch.measures
         if measures is not None:
-            judged = ops.measure(found, logits, measures.kinds, measures.noise, measures.draws)
-        held = ops.commit(
+            judged = measure(logits, found, measures.kinds, measures.noise, measures.draws)
+        held = commit(
             self._canvases,
             batch.slots[batch.projected],
             batch.targets,
             found.tokens,
             judged,
             self._network.config.mask_id,
-            batch.span_starts,
-            batch.sure,
-            batch.threshold,
-            batch.factor,
-            batch.last_free,
+            batch.rules,
         )
         told = [held.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
         if measures is not None:
             told.append(judged.float().view(torch.int32))
         if batch.ranks is None:
             return torch.stack(told)
-        chosen, ids, scores = ops.rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]))
+        chosen, ids, scores = rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]))
         ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
         return torch.cat((torch.stack((*told, chosen.view(torch.int32))), *ranked))
 

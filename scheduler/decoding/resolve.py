@@ -26,7 +26,7 @@ from .commit import (
     Threshold,
     Timesteps,
 )
-from .commit.base import EVERYTHING, TELL
+from .commit.base import EVERYTHING, REPORT_ALL
 from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, check_blocks, fitted
 from .lane_tree import Layout
@@ -53,7 +53,7 @@ class Decoder:
     name: str
     policy: LanePolicy
     rule: CommitRule
-    judge: Callable[[], HostCommitRule] | None  # one for each request, if the host decides what commits
+    host_rule: Callable[[], HostCommitRule] | None  # one for each request, if the host decides what commits
     cache: Callable[[], CachePolicy]
     lookahead: int | None  # positions behind the last lane; None: the whole canvas
     early_stop: bool  # the request ends once everything before its first end token is committed
@@ -62,11 +62,11 @@ class Decoder:
     later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     adaptive: bool = False  # blocks are as long as the load allows
-    shadows: int = 0  # positions behind the canvas that a judge's shadows take, at most
+    replica_positions: int = 0  # positions behind the canvas that a judge's shadows take, at most
     layout: Layout = Layout.PACKED
     branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
     branch_row: int = 0  # longest one, less what it starts before its lane to begin with a page; at most the request's
-    branch_knob: str = ""  # what asks for so many
+    branch_param: str = ""  # what asks for so many
     scored: bool = True  # it can tell how likely a token was in the step that committed it
 
 
@@ -127,15 +127,15 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     cache = EXACT_CACHES[cached] if pattern.block_size else CACHES[cached].policy
     later = knobs.get("later_threshold", OFF)
     policy, commits = method.policy(knobs), HostDecides() if rule is not None else _rule(knobs, length)
-    judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.looks else None
+    judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.reads_view else None
     judged = None if judge is None else judge()  # says now what it excludes
     if judged is not None:
         _check_judge(name, judged, policy, knobs, pattern)
     return Decoder(
         name=name,
         policy=policy,
-        rule=commits if judged is None else HostDecides(replace(TELL, measure=judged.measure)),
-        judge=judge,
+        rule=commits if judged is None else HostDecides(replace(REPORT_ALL, measure=judged.measure)),
+        host_rule=judge,
         cache=lambda: cache(knobs),
         lookahead=lookahead,
         early_stop=knobs.get("early_stop") is not False,
@@ -144,7 +144,9 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
         end_threshold=knobs.threshold("end_threshold"),
         adaptive=knobs.get("block_length") == AUTO,
-        shadows=judged.copies * min(length, knobs.integer("block_length")) if judged and judged.copies else 0,
+        replica_positions=judged.replica_count * min(length, knobs.integer("block_length"))
+        if judged and judged.replica_count
+        else 0,
         **_branches(knobs, rule, lookahead),
     )
 
@@ -155,7 +157,7 @@ class Branches(TypedDict, total=False):
     layout: Layout
     branches: int
     branch_row: int
-    branch_knob: str
+    branch_param: str
     scored: bool
 
 
@@ -163,14 +165,14 @@ def _branches(knobs: Params, rule: HostRuleSpec | None, lookahead: int | None) -
     if knobs.get("siblings") == "isolated":
         row = knobs.integer("block_length") + (lookahead or 0)
         return Branches(
-            layout=Layout.ISOLATED, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_knob="max_lanes"
+            layout=Layout.ISOLATED, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_param="max_lanes"
         )
     if rule is None or rule.beside is None:
         return Branches()
     count, knob, independent, scored = rule.beside
     row = knobs.integer("block_length") if knobs.get("cache") == "dual" else EVERYTHING
     layout = Layout.ENSEMBLE if independent else Layout.DRAFTS
-    return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_knob=knob, scored=scored)
+    return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_param=knob, scored=scored)
 
 
 def suits(name: str, pattern: AttentionPattern) -> bool:
@@ -272,9 +274,9 @@ def _check_judge(
         raise ParamError(
             "rule", f"rule {rule!r} changes what has committed, which lanes of decoder {name!r} build upon"
         )
-    if judge.copies and not policy.serial:
+    if judge.replica_count and not policy.serial:
         raise ParamError("rule", f"rule {rule!r} needs shadows of one lane, where decoder {name!r} has many")
-    if judge.copies and (pattern.block_size or pattern.logit_shift):
+    if judge.replica_count and (pattern.block_size or pattern.logit_shift):
         what = (
             "a token is predicted at the one before it"
             if not pattern.block_size

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..contract import Ints, Placement, Row, Span
 from ..decoding.cache import ComputeRange
-from ..decoding.commit.base import EVERYTHING, TELL
+from ..decoding.commit.base import EVERYTHING, REPORT_ALL
 from ..decoding.commit.shared.speculation import Turn
 from .packed import Holding, PackedLayout, RowSource, StepInputs, biases, host_tokens
 
@@ -88,7 +88,7 @@ class EnsembleLayout:
 
     def _row(self, turn: Turn, inputs: StepInputs) -> Row:
         source, request = self._source, self._source.request
-        span = Span(source.tree.origin + turn.start, source.tree.origin + turn.end, TELL)
+        span = Span(source.tree.origin + turn.start, source.tree.origin + turn.end, REPORT_ALL)
         shift = source.tree.pattern.logit_shift
         start, end = (0, request.length) if turn.whole else (span.start - shift, span.end)
         return Row(

@@ -137,7 +137,7 @@ def make_row(
 
 def lane_span(source: RowSource, lane: Lane, row_start: int) -> Span:
     origin, tree = source.tree.origin, source.tree
-    rule = source.request.decoder.rule.transfer(lane, tree.forced(lane))
+    rule = source.request.decoder.rule.for_lane(lane, tree.forced(lane))
     start = max(origin + lane.start, row_start)
     return Span(start, origin + lane.end, rule, may_end=lane.role is Role.GENERATE)
 
@@ -151,7 +151,7 @@ def lookahead_span(source: RowSource, end: int) -> list[Span]:
         return []
     rule = DeviceCommitRule(sure=0, threshold=decoder.draft_threshold)
     if host_rule is not None:
-        rule = decoder.rule.transfer(last, first=False)
+        rule = decoder.rule.for_lane(last, first=False)
     return [Span(start, end, rule, may_end=sees_ahead)]
 
 
@@ -192,9 +192,9 @@ def _replica_rows(source: RowSource, host_rule: HostRuleRunner, row: Row) -> lis
     for replica in host_rule.replicas(source.tree):
         start = first + len(rows) * size
         end = start + size
-        hidden = first + (replica.hides - 1) * size if replica.hides else origin
-        spans = (Span(start, end, NOTHING),) if replica.asked else ()
+        hidden = first + (replica.hidden_in - 1) * size if replica.hidden_in else origin
+        spans = (Span(start, end, NOTHING),) if replica.projected else ()
         copy = RowCopy(start - origin, start - hidden)
         own = Row(row.slot, start, end, end, spans, row.sampling, row.step, host_tokens=replica.tokens, copy=copy)
-        rows.append(replace(own, ranks=row.ranks) if replica.asked else own)
+        rows.append(replace(own, ranks=row.ranks) if replica.projected else own)
     return rows

@@ -11,12 +11,8 @@ from typing import TextIO
 from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, survey
-from ...scheduler.decoding.boundaries import Boundary
-from ...scheduler.decoding.params import ParamError
-from ...scheduler.decoding.registry import DECODERS
-from ...scheduler.decoding.resolve import resolve
-from ...scheduler.decoding.vocabulary import Vocabulary
-from ..engine.checkpoint import Checkpoint, open_checkpoint
+from ...scheduler import DECODERS, Boundary, ParamError, Vocabulary, resolve
+from ..engine.wiring import Checkpoint, open_checkpoint
 
 MIB = 2**20
 

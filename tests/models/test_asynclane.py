@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.bench.quality.problems import problems, right
+from asynclane.bench.load.problems import problems
+from asynclane.bench.quality.checks import right
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.lane_tree import Role

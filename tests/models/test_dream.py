@@ -31,7 +31,7 @@ from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 
 from ..support.driver import Ask, run
 from ..support.fakes import MASK, vocabulary
-from .small import CONFIG, small_runner
+from ..support.small_network import CONFIG, small_runner
 
 LENGTH = 24
 TOLD = [5, 9, 3, 6]  # a prompt, so that no two positions are alike

@@ -34,7 +34,7 @@ from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
 
 from ..support.checkpoints import CONFIGS, write_checkpoint
-from .llada2 import llada2_logits
+from ..support.llada2 import llada2_logits
 
 LENGTH = 37
 COMMITS_NOTHING = DeviceCommitRule(sure=0, threshold=2.0)

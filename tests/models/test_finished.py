@@ -30,7 +30,7 @@ from ..support.driver import LIMITS, Ask, run
 from ..support.fakes import MASK, add
 from ..support.fakes import vocabulary as words
 from ..support.scale import part
-from .small import small_runner
+from ..support.small_network import small_runner
 from .test_golden import GOLDEN
 
 LENGTH, BLOCK = 24, 8

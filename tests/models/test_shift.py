@@ -26,7 +26,7 @@ from asynclane.scheduler.step_cost import Halving, StepCost
 
 from ..support.driver import LIMITS, Ask, run
 from ..support.fakes import END, IDS, vocabulary
-from .small import Ahead, small_runner
+from ..support.small_network import Ahead, small_runner
 
 SHIFTED = AttentionPattern(logit_shift=1)
 DECODERS = [

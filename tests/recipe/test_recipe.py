@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from asynclane.bench.quality.problems import problems
+from asynclane.bench.load.problems import problems
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import Hardware, find_model, load_runner
 from asynclane.models.exec.memory import Memory

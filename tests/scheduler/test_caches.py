@@ -22,8 +22,8 @@ NEXT = RequestExtent(first=82, last=114, end=178, frontier=82)
 def steps(cache: CachePolicy, *reaches: RequestExtent, finished: int = 0, forks: int = 0) -> list[ComputeRange]:
     windows = []
     for reach in reaches:
-        window = cache.window(reach)
-        assert cache.window(reach) == window, "asking must change nothing"
+        window = cache.compute_range(reach)
+        assert cache.compute_range(reach) == window, "asking must change nothing"
         cache.computed(window, reach, Progress(finished, forks, frontier=reach.frontier + 5))
         windows.append(window)
     return windows

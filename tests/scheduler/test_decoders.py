@@ -147,7 +147,7 @@ def test_every_knob_belongs_to_some_decoder() -> None:
 def test_a_quota_spreads_masks_evenly_with_the_rest_first() -> None:
     rule, lane, asked = Quota(steps=5), Lane(0, None, Role.GENERATE, 0, 32, masks=32), []
     for lane.steps in range(5):
-        asked.append(rule.transfer(lane, first=True).sure)
+        asked.append(rule.for_lane(lane, first=True).sure)
         lane.masks -= asked[-1]
     assert asked == [7, 7, 6, 6, 6]
 
@@ -157,7 +157,7 @@ def test_a_lane_is_done_within_its_budget_of_calls_whenever_it_was_forked() -> N
         for steps in range(1, 12):
             lane, asked = Lane(0, None, Role.REFINE, 0, 32, masks), []
             while lane.masks:
-                asked.append(Quota(steps).transfer(lane, first=False).sure)
+                asked.append(Quota(steps).for_lane(lane, first=False).sure)
                 lane.masks -= asked[-1]
                 lane.steps += 1
             assert len(asked) <= steps
@@ -168,7 +168,7 @@ def taken(rule: CommitRule, masks: int, steps: int) -> list[int]:
     """How many of `masks` each call takes for sure."""
     lane, counts = Lane(0, None, Role.GENERATE, 0, masks, masks), []
     for lane.steps in range(steps):
-        counts.append(rule.transfer(lane, first=True).sure)
+        counts.append(rule.for_lane(lane, first=True).sure)
         lane.masks -= counts[-1]
     return counts
 
@@ -188,7 +188,7 @@ def test_a_dream_takes_all_masks_in_its_calls_whatever_it_was_given() -> None:
                 rule = Timesteps(steps, eps, Measure.ENTROPY)
                 assert sum(taken(rule, masks, steps)) == masks
                 late = Lane(0, None, Role.GENERATE, 0, masks, masks, steps=steps + 3)
-                assert rule.transfer(late, first=True).sure == masks
+                assert rule.for_lane(late, first=True).sure == masks
 
 
 def test_an_alg_says_what_confidence_is_and_a_temperature_makes_it_noisy() -> None:
@@ -199,13 +199,13 @@ def test_an_alg_says_what_confidence_is_and_a_temperature_makes_it_noisy() -> No
         ("entropy", Measure.ENTROPY),
     ]:
         rule = resolve("dream", {"alg": alg, "alg_temp": 0.5, "steps": 16}, 64).rule
-        assert rule.transfer(lane, True) == DeviceCommitRule(5, math.inf, measure=measure, noise=0.5)
-        assert resolve("dream", {"alg": alg, "steps": 16}, 64).rule.transfer(lane, True).noise == 0
+        assert rule.for_lane(lane, True) == DeviceCommitRule(5, math.inf, measure=measure, noise=0.5)
+        assert resolve("dream", {"alg": alg, "steps": 16}, 64).rule.for_lane(lane, True).noise == 0
 
 
 def test_origin_gives_each_mask_the_chance_that_the_timesteps_leave_it() -> None:
     rule = resolve("dream", {"alg": "origin", "steps": 4, "eps": 0.0}, 64).rule
-    asked = [rule.transfer(Lane(0, None, Role.GENERATE, 0, 64, 9, call), True) for call in range(4)]
+    asked = [rule.for_lane(Lane(0, None, Role.GENERATE, 0, 64, 9, call), True) for call in range(4)]
     assert [transfer.sure for transfer in asked] == [0, 0, 0, 9]
     assert {transfer.measure for transfer in asked} == {Measure.RANDOM}
     assert [1 - transfer.threshold for transfer in asked[:3]] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
@@ -221,21 +221,21 @@ def test_a_decoder_that_takes_no_other_rule_says_so(name: str) -> None:
 def test_later_lanes_may_have_a_stricter_threshold() -> None:
     rule = resolve("asynclane", {"later_threshold": 0.98, "threshold": 0.9}, 64).rule
     lane = Lane(0, None, Role.GENERATE, 0, 32, 32)
-    assert rule.transfer(lane, first=True) == DeviceCommitRule(sure=1, threshold=0.9)
-    assert rule.transfer(lane, first=False) == DeviceCommitRule(sure=0, threshold=0.98)
+    assert rule.for_lane(lane, first=True) == DeviceCommitRule(sure=1, threshold=0.9)
+    assert rule.for_lane(lane, first=False) == DeviceCommitRule(sure=0, threshold=0.98)
 
 
 def test_commit_and_advance_leaves_a_refine_lane_one_call() -> None:
     rule = resolve("asynclane", {"siblings": "commit"}, 64).rule
-    assert rule.transfer(Lane(0, None, Role.REFINE, 0, 9, 5), first=True).sure == 5
-    assert rule.transfer(Lane(1, 0, Role.GENERATE, 9, 41, 30), first=False).sure == 0
+    assert rule.for_lane(Lane(0, None, Role.REFINE, 0, 9, 5), first=True).sure == 5
+    assert rule.for_lane(Lane(1, 0, Role.GENERATE, 9, 41, 30), first=False).sure == 0
 
 
 def test_only_the_leftmost_lane_is_forced() -> None:
     lane = Lane(0, None, Role.GENERATE, 0, 32, masks=32)
-    assert Threshold(0.9).transfer(lane, first=True) == DeviceCommitRule(sure=1, threshold=0.9)
-    assert Threshold(0.9).transfer(lane, first=False) == DeviceCommitRule(sure=0, threshold=0.9)
-    assert Factor(1.0).transfer(lane, first=False) == DeviceCommitRule(sure=0, threshold=1.0, factor=1.0)
+    assert Threshold(0.9).for_lane(lane, first=True) == DeviceCommitRule(sure=1, threshold=0.9)
+    assert Threshold(0.9).for_lane(lane, first=False) == DeviceCommitRule(sure=0, threshold=0.9)
+    assert Factor(1.0).for_lane(lane, first=False) == DeviceCommitRule(sure=0, threshold=1.0, factor=1.0)
 
 
 def test_a_knob_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:

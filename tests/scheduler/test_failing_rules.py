@@ -121,7 +121,7 @@ def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, ca
 def test_a_rule_that_raises_ends_its_own_request_and_no_other(
     name: str, knobs: dict[str, Any], method: str, halving: Halving | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    check_it_ends_alone(breaking(resolve(name, knobs, LENGTH), "judge", method), CALL - 1, halving, caplog)
+    check_it_ends_alone(breaking(resolve(name, knobs, LENGTH), "host_rule", method), CALL - 1, halving, caplog)
 
 
 @BOTH
@@ -130,7 +130,7 @@ def test_an_ensemble_that_cannot_say_whether_it_is_over_ends_alone(
     call: int, halving: Halving | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is asked behind a step, once what the step brought was handed out."""
-    decoder = breaking(resolve("blockbatch", {"branches": 2, "smallest_block": 2}, LENGTH), "judge", "over", call)
+    decoder = breaking(resolve("blockbatch", {"branches": 2, "smallest_block": 2}, LENGTH), "host_rule", "over", call)
     check_it_ends_alone(decoder, call, halving, caplog)
 
 
@@ -147,8 +147,8 @@ def test_a_policy_that_cannot_be_looked_at_ends_alone(
     ("axis", "method", "call", "steps"),
     [
         ("policy", "open", 1, 0),  # when it is admitted
-        ("cache", "window", CALL, CALL - 1),  # while a step is planned
-        ("judge", "shadows", CALL, CALL - 1),
+        ("cache", "compute_range", CALL, CALL - 1),  # while a step is planned
+        ("host_rule", "replicas", CALL, CALL - 1),
         ("policy", "advance", CALL, CALL - 1),  # behind a step
         ("cache", "computed", CALL, CALL),
     ],
@@ -164,7 +164,7 @@ def test_a_request_that_fails_makes_room_for_the_next_in_the_same_plan() -> None
     """With one slot: whoever plans until there is nothing left has served everyone."""
     scheduler = Scheduler(Limits(1, 100, 8, 500, 128, 4), vocabulary())
     executor = ScriptedExecutor(propose)
-    decoders = [breaking(resolve("llada", {}, LENGTH), "cache", "window", 1), resolve("llada", {}, LENGTH)]
+    decoders = [breaking(resolve("llada", {}, LENGTH), "cache", "compute_range", 1), resolve("llada", {}, LENGTH)]
     broken, good = (add(scheduler, Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders))
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(executor.execute(plan))
@@ -174,6 +174,6 @@ def test_a_request_that_fails_makes_room_for_the_next_in_the_same_plan() -> None
 
 def test_the_last_request_may_fail_while_it_is_planned() -> None:
     """Nothing else runs that would carry its end."""
-    scheduler, (only,), ended = run([breaking(resolve("llada", {}, LENGTH), "cache", "window", 1)])
+    scheduler, (only,), ended = run([breaking(resolve("llada", {}, LENGTH), "cache", "compute_range", 1)])
     assert (only.outcome, ended) == (Outcome.FAILED, [only.id])
     assert scheduler.lost() == []

@@ -35,7 +35,7 @@ def evidence(confidence: list[float], tokens: list[int] | None = None, held: lis
         entropy=1.0 - score,
         ranked=np.zeros((size, 0), np.int32),
         logprobs=np.zeros((size, 0)),
-        parts=(LaneSlice(lane, slice(0, size), first=True),),
+        lane_slices=(LaneSlice(lane, slice(0, size), first=True),),
         ends=np.arange(20) == END,
         step=0,
     )
@@ -81,7 +81,7 @@ def test_the_first_lane_always_goes_on(name: str) -> None:
 
 
 def judge_of(name: str, length: int = 256, **knobs: object) -> HostCommitRule:
-    made = resolve(name, knobs, length).judge
+    made = resolve(name, knobs, length).host_rule
     assert made is not None
     return made()
 

@@ -39,8 +39,8 @@ def computed(policy: CachePolicy, *reaches: RequestExtent) -> list[str]:
     """What each step computes: "P" for the prompt, then a letter of a canvas position or "." for none."""
     seen = []
     for before in reaches:
-        window = policy.window(before)
-        assert policy.window(before) == window, "asking must change nothing"
+        window = policy.compute_range(before)
+        assert policy.compute_range(before) == window, "asking must change nothing"
         policy.computed(window, before, Progress(0, 0, before.frontier))
         letters = ["."] * len(before.canvas.tokens)
         for start, end in window.stretches:
@@ -84,11 +84,11 @@ def test_certainty_density_is_high_beside_what_is_decoded() -> None:
 
 def test_the_likeliest_open_positions_are_computed_and_what_has_just_committed() -> None:
     policy, first = D2(candidates=2, width=10.0), reach("_" * 40)
-    policy.window(first)
+    policy.compute_range(first)
     confidence = np.linspace(0.02, 0.01, BLOCK)
     confidence[[9, 15]] = 0.9, 0.8
-    policy.shown(StepConfidence(np.arange(PROMPT, PROMPT + BLOCK), confidence))
-    policy.computed(policy.window(first), first, Progress(0, 0, PROMPT))
+    policy.observe(StepConfidence(np.arange(PROMPT, PROMPT + BLOCK), confidence))
+    policy.computed(policy.compute_range(first), first, Progress(0, 0, PROMPT))
     then = reach("_____w" + "_" * 34)
     (letters,) = computed(policy, then)
     assert letters == "_....w____....._" + "." * 24  # position 0 because a lane must be able to commit
@@ -129,7 +129,7 @@ def test_a_window_sees_what_is_decoded_and_the_first_masks_of_its_cycle() -> Non
     policy = Sliding(cycle=4, window=10, active=5)
     windows = []
     for canvas in canvases[:4]:
-        windows.append(policy.window(reach(canvas)))
+        windows.append(policy.compute_range(reach(canvas)))
         policy.computed(windows[-1], reach(canvas), Progress(0, 0, PROMPT))
     assert [window.visible - PROMPT for window in windows] == [40, 11, 11, 11]
 
@@ -137,8 +137,8 @@ def test_a_window_sees_what_is_decoded_and_the_first_masks_of_its_cycle() -> Non
 def test_a_window_sees_a_suffix_and_what_has_committed_far_ahead() -> None:
     for canvas, suffix, visible in (("_" * 40, 3, 43), ("_" * 30 + "w" + "_" * 9, 0, 31)):
         policy, before = Sliding(cycle=4, window=10, active=5), reach(canvas, suffix=suffix)
-        policy.computed(policy.window(before), before, Progress(0, 0, PROMPT))
-        assert policy.window(before).visible - PROMPT == visible
+        policy.computed(policy.compute_range(before), before, Progress(0, 0, PROMPT))
+        assert policy.compute_range(before).visible - PROMPT == visible
 
 
 @pytest.mark.parametrize(

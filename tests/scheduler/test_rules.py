@@ -51,7 +51,7 @@ class Canvas:
             entropy=-np.sum(np.exp(logprobs) * logprobs, axis=1),
             ranked=ranked[:, : rule.ranks],
             logprobs=logprobs[:, : rule.ranks],
-            parts=(LaneSlice(lane, slice(0, self.block), True),),
+            lane_slices=(LaneSlice(lane, slice(0, self.block), True),),
             ends=np.arange(VOCABULARY) == END,
             step=self.calls,
         )
@@ -118,7 +118,7 @@ def _turned(canvas: Canvas, role: Role) -> StepView:
         entropy=likely[:, 1],
         ranked=ranked,
         logprobs=np.log(likely),
-        parts=(LaneSlice(lane, slice(0, 4), True),),
+        lane_slices=(LaneSlice(lane, slice(0, 4), True),),
         ends=np.arange(VOCABULARY) == END,
         step=3,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import error_of
+from ..support.http import error_of
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from asynclane.server import errors
 from asynclane.server.engine.messages import Delta
 
-from .conftest import CHAT, error_of
-from .fakes import SCRIPT, FakeEngine
+from ..support.fake_engine import SCRIPT, FakeEngine
+from ..support.http import CHAT, error_of
 
 
 @pytest.mark.parametrize(

@@ -100,16 +100,16 @@ class CachePolicy(Protocol):
         ...
 
     @property
-    def looks(self) -> bool:
+    def reads_canvas(self) -> bool:
         """Whether it must see the canvas, and what steps show of it."""
         ...
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         """What the next step computes: at least the first open position, which a lane must be able to commit. Changes
         nothing: the step may have to wait for budget."""
         ...
 
-    def shown(self, shown: StepConfidence) -> None:
+    def observe(self, shown: StepConfidence) -> None:
         """What the step in flight has shown, before it counts as computed; only told to one that looks."""
         ...
 
@@ -121,7 +121,7 @@ class CachePolicy(Protocol):
 class Blind:
     """What policies answer that know their windows by the lanes alone."""
 
-    looks = False
+    reads_canvas = False
 
-    def shown(self, shown: StepConfidence) -> None:
+    def observe(self, shown: StepConfidence) -> None:
         pass

@@ -36,7 +36,7 @@ class Compact(Blind):
     def keeps_prompt(self) -> bool:
         return not self.refresh_every
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         due = 0 < self.refresh_every <= self._events
         if self._settled is None or due:
             return ComputeRange(0, reach.end, reach.end, refresh=self._settled is not None, drives=self.reuse)

@@ -44,10 +44,10 @@ class D2(Partial):
     def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("candidates"), knobs.number("density_width"))
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         return self.part(reach, self._likeliest(reach)) if self.begun else self.full(reach)
 
-    def shown(self, shown: StepConfidence) -> None:
+    def observe(self, shown: StepConfidence) -> None:
         self._shown = shown
 
     def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:

@@ -31,7 +31,7 @@ class Delayed(Partial):
     def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("reload_every"))
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         if not self.begun or reach.first != self._block or self._steps >= self._reload_every:
             return self.full(reach)
         return self.part(reach, reach.canvas.open)

@@ -15,9 +15,11 @@ class Dual(Blind):
     def __init__(self) -> None:
         self._prefix = Prefix()
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         return (
-            self._prefix.window(reach) if self._prefix.due(reach) else ComputeRange(reach.first, reach.last, reach.end)
+            self._prefix.compute_range(reach)
+            if self._prefix.due(reach)
+            else ComputeRange(reach.first, reach.last, reach.end)
         )
 
     def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:

@@ -45,7 +45,7 @@ class Finished(Blind):
     def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("cache_delay"), knobs.integer("refresh_interval"))
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         waiting = self._wait(reach)
         waits = waiting.end > self._cached
         if not self._ripe(waiting) and (waits or self._call % self._interval == 0):

@@ -42,7 +42,7 @@ class Interval(Partial):
     def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("prompt_every"), knobs.integer("response_every"), knobs.number("response_share"))
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         if not self.begun or self._steps >= self._prompt_every:
             return self.full(reach)
         if self._response_steps >= self._response_every:

@@ -8,7 +8,7 @@ from .base import Blind, ComputeRange, Progress, RequestExtent
 class NoCache(Blind):
     keeps_prompt = False
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         return ComputeRange(0, reach.end, reach.end)
 
     def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:

@@ -26,7 +26,7 @@ class Partial(Blind):
     """Keeps count of the steps since the last full pass, the first of which comes first."""
 
     keeps_prompt = False
-    looks = True
+    reads_canvas = True
 
     def __init__(self) -> None:
         self._held: Ints | None = None  # [length] the token with which each canvas position was last computed

@@ -20,7 +20,7 @@ class Prefix(Blind):
         """Whether a block starts."""
         return reach.first != self._block
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         if self.due(reach):
             return ComputeRange(0, reach.end, reach.end, refresh=self._block != NOTHING)
         return ComputeRange(reach.first, reach.end, reach.end)

@@ -39,7 +39,7 @@ class Sliding(Partial):
     def of(cls, knobs: Params) -> Self:
         return cls(knobs.integer("cycle"), knobs.integer("window_tokens"), knobs.integer("active_tokens"))
 
-    def window(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, reach: RequestExtent) -> ComputeRange:
         if not self.begun or self._steps >= self._cycle:
             return self.full(reach)
         canvas = reach.canvas

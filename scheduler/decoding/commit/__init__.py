@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..params import OFF, Params, Values
 from .base import (
-    TELL,
+    REPORT_ALL,
     CommitDecision,
     CommitRule,
     HostCommitRule,
@@ -48,7 +48,7 @@ from .shared.forecast import DEFAULTS as FORECAST
 
 __all__ = [
     "HOST_RULES",
-    "TELL",
+    "REPORT_ALL",
     "Applied",
     "Beside",
     "CommitAtFork",

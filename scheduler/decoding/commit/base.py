@@ -24,7 +24,7 @@ Longs = npt.NDArray[np.intp]
 
 
 class CommitRule(Protocol):
-    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule: ...
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule: ...
 
 
 class LaneSlice(NamedTuple):
@@ -45,17 +45,17 @@ class CommitDecision(NamedTuple):
     stays: bool = False
 
 
-class Shadow(NamedTuple):
+class Replica(NamedTuple):
     """A row that stands in for the leftmost lane, behind the canvas: `tokens` [n] at the places of the lane's. It sees
     all before it, but each of its positions not itself in stretch `hides`: the lane is 0, its first shadow 1. `asked`:
     whether the network is asked what it says there."""
 
     tokens: Ints
-    hides: int = 0
-    asked: bool = True
+    hidden_in: int = 0
+    projected: bool = True
 
 
-class Shadowed(NamedTuple):
+class ReplicaView(NamedTuple):
     """What the network says where a shadow of the leftmost lane was asked."""
 
     proposals: Ints  # [n]
@@ -82,36 +82,38 @@ class StepView:
     entropy: Doubles  # [n] nats; infinite where `tokens` stands in for an end token; NaN if the judge goes by SINGLE
     ranked: Ints  # [n, ranks] the likeliest tokens in falling order
     logprobs: Doubles  # [n, ranks] theirs
-    parts: tuple[LaneSlice, ...]  # one behind the other, from the first position on
+    lane_slices: tuple[LaneSlice, ...]  # one behind the other, from the first position on
     ends: Bools  # [vocabulary] which tokens end an answer
     step: int  # calls of the request before this one
-    shadow: Shadowed | None = None  # if the rule has asked for one
+    replica: ReplicaView | None = None  # if the rule has asked for one
     prompt: int = 0  # tokens before the canvas
-    held: Ints = field(init=False)  # [n] what the canvas holds, read-only
+    canvas_tokens: Ints = field(init=False)  # [n] what the canvas holds, read-only
     open: Bools = field(init=False)  # [n] where it holds the mask, read-only
 
     def __post_init__(self) -> None:
         held = self.canvas[self.positions]
-        for name, found in (("held", held), ("open", held == self.mask_id)):
+        for name, found in (("canvas_tokens", held), ("open", held == self.mask_id)):
             found.flags.writeable = False  # they are asked for again and again
             object.__setattr__(self, name, found)
 
     @property
     def lanes(self) -> slice:
         """All parts; what is behind them is look-ahead."""
-        return slice(0, self.parts[-1].here.stop)
+        return slice(0, self.lane_slices[-1].here.stop)
 
     @property
     def may_end(self) -> Bools:
         """[n] where an end token may commit: not in refine lanes."""
         free = np.ones(len(self.positions), np.bool_)
-        for part in self.parts:
+        for part in self.lane_slices:
             free[part.here] = part.lane.role is Role.GENERATE
         return free
 
     def commit(self, chosen: Bools, tokens: Ints | None = None) -> CommitDecision:
         """`tokens` [n], or those that the device would commit, do where `chosen` [n] and open."""
-        return CommitDecision(np.where(chosen & self.open, self.tokens if tokens is None else tokens, self.held))
+        return CommitDecision(
+            np.where(chosen & self.open, self.tokens if tokens is None else tokens, self.canvas_tokens)
+        )
 
     def at_least(self, score: Doubles, threshold: float, otherwise: Doubles | None = None) -> Bools:
         """[n] the open positions of lanes with a `score` [n] of `threshold` or more; if none of the first lane has, its
@@ -119,7 +121,7 @@ class StepView:
         chosen: Bools = self.open & (score >= threshold)
         chosen[self.lanes.stop :] = False
         fallback = score if otherwise is None else otherwise
-        for part in self.parts:
+        for part in self.lane_slices:
             here = part.here
             if part.first and not chosen[here].any() and self.open[here].any():
                 chosen[here.start + best(fallback[here], self.open[here])] = True
@@ -163,15 +165,15 @@ class HostCommitRule(Protocol):
         ...
 
     @property
-    def copies(self) -> int:
+    def replica_count(self) -> int:
         """How many shadows of a lane it may ask for."""
         ...
 
-    def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
+    def replicas(self, lane: Lane, mask_id: int) -> tuple[Replica, ...]:
         """Those of the leftmost lane that the next step computes; one of them may be asked. Changes nothing."""
         ...
 
-    def choose(self, evidence: StepView) -> CommitDecision: ...
+    def choose(self, view: StepView) -> CommitDecision: ...
 
 
 class HostRuleDefaults:
@@ -181,23 +183,23 @@ class HostRuleDefaults:
     measure = Measure.ENTROPY
     revises = False
     sees_ahead = False
-    copies = 0
+    replica_count = 0
 
-    def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
+    def replicas(self, lane: Lane, mask_id: int) -> tuple[Replica, ...]:
         return ()
 
 
 EVERYTHING = 1 << 30  # positions, more than any request has
 
 # All may commit, so that the device tells what would; what does, the host tells it in the next step.
-TELL = DeviceCommitRule(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
+REPORT_ALL = DeviceCommitRule(sure=EVERYTHING, threshold=-math.inf, measure=Measure.ENTROPY)
 
 
 @dataclass(frozen=True, slots=True)
 class HostDecides:
     """The device's half of every judge."""
 
-    tells: DeviceCommitRule = TELL
+    reports: DeviceCommitRule = REPORT_ALL
 
-    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
-        return self.tells
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
+        return self.reports

@@ -21,7 +21,7 @@ class Threshold:
         self._first = DeviceCommitRule(sure=1, threshold=threshold)
         self._later = DeviceCommitRule(sure=0, threshold=max(threshold, later))
 
-    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         return self._first if first else self._later
 
 
@@ -33,7 +33,7 @@ class Factor:
         self._first = DeviceCommitRule(sure=1, threshold=1.0, factor=factor, last_free=True)
         self._later = DeviceCommitRule(sure=0, threshold=1.0, factor=factor)
 
-    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         return self._first if first else self._later
 
 
@@ -44,7 +44,7 @@ class Quota:
 
     steps: int
 
-    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         due = -(-lane.masks // max(1, self.steps - lane.steps))
         return DeviceCommitRule(sure=max(1, due) if first else due, threshold=math.inf)
 
@@ -66,7 +66,7 @@ class Timesteps:
     measure: Measure
     noise: float = 0.0
 
-    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         call = min(lane.steps, self.steps - 1)  # a constraint may have kept the last one from taking all
         if call == self.steps - 1:
             return DeviceCommitRule(lane.masks, math.inf, measure=self.measure, noise=self.noise)
@@ -92,7 +92,7 @@ class CommitAtFork:
 
     rule: CommitRule
 
-    def transfer(self, lane: Lane, first: bool) -> DeviceCommitRule:
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         if lane.role is Role.REFINE:
             return DeviceCommitRule(sure=lane.masks, threshold=math.inf)
-        return self.rule.transfer(lane, first)
+        return self.rule.for_lane(lane, first)

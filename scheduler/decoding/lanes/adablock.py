@@ -38,7 +38,7 @@ TOLD_APART = 2.0**-18  # log-probabilities closer than this are equal, as in flo
 
 @dataclass(frozen=True, slots=True)
 class AdaBlock(Unforked):
-    looks = True
+    reads_view = True
 
     block_length: int
     window: float
@@ -52,19 +52,19 @@ class AdaBlock(Unforked):
         tree.block_length = max(self.block_length, self._window(tree))
         tree.append(0)
 
-    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
+    def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
         """A lane is born as long as any block may be, and is cut by its first call."""
         (lane,) = tree.live
         if not lane.steps:
-            near = evidence.positions < min(lane.start + self._window(tree), lane.end)
-            found = near & ((vocabulary.classes[evidence.tokens] & DELIMITERS[self.delimiters]) != 0)
-            tree.cut(lane, min(self._end(lane.start, found, evidence), lane.end))
+            near = view.positions < min(lane.start + self._window(tree), lane.end)
+            found = near & ((vocabulary.classes[view.tokens] & DELIMITERS[self.delimiters]) != 0)
+            tree.cut(lane, min(self._end(lane.start, found, view), lane.end))
 
-    def _end(self, start: int, found: Bools, evidence: StepView) -> int:
+    def _end(self, start: int, found: Bools, view: StepView) -> int:
         if found.any():
-            at = best(np.rint(np.log(evidence.confidence) / TOLD_APART), found)
-            if evidence.confidence[at] >= self.delimiter_threshold:
-                return int(evidence.positions[at]) + 1
+            at = best(np.rint(np.log(view.confidence) / TOLD_APART), found)
+            if view.confidence[at] >= self.delimiter_threshold:
+                return int(view.positions[at]) + 1
         return start + self.block_length
 
     def _window(self, tree: LaneTree) -> int:

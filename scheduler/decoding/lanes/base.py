@@ -60,7 +60,7 @@ class LanePolicy(Protocol):
         ...
 
     @property
-    def looks(self) -> bool:
+    def reads_view(self) -> bool:
         """Whether it must see what a step has found before any of it commits: then the host decides what does."""
         ...
 
@@ -77,8 +77,8 @@ class LanePolicy(Protocol):
         """Put the first lanes on an empty canvas, with blocks as long as the tree says, if it does."""
         ...
 
-    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
-        """A step has found `evidence`, whose parts are the lanes as the step found them. The last one
+    def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
+        """A step has found `view`, whose parts are the lanes as the step found them. The last one
         may be cut: only within lanes will it commit. Asked only of a policy that `looks`."""
         ...
 
@@ -91,7 +91,7 @@ class Plain:
     """What most policies answer: lanes' facts are enough for them, and one token is as good as another."""
 
     __slots__ = ()
-    looks = False
+    reads_view = False
 
     @property
     def marks(self) -> int:
@@ -100,7 +100,7 @@ class Plain:
     def require(self, vocabulary: Vocabulary) -> None:
         pass
 
-    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
+    def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
         pass
 
 

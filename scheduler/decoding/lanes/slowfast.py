@@ -26,7 +26,7 @@ from .base import LaneStatus, Unforked
 
 @dataclass(frozen=True, slots=True)
 class SlowFast(Unforked):
-    looks = True
+    reads_view = True
 
     block_length: int
     slow_calls: int
@@ -39,12 +39,12 @@ class SlowFast(Unforked):
         tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
-    def look(self, tree: LaneTree, evidence: StepView, vocabulary: Vocabulary) -> None:
+    def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
         (lane,) = tree.live
         if lane.steps >= self.slow_calls or self._stands(lane):
             return
-        inside = (evidence.positions >= lane.start) & (evidence.positions < lane.end)
-        sure = evidence.positions[inside & evidence.open & (evidence.confidence >= self.cycle_threshold)]
+        inside = (view.positions >= lane.start) & (view.positions < lane.end)
+        sure = view.positions[inside & view.open & (view.confidence >= self.cycle_threshold)]
         lane.estimates += (int(sure[-1]) + 1 if len(sure) else lane.start + 1,)
 
     def _stands(self, lane: Lane) -> bool:

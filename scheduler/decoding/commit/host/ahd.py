@@ -43,15 +43,15 @@ class Ahd(HostRuleDefaults):
             knobs.number("threshold"), knobs.number("drift"), knobs.number("drift_decay"), knobs.integer("history")
         )
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        history = self._history = self._history or History(len(evidence.canvas), self._calls + 1)
-        history.add(evidence)
-        confidence = evidence.confidence
-        chosen = evidence.at_least(confidence, self._threshold)
-        behind = evidence.lanes.stop
-        ahead = behind + np.flatnonzero((evidence.open & (confidence >= self._threshold))[behind:])
+    def choose(self, view: StepView) -> CommitDecision:
+        history = self._history = self._history or History(len(view.canvas), self._calls + 1)
+        history.add(view)
+        confidence = view.confidence
+        chosen = view.at_least(confidence, self._threshold)
+        behind = view.lanes.stop
+        ahead = behind + np.flatnonzero((view.open & (confidence >= self._threshold))[behind:])
         if len(ahead):
             ages = np.arange(1, self._calls + 1)
-            moved = history.divergence(evidence.positions[ahead], np.zeros_like(ages), ages)
+            moved = history.divergence(view.positions[ahead], np.zeros_like(ages), ages)
             chosen[ahead] = self._weights @ moved < self._drift
-        return evidence.commit(chosen)
+        return view.commit(chosen)

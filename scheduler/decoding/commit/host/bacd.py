@@ -32,18 +32,18 @@ class Bacd(HostRuleDefaults):
         knobs.require("lower_threshold", lower <= upper, f"must not exceed upper_threshold {upper}")
         return cls(lower, upper)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        confidence, open_ = evidence.confidence, evidence.open
+    def choose(self, view: StepView) -> CommitDecision:
+        confidence, open_ = view.confidence, view.open
         bar = np.ones(len(confidence))
-        for part in evidence.parts:
+        for part in view.lane_slices:
             total, count = self._sums.get(part.lane.id, (0.0, 0))
             sure = total / count if count else confidence[part.here].max(initial=0.0, where=open_[part.here])
             bar[part.here] = np.clip(sure, self._lower, self._upper)
-        chosen = evidence.at_least(confidence - bar, 0.0)
+        chosen = view.at_least(confidence - bar, 0.0)
         sums = {}
-        for part in evidence.parts:  # lanes that have ended are forgotten
+        for part in view.lane_slices:  # lanes that have ended are forgotten
             total, count = self._sums.get(part.lane.id, (0.0, 0))
             committed = confidence[part.here][chosen[part.here]]
             sums[part.lane.id] = total + float(committed.sum()), count + len(committed)
         self._sums = sums
-        return evidence.commit(chosen)
+        return view.commit(chosen)

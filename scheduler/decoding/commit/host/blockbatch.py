@@ -51,18 +51,18 @@ class Branch:
             self.blocks += 1
             self.stale = self.stale or self.blocks * self.size >= refresh_size
 
-    def observe(self, evidence: StepView, threshold: float) -> None:
+    def observe(self, view: StepView, threshold: float) -> None:
         """Commits within its block what has the `threshold`, or else the best, of a step that shows at least that."""
         self.calls += 1
-        places = evidence.positions
-        told = min(self.ranked.shape[1], evidence.ranked.shape[1])
-        self.ranked[places, :told] = evidence.ranked[:, :told]
-        self.commit_probability[places, :told] = np.exp(evidence.logprobs[:, :told])
+        places = view.positions
+        told = min(self.ranked.shape[1], view.ranked.shape[1])
+        self.ranked[places, :told] = view.ranked[:, :told]
+        self.commit_probability[places, :told] = np.exp(view.logprobs[:, :told])
         inside = (places >= self.start) & (places < self.end) & (self.canvas[places] == self.mask_id)
-        chosen = inside & (evidence.confidence >= threshold)
+        chosen = inside & (view.confidence >= threshold)
         if inside.any() and not chosen.any():
-            chosen[best(evidence.confidence, inside)] = True
-        self.canvas[places[chosen]] = evidence.tokens[chosen]
+            chosen[best(view.confidence, inside)] = True
+        self.canvas[places[chosen]] = view.tokens[chosen]
         self.decoded += int(chosen.sum())
 
     def look_for_end(self, ends: Bools) -> None:
@@ -172,15 +172,15 @@ class BlockBatch(Ensemble):
             self.copied += [(0, number) for number in range(1, len(self.branches))]
             self._exchange()
         elif self.turns[0].whole:
-            for turn, evidence in zip(self.turns, branches, strict=True):
+            for turn, view in zip(self.turns, branches, strict=True):
                 branch = self.branches[turn.branch]
-                branch.observe(evidence, self._threshold)
+                branch.observe(view, self._threshold)
                 branch.blocks, branch.stale = 0, False
             self._go_on()
         else:
-            for turn, evidence in zip(self.turns, branches, strict=True):
-                self.branches[turn.branch].observe(evidence, self._threshold)
-                self.branches[turn.branch].look_for_end(evidence.ends)
+            for turn, view in zip(self.turns, branches, strict=True):
+                self.branches[turn.branch].observe(view, self._threshold)
+                self.branches[turn.branch].look_for_end(view.ends)
             self._winner = self._first_to_end()
             if self._winner is None:
                 self._exchange()

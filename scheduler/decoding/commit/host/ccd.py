@@ -50,21 +50,21 @@ class Ccd(HostRuleDefaults):
     def of(cls, knobs: Params, length: int) -> Self:
         return cls(Schedule.of(knobs, length), knobs.integer("warmup"), knobs.number("buffer"), length)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        chosen = np.zeros(len(evidence.positions), np.bool_)
-        for part in evidence.parts:
-            chosen[part.here] = self._chosen(part, evidence)
-        return evidence.commit(chosen)
+    def choose(self, view: StepView) -> CommitDecision:
+        chosen = np.zeros(len(view.positions), np.bool_)
+        for part in view.lane_slices:
+            chosen[part.here] = self._chosen(part, view)
+        return view.commit(chosen)
 
-    def _chosen(self, part: LaneSlice, evidence: StepView) -> Bools:
+    def _chosen(self, part: LaneSlice, view: StepView) -> Bools:
         here, due = part.here, self._schedule.due(part.lane.steps)
-        tokens, positions, open_ = evidence.tokens[here], evidence.positions[here], evidence.open[here]
-        ranked = top(-evidence.entropy[here], open_)
-        width = self._width(evidence.step, due, len(ranked) <= FEW * len(open_))
+        tokens, positions, open_ = view.tokens[here], view.positions[here], view.open[here]
+        ranked = top(-view.entropy[here], open_)
+        width = self._width(view.step, due, len(ranked) <= FEW * len(open_))
         known = self._remembered[positions] == tokens
         again = ranked[:width][known[ranked[:width]]]
         taken = ranked[:due]
-        if evidence.step >= self._warmup and len(again) >= due:
+        if view.step >= self._warmup and len(again) >= due:
             taken = again
         chosen = np.zeros(len(open_), np.bool_)
         chosen[taken] = True

@@ -26,6 +26,6 @@ class Extrapolated(HostRuleDefaults):
     def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), Forecast.of(knobs, length))
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        raised = self._forecast.raised(evidence, evidence.confidence)
-        return evidence.commit(evidence.at_least(raised, self._threshold))
+    def choose(self, view: StepView) -> CommitDecision:
+        raised = self._forecast.raised(view, view.confidence)
+        return view.commit(view.at_least(raised, self._threshold))

@@ -46,16 +46,16 @@ class Credit(HostRuleDefaults):
         alpha, beta, gamma = (knobs.number(knob) for knob in ("credit_alpha", "credit_beta", "credit_gamma"))
         return cls(knobs.number("threshold"), alpha, beta, gamma, length)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
+    def choose(self, view: StepView) -> CommitDecision:
         """Look-ahead behind the lanes earns nothing: there was no credit before a block began."""
-        first, open_ = evidence.parts[0].here, evidence.open
-        at = np.flatnonzero(open_[evidence.lanes])
-        ids, credit = self._earn(evidence.positions[at], evidence.ranked[at, 0], evidence.logprobs[at, 0])
-        tokens, confidence = evidence.tokens.copy(), np.zeros(len(evidence.tokens))
-        tokens[at], confidence[at] = _fused(evidence, at, ids, (1.0 + credit) ** self._alpha)
+        first, open_ = view.lane_slices[0].here, view.open
+        at = np.flatnonzero(open_[view.lanes])
+        ids, credit = self._earn(view.positions[at], view.ranked[at, 0], view.logprobs[at, 0])
+        tokens, confidence = view.tokens.copy(), np.zeros(len(view.tokens))
+        tokens[at], confidence[at] = _fused(view, at, ids, (1.0 + credit) ** self._alpha)
         bar = np.full(len(tokens), self._threshold)
         bar[first] = min(self._threshold, np.where(open_[first], confidence[first], -np.inf).max() - SLACK)
-        return evidence.commit(evidence.at_least(confidence - bar, 0.0), tokens)
+        return view.commit(view.at_least(confidence - bar, 0.0), tokens)
 
     def _earn(self, positions: Ints, best: Ints, logprobs: Doubles) -> tuple[Ints, Floats]:
         """The tokens that have credit now, and theirs: both [n, slots]."""
@@ -69,16 +69,16 @@ class Credit(HostRuleDefaults):
         return ids, credit
 
 
-def _fused(evidence: StepView, at: Longs, ids: Ints, gain: Floats) -> tuple[Ints, Doubles]:
+def _fused(view: StepView, at: Longs, ids: Ints, gain: Floats) -> tuple[Ints, Doubles]:
     """What may commit `at` [n] these positions, and its probability once that of `ids` [n, slots] counts times
     `gain`."""
-    ranked, weight = evidence.ranked[at], np.exp(evidence.logprobs[at])
-    tokens, confidence = evidence.tokens[at], evidence.confidence[at]
+    ranked, weight = view.ranked[at], np.exp(view.logprobs[at])
+    tokens, confidence = view.tokens[at], view.confidence[at]
     total = 1.0 - weight.sum(1)
     weight *= _looked_up(ranked, ids, gain)
     total += weight.sum(1)
-    if any(part.lane.role is Role.REFINE for part in evidence.parts):
-        weight[evidence.ends[ranked] & ~evidence.may_end[at, None]] = 0.0
+    if any(part.lane.role is Role.REFINE for part in view.lane_slices):
+        weight[view.ends[ranked] & ~view.may_end[at, None]] = 0.0
     moves = tokens == ranked[:, 0]
     if not moves.all():
         confidence *= _looked_up(tokens[:, None], ids, gain)[:, 0]

@@ -39,18 +39,18 @@ class Editing(HostRuleDefaults):
     def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("edit_threshold"), knobs.integer("edit_steps"))
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        (part,) = evidence.parts
+    def choose(self, view: StepView) -> CommitDecision:
+        (part,) = view.lane_slices
         if part.lane.id != self._block:
             self._block, self._spent = part.lane.id, 0
-        held, open_ = evidence.held, evidence.open
+        held, open_ = view.canvas_tokens, view.open
         self._spent += not open_.any()
-        chosen = evidence.at_least(evidence.confidence, self._threshold)
+        chosen = view.at_least(view.confidence, self._threshold)
         if self._edit_steps:
-            sure = evidence.confidence > self._edit_threshold
-            chosen |= ~open_ & sure & (evidence.tokens != held)
+            sure = view.confidence > self._edit_threshold
+            chosen |= ~open_ & sure & (view.tokens != held)
         full = not (open_ & ~chosen).any()
         return CommitDecision(
-            np.where(chosen, evidence.tokens, held),
+            np.where(chosen, view.tokens, held),
             stays=full and bool(chosen.any()) and self._spent < self._edit_steps,
         )

@@ -22,9 +22,9 @@ class Entropy(HostRuleDefaults):
     def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("entropy_threshold"))
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        lanes, sharpness = evidence.lanes, -evidence.entropy
-        chosen = evidence.at_least(sharpness, -self._threshold)
-        if evidence.open[lanes].any():
-            chosen[best(sharpness[lanes], evidence.open[lanes])] = True
-        return evidence.commit(chosen)
+    def choose(self, view: StepView) -> CommitDecision:
+        lanes, sharpness = view.lanes, -view.entropy
+        chosen = view.at_least(sharpness, -self._threshold)
+        if view.open[lanes].any():
+            chosen[best(sharpness[lanes], view.open[lanes])] = True
+        return view.commit(chosen)

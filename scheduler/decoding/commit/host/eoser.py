@@ -38,16 +38,16 @@ class Eoser(HostRuleDefaults):
         blocks = 1 if knobs["end_ramp"] == "block" else -(-length // schedule.block)
         return cls(schedule, knobs.number("end_weight"), schedule.calls * blocks)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        chosen = np.zeros(len(evidence.positions), np.bool_)
-        ends = evidence.ends[evidence.tokens]
-        for part in evidence.parts:
+    def choose(self, view: StepView) -> CommitDecision:
+        chosen = np.zeros(len(view.positions), np.bool_)
+        ends = view.ends[view.tokens]
+        for part in view.lane_slices:
             here = part.here
             weight = self._end_weight + (1.0 - self._end_weight) * min(1.0, self._progress(part))
-            score = evidence.confidence[here] * np.where(ends[here], weight, 1.0)
-            at = here.start + top(score, evidence.open[here], self._due(part))
+            score = view.confidence[here] * np.where(ends[here], weight, 1.0)
+            at = here.start + top(score, view.open[here], self._due(part))
             chosen[at] = True
-        return evidence.commit(chosen)
+        return view.commit(chosen)
 
     def _progress(self, part: LaneSlice) -> float:
         return part.lane.steps / (self._calls - 1) if self._calls > 1 else 1.0

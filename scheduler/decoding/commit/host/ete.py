@@ -38,17 +38,17 @@ class ExploreThenExploit(HostRuleDefaults):
         ahead, explore = knobs.number("ahead_threshold"), knobs.number("explore_threshold")
         return cls(knobs.number("threshold"), ahead, explore, knobs.integer("least"))
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        confidence, open_ = evidence.confidence, evidence.open
-        chosen = evidence.at_least(confidence, self._threshold)
-        for here in (part.here for part in evidence.parts if part.first):
+    def choose(self, view: StepView) -> CommitDecision:
+        confidence, open_ = view.confidence, view.open
+        chosen = view.at_least(confidence, self._threshold)
+        for here in (part.here for part in view.lane_slices if part.first):
             if chosen[here].sum() >= self._least:
                 continue
             telling = open_[here] & ~chosen[here] & (confidence[here] >= self._explore)
-            telling &= np.isfinite(evidence.entropy[here])
+            telling &= np.isfinite(view.entropy[here])
             if telling.any():
-                chosen[here.start + best(evidence.entropy[here], telling)] = True
-        ahead = open_ & (confidence >= self._ahead) & ~evidence.ends[evidence.tokens]
-        ahead[evidence.lanes] = False
+                chosen[here.start + best(view.entropy[here], telling)] = True
+        ahead = open_ & (confidence >= self._ahead) & ~view.ends[view.tokens]
+        ahead[view.lanes] = False
         chosen |= ahead
-        return evidence.commit(chosen)
+        return view.commit(chosen)

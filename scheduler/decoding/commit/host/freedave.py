@@ -65,7 +65,7 @@ class FreeDave(Speculator):
         """What an ordinary step makes of it."""
         if self._threshold <= 1.0:
             return branch.commit(branch.at_least(branch.confidence, self._threshold)).tokens
-        first, chosen = branch.parts[0].here, np.zeros(len(branch.positions), np.bool_)
+        first, chosen = branch.lane_slices[0].here, np.zeros(len(branch.positions), np.bool_)
         chosen[first.start + top(branch.confidence[first], branch.open[first], self._size)] = True
         return branch.commit(chosen).tokens
 
@@ -73,7 +73,7 @@ class FreeDave(Speculator):
     def _farther(branches: Sequence[StepView], decided: Ints, behind: int) -> int | None:
         """The last of the drafts behind this one that hold nothing but what is `decided`."""
         for number in range(len(branches) - 1, behind, -1):
-            held = branches[number].held
+            held = branches[number].canvas_tokens
             if np.array_equal(held, np.where(held == branches[number].mask_id, held, decided)):
                 return number
         return None

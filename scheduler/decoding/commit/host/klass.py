@@ -55,25 +55,25 @@ class Klass(HostRuleDefaults):
         judge.sees_ahead = knobs["watch"] == "canvas"
         return judge
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        history = self._history = self._history or History(len(evidence.canvas), self._stable_calls + 1)
-        history.add(evidence)
-        chosen = np.zeros(len(evidence.positions), np.bool_)
-        for part in evidence.parts:
-            chosen[part.here] = self._ready(part, evidence, history)
-        return evidence.commit(chosen)
+    def choose(self, view: StepView) -> CommitDecision:
+        history = self._history = self._history or History(len(view.canvas), self._stable_calls + 1)
+        history.add(view)
+        chosen = np.zeros(len(view.positions), np.bool_)
+        for part in view.lane_slices:
+            chosen[part.here] = self._ready(part, view, history)
+        return view.commit(chosen)
 
-    def _ready(self, part: LaneSlice, evidence: StepView, history: History) -> Bools:
+    def _ready(self, part: LaneSlice, view: StepView, history: History) -> Bools:
         here = part.here
-        open_ = evidence.open[here]
-        ready = open_ & (evidence.confidence[here] > self._threshold)
+        open_ = view.open[here]
+        ready = open_ & (view.confidence[here] > self._threshold)
         if self.sees_ahead and part.lane.steps < self._stable_calls - 1:
             ready[:] = False
         at = np.flatnonzero(ready)
         if len(at):
             ages = np.arange(self._stable_calls)
-            moved = history.divergence(evidence.positions[here][at], ages, ages + 1)
+            moved = history.divergence(view.positions[here][at], ages, ages + 1)
             ready[at] = (moved < self._kl_threshold).all(0)
         if part.first and not ready.any():
-            ready[top(evidence.confidence[here], open_, self._schedule.due(part.lane.steps))] = True
+            ready[top(view.confidence[here], open_, self._schedule.due(part.lane.steps))] = True
         return ready

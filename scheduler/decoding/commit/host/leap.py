@@ -12,7 +12,7 @@ import numpy as np
 
 from ...lane_tree import Lane
 from ...params import Params, Range, Values
-from ..base import CommitDecision, HostRuleDefaults, Shadow, StepView
+from ..base import CommitDecision, HostRuleDefaults, Replica, StepView
 
 NONE = -1
 
@@ -30,7 +30,7 @@ class Leap(HostRuleDefaults):
 
     PARAMS: Mapping[str, Values] = {"pool": Range(0.0, 1.0)}
 
-    copies = 2
+    replica_count = 2
 
     def __init__(self, threshold: float, pool: float, length: int) -> None:
         self._threshold, self._pool = threshold, pool
@@ -40,19 +40,19 @@ class Leap(HostRuleDefaults):
     def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("pool"), length)
 
-    def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
+    def replicas(self, lane: Lane, mask_id: int) -> tuple[Replica, ...]:
         likely = self._likely[lane.start : lane.end]
         if (likely == NONE).all():
             return ()
         masks = np.full(len(likely), mask_id, np.int32)
-        return Shadow(np.where(likely == NONE, masks, likely), asked=False), Shadow(masks, hides=1)
+        return Replica(np.where(likely == NONE, masks, likely), projected=False), Replica(masks, hidden_in=1)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        confidence, open_ = evidence.confidence, evidence.open
+    def choose(self, view: StepView) -> CommitDecision:
+        confidence, open_ = view.confidence, view.open
         agreed = np.ones(len(confidence), np.bool_)
-        if evidence.shadow is not None:
-            agreed = evidence.tokens == evidence.shadow.proposals
-        verdict = evidence.commit(evidence.at_least(np.where(agreed, confidence, confidence - 1), self._threshold))
-        likely = np.where(open_ & (confidence <= self._pool), NONE, np.where(open_, evidence.tokens, evidence.held))
-        self._likely[evidence.positions] = np.where(verdict.tokens == evidence.mask_id, likely, verdict.tokens)
+        if view.replica is not None:
+            agreed = view.tokens == view.replica.proposals
+        verdict = view.commit(view.at_least(np.where(agreed, confidence, confidence - 1), self._threshold))
+        likely = np.where(open_ & (confidence <= self._pool), NONE, np.where(open_, view.tokens, view.canvas_tokens))
+        self._likely[view.positions] = np.where(verdict.tokens == view.mask_id, likely, verdict.tokens)
         return verdict

@@ -70,26 +70,26 @@ class Learn2PD(HostRuleDefaults):
         forecast = Forecast.of(knobs, length) if knobs["extrapolate"] is True else None
         return cls(knobs.number("threshold"), knobs["eotp"] is True, forecast)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        score, open_ = self._score(evidence), evidence.open
+    def choose(self, view: StepView) -> CommitDecision:
+        score, open_ = self._score(view), view.open
         if self._forecast is not None:
-            score = self._forecast.raised(evidence, score)
+            score = self._forecast.raised(view, score)
         taken = open_ & (score >= self._threshold)
         chosen = taken.copy()
-        for part in evidence.parts:
+        for part in view.lane_slices:
             if part.first and open_[part.here].any():
-                chosen[part.here][best(evidence.confidence[part.here], open_[part.here])] = True
-        return evidence.commit(chosen)._replace(end=self._end(evidence, taken) if self.sees_ahead else None)
+                chosen[part.here][best(view.confidence[part.here], open_[part.here])] = True
+        return view.commit(chosen)._replace(end=self._end(view, taken) if self.sees_ahead else None)
 
-    def _score(self, evidence: StepView) -> Doubles:
+    def _score(self, view: StepView) -> Doubles:
         """[n] of the open positions in lanes, 0 elsewhere."""
-        score, open_ = np.zeros(len(evidence.positions)), evidence.open
-        for part in evidence.parts:
-            score[part.here] = self._of_part(part, evidence, open_)
+        score, open_ = np.zeros(len(view.positions)), view.open
+        for part in view.lane_slices:
+            score[part.here] = self._of_part(part, view, open_)
         return score
 
-    def _of_part(self, part: LaneSlice, evidence: StepView, open_: Bools) -> Doubles:
-        here, confidence = open_[part.here], evidence.confidence[part.here]
+    def _of_part(self, part: LaneSlice, view: StepView, open_: Bools) -> Doubles:
+        here, confidence = open_[part.here], view.confidence[part.here]
         scores = np.zeros(len(here))
         if here.any():
             first = int(here.argmax())
@@ -98,10 +98,10 @@ class Learn2PD(HostRuleDefaults):
             scores[first:] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[: len(here) - first]
         return np.where(here, scores, 0.0)
 
-    def _end(self, evidence: StepView, taken: Bools) -> int | None:
-        ends = evidence.open & evidence.ends[evidence.tokens]
+    def _end(self, view: StepView, taken: Bools) -> int | None:
+        ends = view.open & view.ends[view.tokens]
         if not ends.any():
             return None
         sure = ends & taken
-        at = int(sure.argmax()) if sure.any() else best(evidence.confidence, ends)
-        return int(evidence.positions[at])
+        at = int(sure.argmax()) if sure.any() else best(view.confidence, ends)
+        return int(view.positions[at])

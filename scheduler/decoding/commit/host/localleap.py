@@ -25,10 +25,10 @@ class LocalLeap(HostRuleDefaults):
     def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("near_threshold"), knobs.integer("reach"))
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        confidence, lanes = evidence.confidence, evidence.lanes
-        anchors = evidence.positions[lanes][(evidence.open & (confidence >= self._threshold))[lanes]]
-        behind = np.searchsorted(anchors, evidence.positions - self._reach)
-        through = np.searchsorted(anchors, evidence.positions + self._reach, side="right")
+    def choose(self, view: StepView) -> CommitDecision:
+        confidence, lanes = view.confidence, view.lanes
+        anchors = view.positions[lanes][(view.open & (confidence >= self._threshold))[lanes]]
+        behind = np.searchsorted(anchors, view.positions - self._reach)
+        through = np.searchsorted(anchors, view.positions + self._reach, side="right")
         bar = np.where(through > behind, min(self._near, self._threshold), self._threshold)
-        return evidence.commit(evidence.at_least(confidence - bar, 0.0))
+        return view.commit(view.at_least(confidence - bar, 0.0))

@@ -53,7 +53,7 @@ class LoPA(Speculator):
         won = branches[winner]
         tokens = won.commit(won.at_least(won.confidence, self._threshold)).tokens
         block = np.zeros(len(tokens), np.bool_)
-        block[won.parts[0].here] = True
+        block[won.lane_slices[0].here] = True
         order = top(won.confidence, block & (tokens == won.mask_id), self._branches - 1)
         self.drafts = [extended(won, tokens, order[at : at + 1]) for at in range(len(order))]
         self._created = [1.0, *won.confidence[order].tolist()]

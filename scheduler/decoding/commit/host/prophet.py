@@ -62,50 +62,50 @@ class Prophet(HostRuleDefaults):
             raise ParamError("answer_at", f"answer_at {start} is behind the canvas of {length} (max_tokens)")
         return cls(base, gaps, start, knobs.integer("answer_length"))
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        if self._knows(evidence):
-            return evidence.commit(evidence.open)
+    def choose(self, view: StepView) -> CommitDecision:
+        if self._knows(view):
+            return view.commit(view.open)
         if not isinstance(self._base, Schedule):
-            return evidence.commit(evidence.at_least(evidence.confidence, self._base))
-        chosen = np.zeros(len(evidence.positions), np.bool_)
-        for part in evidence.parts:
+            return view.commit(view.at_least(view.confidence, self._base))
+        chosen = np.zeros(len(view.positions), np.bool_)
+        for part in view.lane_slices:
             here, due = part.here, self._base.due(part.lane.steps)
-            chosen[here.start + top(evidence.confidence[here], evidence.open[here], due)] = True
-        return evidence.commit(chosen)
+            chosen[here.start + top(view.confidence[here], view.open[here], due)] = True
+        return view.commit(chosen)
 
-    def _knows(self, evidence: StepView) -> bool:
-        if not self._within_sight(evidence):
+    def _knows(self, view: StepView) -> bool:
+        if not self._within_sight(view):
             return False
-        measured = self._measured(evidence)
-        if not measured.any() or evidence.logprobs.shape[1] < self.ranks:
+        measured = self._measured(view)
+        if not measured.any() or view.logprobs.shape[1] < self.ranks:
             return False
-        likely = evidence.logprobs[measured]
+        likely = view.logprobs[measured]
         gaps = likely[:, 0] - likely[:, 1]
         if self._answer_at is None:
             gaps = np.sort(gaps)[: self._answer_length]
-        return bool(gaps.mean() >= self._gaps[min(2, int(3 * self._progress(evidence)))])
+        return bool(gaps.mean() >= self._gaps[min(2, int(3 * self._progress(view)))])
 
-    def _progress(self, evidence: StepView) -> float:
-        length = len(evidence.canvas)
+    def _progress(self, view: StepView) -> float:
+        length = len(view.canvas)
         if isinstance(self._base, Schedule):
-            return (evidence.step + 1) / (self._base.calls * -(-length // self._base.block))
-        return float(np.count_nonzero(evidence.canvas != evidence.mask_id)) / length
+            return (view.step + 1) / (self._base.calls * -(-length // self._base.block))
+        return float(np.count_nonzero(view.canvas != view.mask_id)) / length
 
-    def _measured(self, evidence: StepView) -> Bools:
+    def _measured(self, view: StepView) -> Bools:
         """[n] the answer's positions."""
         if self._answer_at is not None:
-            offset = evidence.positions - self._answer_at
+            offset = view.positions - self._answer_at
             return (offset >= 0) & (offset < self._answer_length)
-        return evidence.open & (evidence.positions <= _end(evidence))
+        return view.open & (view.positions <= _end(view))
 
-    def _within_sight(self, evidence: StepView) -> bool:
+    def _within_sight(self, view: StepView) -> bool:
         """Whether everything open up to the answer's end is there."""
-        masks = evidence.canvas[: _end(evidence) + 1] == evidence.mask_id
-        return int(masks.sum()) == int((evidence.open & (evidence.positions <= _end(evidence))).sum())
+        masks = view.canvas[: _end(view) + 1] == view.mask_id
+        return int(masks.sum()) == int((view.open & (view.positions <= _end(view))).sum())
 
 
-def _end(evidence: StepView) -> int:
+def _end(view: StepView) -> int:
     """Where the answer ends, as far as the network knows: a canvas position."""
-    proposed = np.where(evidence.open, evidence.tokens, evidence.held)
-    ends = np.flatnonzero(evidence.ends[proposed])
-    return int(evidence.positions[ends[0]]) if len(ends) else len(evidence.canvas) - 1
+    proposed = np.where(view.open, view.tokens, view.canvas_tokens)
+    ends = np.flatnonzero(view.ends[proposed])
+    return int(view.positions[ends[0]]) if len(ends) else len(view.canvas) - 1

@@ -61,21 +61,21 @@ class Saber(HostRuleDefaults):
         knobs.require("precision", few, f"is for canvases of {most} (max_tokens) at most")
         return cls(knobs.integer("at_least"), precision, length)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        tokens, (part,) = evidence.held.copy(), evidence.parts
-        confidence = self._rounded(evidence.confidence[part.here])
-        positions, open_ = evidence.positions[part.here], evidence.open[part.here]
-        pick = partial(_as_torch, evidence, positions) if self._as_torch else top
+    def choose(self, view: StepView) -> CommitDecision:
+        tokens, (part,) = view.canvas_tokens.copy(), view.lane_slices
+        confidence = self._rounded(view.confidence[part.here])
+        positions, open_ = view.positions[part.here], view.open[part.here]
+        pick = partial(_as_torch, view, positions) if self._as_torch else top
         drop = self._rounded(confidence - self._believed[positions])
         self._believed[positions] = confidence
         chosen: Bools = open_ & (confidence > self._bar())
         if chosen.sum() < self._at_least:
             chosen[pick(confidence, open_, self._at_least)] = True
         self._committed[positions[chosen]] = confidence[chosen]
-        tokens[part.here][chosen] = evidence.tokens[part.here][chosen]
+        tokens[part.here][chosen] = view.tokens[part.here][chosen]
         stands = ~open_ | chosen
         if not stands.all():
-            tokens[part.here][pick(-drop, stands, self._withdrawn(int(chosen.sum())))] = evidence.mask_id
+            tokens[part.here][pick(-drop, stands, self._withdrawn(int(chosen.sum())))] = view.mask_id
         return CommitDecision(tokens)
 
     def _rounded(self, values: Doubles) -> Doubles:
@@ -94,10 +94,10 @@ class Saber(HostRuleDefaults):
         return min(max(self._at_least // 2, -(-count // SHARE)), count - 1)
 
 
-def _as_torch(evidence: StepView, positions: Ints, score: Doubles, among: Bools, count: int) -> Longs:
+def _as_torch(view: StepView, positions: Ints, score: Doubles, among: Bools, count: int) -> Longs:
     """As `top`, where the lane is `positions` [n]: in torch's order, which depends on where in the row of prompt and
     canvas they lie. Where there are less than `count`, others are picked too."""
-    row = np.full(evidence.prompt + len(evidence.canvas), -np.inf)
-    places = evidence.prompt + positions
+    row = np.full(view.prompt + len(view.canvas), -np.inf)
+    places = view.prompt + positions
     row[places[among]] = score[among]
     return np.flatnonzero(np.isin(places, torch_order.topk(row, count)))

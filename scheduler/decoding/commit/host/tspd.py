@@ -76,23 +76,23 @@ class TSPD(HostRuleDefaults):
             knobs.number("threshold"), length, Forecast.of(knobs, length) if knobs["extrapolate"] is True else None
         )
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        score = self._score(evidence)
+    def choose(self, view: StepView) -> CommitDecision:
+        score = self._score(view)
         if self._forecast is not None:
-            score = self._forecast.raised(evidence, score)
-        return evidence.commit(evidence.at_least(score, self._threshold, otherwise=evidence.confidence))
+            score = self._forecast.raised(view, score)
+        return view.commit(view.at_least(score, self._threshold, otherwise=view.confidence))
 
-    def _score(self, evidence: StepView) -> Doubles:
+    def _score(self, view: StepView) -> Doubles:
         """[n] of the open positions in lanes, 0 elsewhere; their states go a step on."""
-        open_ = evidence.open
+        open_ = view.open
         among, distance = np.zeros_like(open_), np.zeros(len(open_))
-        for part in evidence.parts:
+        for part in view.lane_slices:
             here = open_[part.here]
             among[part.here] = here
             distance[part.here] = np.arange(len(here)) - (here.argmax() if len(here) else 0)
-        positions, confidence = evidence.positions[among], evidence.confidence[among]
+        positions, confidence = view.positions[among], view.confidence[among]
         momentum = np.nan_to_num(confidence - self._confidence[positions])
-        seen = features(confidence, evidence.entropy[among], momentum, distance[among])
+        seen = features(confidence, view.entropy[among], momentum, distance[among])
         scores, self._state[positions] = self._controller.step(seen, self._state[positions])
         self._confidence[positions] = confidence
         score = np.zeros(len(open_))

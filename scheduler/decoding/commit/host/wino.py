@@ -17,7 +17,7 @@ from ..base import (
     Bools,
     CommitDecision,
     HostRuleDefaults,
-    Shadow,
+    Replica,
     StepView,
     best,
     top,
@@ -41,7 +41,7 @@ class Wino(HostRuleDefaults):
 
     ranks = MOST_RANKS
     revises = True
-    copies = 1
+    replica_count = 1
 
     def __init__(self, threshold: float, back_threshold: float) -> None:
         self._threshold, self._back_threshold = threshold, back_threshold
@@ -51,24 +51,24 @@ class Wino(HostRuleDefaults):
     def of(cls, knobs: Params, length: int) -> Self:
         return cls(knobs.number("threshold"), knobs.number("back_threshold"))
 
-    def shadows(self, lane: Lane, mask_id: int) -> tuple[Shadow, ...]:
-        return (Shadow(np.full(lane.end - lane.start, mask_id, np.int32)),)
+    def replicas(self, lane: Lane, mask_id: int) -> tuple[Replica, ...]:
+        return (Replica(np.full(lane.end - lane.start, mask_id, np.int32)),)
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        (part,) = evidence.parts
+    def choose(self, view: StepView) -> CommitDecision:
+        (part,) = view.lane_slices
         if part.lane.id != self._block:
             self._block, self._came = part.lane.id, UNBOUNDED
-        chosen = self._chosen(evidence)
-        tokens = np.where(chosen, evidence.tokens, evidence.held)
+        chosen = self._chosen(view)
+        tokens = np.where(chosen, view.tokens, view.canvas_tokens)
         came = int(chosen.sum())
-        if came > 1 and evidence.shadow is not None:
-            tokens[self._withdrawn(evidence)] = evidence.mask_id
+        if came > 1 and view.replica is not None:
+            tokens[self._withdrawn(view)] = view.mask_id
         self._came = came
         return CommitDecision(tokens)
 
-    def _chosen(self, evidence: StepView) -> Bools:
+    def _chosen(self, view: StepView) -> Bools:
         """[n] what commits."""
-        open_, confidence = evidence.open, evidence.confidence
+        open_, confidence = view.open, view.confidence
         most = min(max(int(np.float32(open_.sum()) * SHARE), LEAST), MOST)
         chosen: Bools = open_ & (confidence > self._threshold)
         if chosen.sum() > most:
@@ -77,11 +77,11 @@ class Wino(HostRuleDefaults):
             chosen[best(confidence, open_)] = True
         return chosen
 
-    def _withdrawn(self, evidence: StepView) -> Bools:
+    def _withdrawn(self, view: StepView) -> Bools:
         """[n] what is taken back."""
-        if evidence.shadow is None:
-            return np.zeros(len(evidence.positions), np.bool_)
-        again = np.where(evidence.open, np.inf, evidence.shadow.probability(evidence.held))
+        if view.replica is None:
+            return np.zeros(len(view.positions), np.bool_)
+        again = np.where(view.open, np.inf, view.replica.probability(view.canvas_tokens))
         doubted: Bools = again < self._back_threshold
         if doubted.sum() >= self._came:
             doubted[top(-again, doubted)[self._came - 1 :]] = False

@@ -22,13 +22,13 @@ class Applied(HostRuleDefaults):
     def __init__(self, rule: CommitRule) -> None:
         self._rule = rule
 
-    def choose(self, evidence: StepView) -> CommitDecision:
-        chosen = np.zeros(len(evidence.positions), np.bool_)
-        open_ = evidence.open
-        for part in evidence.parts:
-            transfer = self._rule.transfer(part.lane, part.first)
-            chosen[part.here] = passing(transfer, evidence.confidence[part.here], open_[part.here])
-        return evidence.commit(chosen)
+    def choose(self, view: StepView) -> CommitDecision:
+        chosen = np.zeros(len(view.positions), np.bool_)
+        open_ = view.open
+        for part in view.lane_slices:
+            transfer = self._rule.for_lane(part.lane, part.first)
+            chosen[part.here] = passing(transfer, view.confidence[part.here], open_[part.here])
+        return view.commit(chosen)
 
 
 def passing(transfer: DeviceCommitRule, confidence: Doubles, among: Bools) -> Bools:

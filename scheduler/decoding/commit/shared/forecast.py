@@ -41,15 +41,15 @@ class Forecast:
     def of(cls, knobs: Params, length: int) -> Forecast:
         return cls(knobs.integer("horizon"), knobs.number("coverage"), length)
 
-    def raised(self, evidence: StepView, score: Doubles) -> Doubles:
+    def raised(self, view: StepView, score: Doubles) -> Doubles:
         """`score` [n] or what it is about to be, where that is more. To be called in each step."""
-        positions, tokens = evidence.positions, evidence.tokens
+        positions, tokens = view.positions, view.tokens
         same = self._token[positions] == tokens
         observed = np.clip(score, EDGE, 1.0 - EDGE)
         state = self._observe(positions, np.log(observed / (1.0 - observed)), same)
         self._token[positions] = tokens
         ahead = self._lower_bound(state)
-        sure = same & (self._covered(evidence, same) >= self._coverage)
+        sure = same & (self._covered(view, same) >= self._coverage)
         return np.where(sure, np.maximum(score, 1.0 / (1.0 + np.exp(-ahead))), score)
 
     def _observe(self, positions: Ints, level: Doubles, same: Bools) -> Doubles:
@@ -85,11 +85,11 @@ class Forecast:
             best = np.maximum(best, mean + steps * speed - CAUTION * np.sqrt(spread_then))
         return best
 
-    def _covered(self, evidence: StepView, same: Bools) -> Doubles:
+    def _covered(self, view: StepView, same: Bools) -> Doubles:
         """[n] the share of what lies before a position in its lane that has committed or goes on being proposed."""
         shares = np.zeros(len(same))
-        settled = ~evidence.open | same
-        for part in evidence.parts:
+        settled = ~view.open | same
+        for part in view.lane_slices:
             here = settled[part.here]
             before = np.arange(len(here))
             shares[part.here] = (np.cumsum(here) - here + (before == 0)) / np.maximum(before, 1)

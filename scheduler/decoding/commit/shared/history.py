@@ -25,13 +25,13 @@ class History:
         self._ids = np.full((depth, length, LIKELY), -1, np.int32)
         self._probabilities = np.zeros((depth, length, LIKELY), np.float32)
 
-    def add(self, evidence: StepView) -> None:
+    def add(self, view: StepView) -> None:
         """Another call has told of its positions."""
-        positions, told = evidence.positions, evidence.ranked.shape[1]  # of a small vocabulary it is fewer
+        positions, told = view.positions, view.ranked.shape[1]  # of a small vocabulary it is fewer
         seen = self._seen[positions]
         slot = seen % self._depth
-        self._ids[slot, positions, :told] = evidence.ranked
-        self._probabilities[slot, positions, :told] = np.exp(evidence.logprobs)
+        self._ids[slot, positions, :told] = view.ranked
+        self._probabilities[slot, positions, :told] = np.exp(view.logprobs)
         self._seen[positions] = seen + 1
 
     def divergence(self, positions: Ints | Longs, newer: Longs, older: Longs) -> Floats:

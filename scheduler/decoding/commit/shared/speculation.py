@@ -30,9 +30,9 @@ class Speculator(HostRuleDefaults, ABC):
     def choose_among(self, branches: Sequence[StepView]) -> Branching:
         """Of what a step shows of the canvas, and then of each draft."""
 
-    def choose(self, evidence: StepView) -> CommitDecision:
+    def choose(self, view: StepView) -> CommitDecision:
         """Where there may be no drafts: a grammar decides what comes next."""
-        tokens = self.choose_among([evidence]).tokens
+        tokens = self.choose_among([view]).tokens
         self.drafts.clear()
         return CommitDecision(tokens)
 
@@ -66,14 +66,14 @@ class Ensemble(HostRuleDefaults, ABC):
     def observe(self, branches: Sequence[StepView]) -> Ints:
         """A step has shown this of its `turns`. The request's canvas [length] from now on."""
 
-    def choose(self, evidence: StepView) -> CommitDecision:
+    def choose(self, view: StepView) -> CommitDecision:
         raise TypeError("it decides by more than one row")
 
 
-def extended(evidence: StepView, tokens: Ints, places: Longs) -> Ints:
-    """A canvas that holds `tokens` [n], and what `evidence` proposes at these places."""
-    canvas = evidence.canvas.copy()
+def extended(view: StepView, tokens: Ints, places: Longs) -> Ints:
+    """A canvas that holds `tokens` [n], and what `view` proposes at these places."""
+    canvas = view.canvas.copy()
     filled = tokens.copy()
-    filled[places] = evidence.tokens[places]
-    canvas[evidence.positions] = filled
+    filled[places] = view.tokens[places]
+    canvas[view.positions] = filled
     return canvas
