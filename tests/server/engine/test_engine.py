@@ -81,7 +81,7 @@ class Bench:
     @property
     def empty(self) -> bool:
         self.scheduler.check_integrity()
-        return self.scheduler.idle and self.scheduler.pages.held == 0 and self.scheduler.slots.held == 0
+        return self.scheduler.idle and self.scheduler.pages.used == 0 and self.scheduler.slots.used == 0
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: 
 async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         third = asyncio.create_task(read(bench.ask()))
         bench.executor.fail_next = True
         bench.executor.open()
@@ -298,7 +298,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
         computed = [(steps, State.STEPPING)]  # so many steps are committed, and another is in flight
         async with bench.ask():
             await until(lambda: [(s.steps, s.state) for s in bench.scheduler.running.values()] == computed)
-        assert bench.scheduler.pages.held  # the device may still write there
+        assert bench.scheduler.pages.used  # the device may still write there
         bench.executor.permits.release(1)
         await until(lambda: bench.empty)
         assert len(bench.executor.inner.plans) == steps + 1
@@ -307,7 +307,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
 async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         async with bench.ask():
             assert len(bench.scheduler.waiting) == 1
         assert not bench.scheduler.waiting
@@ -319,7 +319,7 @@ async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
 async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         readers += [asyncio.create_task(read(bench.ask())) for _ in range(2)]
         await until(lambda: len(bench.scheduler.waiting) == 2)
         with pytest.raises(errors.Overloaded) as refused:
@@ -332,7 +332,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
 async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
     async with running(bench) as engine:
         reader = asyncio.create_task(read(bench.ask()))
-        await until(lambda: bench.scheduler.slots.held == 1)
+        await until(lambda: bench.scheduler.slots.used == 1)
         stopping = asyncio.create_task(engine.stop())
         await asyncio.sleep(0)
         assert not engine.health.ready
