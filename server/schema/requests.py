@@ -312,7 +312,7 @@ class GenerationRequest(DecoderParams, Body):
         )
 
     def _biases(self, ban: float) -> tuple[tuple[int, float], ...]:
-        """Token ids and what is added to their logits: `ban` for a banned token."""
+        """Token ids and the values to add to their logits: `ban` for a banned token."""
         given = (self.logit_bias or {}).items()
         return tuple((int(name), ban if value == BAN else value) for name, value in given if value)
 

@@ -328,5 +328,5 @@ async def test_what_was_found_computed_of_a_prompt_counts_once_however_many_choi
     async with api() as client:
         whole = (await client.complete(**body)).json()
         *_, last = chunks_of(await client.complete(**body, stream=True, stream_options={"include_usage": True}))
-    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.cached_tokens}
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.stats.cached_tokens}
     assert last["usage"] == whole["usage"]
