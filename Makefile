@@ -7,7 +7,7 @@ ARGS ?=
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-PACKAGES := bench clients kernels models scheduler server
+PACKAGES := bench clients kernels models scheduler server training
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

@@ -1,23 +1,30 @@
-"""A request: what was asked for, which states it goes through, and how it can end."""
+"""A request, its states, and what the scheduler reports of it: all that passes between engine and scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
 from .contract import Ints, Sampling
+from .decoding.attention_pattern import AttentionPattern
+from .decoding.compatibility import RequestFacts
 from .decoding.registry import Decoder
+from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
+from .lane_events import LaneEvents
 from .logit_bias import NEUTRAL, Preferences
+from .logprobs import Scored
+from .memory.pages import Limits
 
 
 class State(Enum):
-    WAITING = "waiting"  # queued: holds nothing
-    RUNNING = "running"  # holds a slot and pages, not in the step in flight
-    STEPPING = "stepping"  # in the step in flight: the device reads and writes its pages
-    LEAVING = "leaving"  # asked to end while stepping: freed by the commit
+    WAITING = "waiting"  # queued, without slot and pages
+    RUNNING = "running"  # has a slot and pages, not in a step in flight
+    STEPPING = "stepping"  # in a step in flight: the device reads and writes its pages
+    LEAVING = "leaving"  # ended while stepping: freed by the commit
     FINISHED = "finished"
 
 
@@ -41,12 +48,13 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one answer needs. `prompt` are token ids; the canvas has `max_tokens` positions behind it, and ends in the
-    token ids of `suffix`, if there are any: every step sees them.
+    """All that one answer needs. `prompt` [tokens]; `max_tokens` positions of canvas follow it, and then the tokens of
+    `suffix`, if there are any, which every step sees.
 
-    A `watched` request tells what each step did to its lanes. One with `ranks` tells each token's log-probability, and
-    so many likeliest tokens at its place. Requests of a `family` differ in their sampling alone. A `constraint`, which
-    no other request has, says what its text may be. Keys and values are shared only with requests of the same `salt`.
+    With `watched`, each update has lane events. With `ranks`, it has the log-probability of each token, and so many
+    likeliest tokens at its position. Requests of one `share_group` differ in their sampling alone. A `constraint`
+    belongs to one request and restricts its text. Requests share keys and values only if they have the same
+    `cache_salt`.
     """
 
     id: int
@@ -69,5 +77,91 @@ class Request:
 
     @property
     def room(self) -> int:
-        """Positions that it needs on the device, replicas of its lanes included."""
+        """Positions on the device, replica rows of its lanes included."""
         return self.length + self.decoder.replica_positions
+
+    def resources(self, limits: Limits, pattern: AttentionPattern) -> tuple[int, int]:
+        """The slots and pages that it can ever need. It gets all of them when it is admitted."""
+        branches = self.decoder.branches
+        each = limits.pages_for(self._branch_tokens(limits, pattern))
+        return 1 + branches, limits.pages_for(self.room) + branches * each
+
+    def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
+        """The facts by which `compatibility.refuse` decides; `measured`: the server knows the time of its steps."""
+        tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(limits, pattern)
+        return RequestFacts(
+            decoder=self.decoder,
+            vocabulary=vocabulary,
+            pattern=pattern,
+            positions=self.length,
+            max_positions=limits.max_model_len,
+            suffix=bool(len(self.suffix)),
+            grammar="" if self.constraint is None else self.constraint.name,
+            logprobs=self.ranks is not None,
+            measured=measured,
+            needs=(*self.resources(limits, pattern), tokens),
+            limits=(limits.slots, limits.pages, limits.step_tokens),
+        )
+
+    def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:
+        """The most positions of a branch's row, which begins with a page."""
+        longest = self.decoder.branch_row + limits.page_size - 1 + pattern.logit_shift
+        return min(longest, pattern.ceil(self.length))
+
+
+class RequestStats(NamedTuple):
+    """The counters of one request so far. Positions count once for each forward that computes them."""
+
+    prompt_tokens: int = 0  # 0 until its first forward
+    cached_tokens: int = 0  # of the prompt, computed for other requests
+    computed_tokens: int = 0  # positions
+    forwards: int = 0
+    lanes: int = 0
+    forks: int = 0
+    cancelled_lanes: int = 0
+    refreshes: int = 0
+    reused_refreshes: int = 0  # refreshes that advanced the lanes too, so they cost no forward of their own
+
+
+class Failure(NamedTuple):
+    """The reason why a request cannot be served: the parameter to blame, and a message for its client."""
+
+    param: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The effect of one step on one request.
+
+    `tokens` [n] became final, in output order, end tokens excluded; `scores` are their log-probabilities, if the
+    request has `ranks`. `outcome` is None while the request runs. A failed request has a `failure` if its client can
+    do something about it. `lane_events` are there for a watched request whose step went well.
+    """
+
+    request_id: int
+    tokens: Ints
+    outcome: Outcome | None
+    stats: RequestStats
+    failure: Failure | None = None
+    lane_events: LaneEvents | None = None
+    scores: Scored | None = None
+
+
+class Ended(NamedTuple):
+    """A request that was ended from outside: the state that it was in, and its counters."""
+
+    state: State
+    stats: RequestStats
+
+
+class Load(NamedTuple):
+    """Gauges of a scheduler. Kept pages belong to no request; their contents wait for a prompt that begins alike."""
+
+    waiting: int
+    running: int
+    refine_lanes: int
+    generate_lanes: int
+    pages_used: int
+    pages_kept: int
+    pages_total: int

@@ -14,22 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...kernels import ops, reference
-from ...kernels.tiles import AttentionPlan, plan_attention
-from .cases import (
-    DREAM,
-    ITEM,
-    LLADA,
-    PAGE_SIZE,
-    SMALL,
-    Case,
-    Inputs,
-    Library,
-    Shape,
-    Work,
-    drawn,
-    eager,
-)
+from ...kernels.attention import paged_attention, reference
+from ...kernels.attention.tiles import AttentionPlan, plan_attention
+from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, Case, Inputs, Library, Shape, Work, drawn, eager
 
 # (rows, queries of each, keys of each)
 EQUAL = ((1, 1024, 1024), (1, 2048, 2048), (4, 512, 512), (16, 64, 512), (32, 64, 512), (64, 64, 1024))
@@ -46,7 +33,7 @@ MIXED = (
 
 
 class Paged(NamedTuple):
-    """Arguments of `ops.paged_attention`."""
+    """Arguments of `paged_attention`."""
 
     queries: Tensor
     keys: Tensor
@@ -128,7 +115,7 @@ def _case(
         return drawn_sets
 
     def ours(plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
-        return ops.paged_attention(*paged, plan=plan)
+        return paged_attention(*paged, plan=plan)
 
     def twin(_plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
         return reference.paged_attention(*paged)

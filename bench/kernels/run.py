@@ -19,24 +19,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..report.output import check_outputs, json_line, table
-from . import (
-    attention_cases,
-    block_cases,
-    family_cases,
-    product_cases,
-    token_cases,
-)
+from ..load.output import check_outputs, json_line, table
+from . import attention_cases, block_cases, family_cases, product_cases, token_cases
 from .cases import DTYPE, Case, Inputs
-from .timing import (
-    captured,
-    cold_ms,
-    gpu_facts,
-    launched_ms,
-    replay_ms,
-    require_gpu,
-    sets_of,
-)
+from .timing import captured, cold_ms, gpu_facts, launched_ms, replay_ms, require_gpu, sets_of
 
 COPY_BYTES = 1 << 30
 MATRIX = 8192

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..report.plot import COLOURS, SHAPES
+from .output import COLOURS, SHAPES
 from .tally import Result, Spread
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...server.cli.params import parse_params
-from ..quality.problems import TASKS, problems
+from .problems import TASKS, problems
 
 DRAWN = 256  # problems; a longer run asks them again
 FEWEST, ROUNDS = 32, 4  # requests of a level, if neither their number nor a time is given

@@ -14,18 +14,12 @@ from statistics import fmean
 import httpx
 
 from ...clients.core import http_options
-from ...server.text.pluralize import counted
-from ..report.output import json_line, missing_output, table
+from ...server.text import counted
 from .curves import draw_load
 from .loops import Prober, Sample, connected, run_level
+from .output import json_line, missing_output, table
 from .plan import Plan, Target, read_plan
-from .tally import (
-    Counters,
-    Result,
-    Spread,
-    read_counters,
-    sum_up,
-)
+from .tally import Counters, Result, Spread, read_counters, sum_up
 
 METRICS_S = 10.0
 SHOWN_FAILURES = 5  # kinds that are shown with an example

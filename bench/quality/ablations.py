@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..report.output import check_outputs, finish, table
+from ..load.output import check_outputs, finish, table
 from ..report.plot import draw
 from .field import Entry
 from .sweep import arguments, measure_all

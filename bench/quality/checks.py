@@ -1,66 +1,50 @@
-"""Decides whether an answer is right, for each kind of problem by one small rule that never raises."""
+"""Decides whether an answer is right: one small rule for each task."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from ..load.problems import Problem
 from .sandbox import outcomes
 
 NUMBER = re.compile(r"####\s*(-?\d+)")
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-class Check(Protocol):
-    """What a right answer must hold. `accepts` never raises, whatever the text."""
-
-    @property
-    def expected(self) -> object: ...
-
-    def accepts(self, text: str) -> bool: ...
+def right(problem: Problem, text: str) -> bool:
+    """Return whether `text` answers `problem`. Never raises; `sandbox` runs the code in the text."""
+    return CHECKS[problem.task](problem.expected, text)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+def first_result(expected: int, text: str) -> bool:
     """The first number after `####`, whatever else the answer says."""
-
-    expected: int
-
-    def accepts(self, text: str) -> bool:
-        return _numbers(text)[:1] == (self.expected,)
+    return _numbers(text)[:1] == (expected,)
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
+def all_results(expected: tuple[int, ...], text: str) -> bool:
     """All numbers after `####`, in order."""
-
-    expected: tuple[int, ...]
-
-    def accepts(self, text: str) -> bool:
-        return _numbers(text) == self.expected
+    return _numbers(text) == expected
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """The first fenced Python block must give these values, `(call, repr of its value)`."""
-
-    expected: tuple[tuple[str, str], ...]
-
-    def accepts(self, text: str) -> bool:
-        block = CODE.search(text)
-        calls = [call for call, _ in self.expected]
-        return block is not None and outcomes(block[1], calls) == [value for _, value in self.expected]
+def calls(expected: Sequence[tuple[str, str]], text: str) -> bool:
+    """The first fenced Python block gives these values, `(call, repr of its value)`."""
+    block = CODE.search(text)
+    return block is not None and outcomes(block[1], [call for call, _ in expected]) == [value for _, value in expected]
 
 
-@dataclass(frozen=True, slots=True)
-class Exactly:
-    """The text itself, but for space around it."""
+def exactly(expected: str, text: str) -> bool:
+    """The text itself, without the space around it."""
+    return text.strip() == expected
 
-    expected: str
 
-    def accepts(self, text: str) -> bool:
-        return text.strip() == self.expected
+CHECKS: Mapping[str, Callable[[Any, str], bool]] = {
+    "math": first_result,
+    "multi": all_results,
+    "code": calls,
+    "list": exactly,
+}
 
 
 def _numbers(text: str) -> tuple[int, ...]:

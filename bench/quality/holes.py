@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .problems import Problem, problems
+from ..load.problems import Problem, problems
+from .checks import right
 
 HOLES = ("body", "line", "name")
 FENCE = "```python"
@@ -25,7 +26,7 @@ class Hole:
 
     def filled(self, text: str) -> bool:
         """Whether the function does what it should with `text` in the hole."""
-        return self.problem.check.accepts(self.before + text + self.behind)
+        return right(self.problem, self.before + text + self.behind)
 
     def cut(self, text: str) -> str:
         """What a client keeps who does not tell what lies behind the hole: the answer up to the end of the function, or

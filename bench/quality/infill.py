@@ -18,15 +18,10 @@ from ...server.api.infill_lengths import LENGTHS, likeliest
 from ...server.engine.messages import AnswerOptions, Usage
 from ...server.schema.responses import Finished
 from ...server.settings import Settings
-from ..report.output import (
-    Interval,
-    check_outputs,
-    finish,
-    table,
-    wilson,
-)
+from ..load.output import check_outputs, finish, positive, table
+from ..report.interval import Interval, wilson
 from .holes import HOLES, Hole, holes
-from .run import DTYPE, open_offline, parse_decoder, positive
+from .run import DTYPE, open_offline, parse_decoder
 
 if TYPE_CHECKING:
     from ...server.engine.offline import Offline
@@ -56,8 +51,8 @@ class Filled:
             "right": self.right,
             "count": self.count,
             "interval_95": [round(bound, 4) for bound in self.interval],
-            "calls": self.usage.forwards,
-            "computed_tokens": self.usage.computed_tokens,
+            "calls": self.usage.stats.forwards,
+            "computed_tokens": self.usage.stats.computed_tokens,
             "answer_tokens": self.usage.completion_tokens,
         }
 
@@ -65,7 +60,7 @@ class Filled:
 class Filler:
     """Fills gaps, all at once."""
 
-    def __init__(self, offline: Offline, decoder: str, knobs: Mapping[str, object]) -> None:
+    def __init__(self, offline: Offline, decoder: str, knobs: Mapping[str, str | float | bool]) -> None:
         self._offline = offline
         self._decoder = decoder
         self._knobs = knobs
@@ -87,7 +82,9 @@ class Filler:
     def _request(self, gap: Hole, length: int, suffix: bool) -> tuple[list[int], AnswerOptions]:
         chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
         behind = tuple(self._ids(gap.behind)) if suffix else ()
-        options = AnswerOptions(length, decoder=self._decoder, knobs=self._knobs, ranks=0, suffix=behind)
+        options = AnswerOptions(
+            length, decoder=self._decoder, params=tuple(self._knobs.items()), ranks=0, suffix=behind
+        )
         return self._offline.parts.text.encode_chat(chat), options
 
     def _ids(self, text: str) -> list[int]:
@@ -98,7 +95,7 @@ def measure(way: str, gaps: Sequence[Hole], fill: Callable[[Sequence[Hole]], lis
     found = fill(gaps)
     whole = way != WITHOUT
     texts = [answer.text if whole else gap.cut(answer.text) for gap, answer in zip(gaps, found, strict=True)]
-    usage = Usage.total(answer.usage for answer in found)
+    usage = Usage.total([answer.usage for answer in found])
     right = sum(gap.filled(text) for gap, text in zip(gaps, texts, strict=True))
     return Filled(gaps[0].kind, way, right, len(gaps), usage)
 
@@ -108,8 +105,8 @@ COLUMNS: tuple[tuple[str, Callable[[Filled], str]], ...] = (
     ("gap, way", lambda f: f"{f.kind}, {f.way}"),
     ("right", lambda f: f"{f.right}/{f.count}"),
     ("95 % interval", lambda f: f"{f.interval.low:.2f}-{f.interval.high:.2f}"),
-    ("calls", lambda f: f"{f.usage.forwards / f.count:.1f}"),
-    ("computed/gap", lambda f: f"{f.usage.computed_tokens / f.count:.0f}"),
+    ("calls", lambda f: f"{f.usage.stats.forwards / f.count:.1f}"),
+    ("computed/gap", lambda f: f"{f.usage.stats.computed_tokens / f.count:.0f}"),
 )
 
 

@@ -21,12 +21,12 @@ from ...scheduler.decoding.attention_pattern import PLAIN
 from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
-from ...server.engine.checkpoint import Checkpoint, open_checkpoint
 from ...server.engine.messages import AnswerOptions
+from ...server.engine.wiring import Checkpoint, open_checkpoint
 from ...server.settings import Settings
-from ..report.output import check_outputs, finish, table
+from ..load.output import check_outputs, finish, positive, table
+from ..load.problems import SEEDS, TASKS, Problem, problems
 from ..report.plot import draw
-from .problems import SEEDS, TASKS, Problem, problems
 from .tally import Reply, Tally, tally
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Choice:
 
     label: str
     name: str
-    knobs: Mapping[str, object]
+    knobs: Mapping[str, str | float | bool]
 
 
 def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
@@ -80,7 +80,9 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
 def measure(engine: Engine, choice: Choice, asked: Sequence[Problem], max_tokens: int) -> Tally:
     """All problems at once, so that the engine packs them as it would serve them. Grading is not timed. No decoder
     finds prompts that another one has computed."""
-    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.knobs, cache_salt=choice.label)
+    options = AnswerOptions(
+        max_tokens=max_tokens, decoder=choice.name, params=tuple(choice.knobs.items()), cache_salt=choice.label
+    )
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in asked], options)
     return tally(choice.label, asked, replies, time.perf_counter() - started)
@@ -118,7 +120,7 @@ def main(
     try:
         asked = problems(options.seed, options.problems)
         checkpoint = open_checkpoint(options.model)
-        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block else DEFAULT_DECODERS)
+        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block_size else DEFAULT_DECODERS)
         choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
         settings = Settings(
             model=options.model,
@@ -175,13 +177,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     return parser
-
-
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 def seed(text: str) -> int:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ...server.engine.messages import AnswerOptions, Finish
 from ...server.settings import Settings
 from ...server.structured.grammar import Wanted
-from ..report.output import json_line, table
-from .problems import problems
-from .run import positive
+from ..load.output import json_line, positive, table
+from ..load.problems import problems
 
 if TYPE_CHECKING:
     from ...server.engine.offline import Offline, OfflineAnswer
@@ -62,7 +61,7 @@ class Cost:
     @classmethod
     def of(cls, answers: Sequence[OfflineAnswer], wall_s: float) -> Cost:
         usages = [answer.usage for answer in answers]
-        return cls(sum(u.completion_tokens for u in usages), sum(u.forwards for u in usages), wall_s)
+        return cls(sum(u.completion_tokens for u in usages), sum(u.stats.forwards for u in usages), wall_s)
 
     def row(self, label: str, answers: int) -> list[str]:
         return [
@@ -81,7 +80,7 @@ def measure(
     """The schemas in turn; what they cost, and what the same requests cost without."""
     prompts = [engine.encode_chat(problem.prompt) for problem in problems(777, requests)]
     names = [list(schemas)[number % len(schemas)] for number in range(requests)]
-    constraints = {name: engine.constraint(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
+    grammars = {name: engine.grammar(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
 
     def ask(number: int, held: bool) -> tuple[list[int], AnswerOptions]:
         return prompts[number], AnswerOptions(
@@ -89,7 +88,7 @@ def measure(
             decoder=options.decoder,
             temperature=float(number // len(schemas) % 2),
             seed=number,
-            constraint=constraints[names[number]] if held else None,
+            grammar=grammars[names[number]] if held else None,
         )
 
     costs, answers = [], []

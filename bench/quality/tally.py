@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...server.engine.messages import Finish, Usage
-from ..report.output import Interval, wilson
-from .problems import Problem, right
+from ..load.problems import Problem
+from ..report.interval import Interval, wilson
+from .checks import right
 
 
 class Reply(Protocol):
@@ -83,8 +84,8 @@ def tally(decoder: str, problems: Sequence[Problem], replies: Sequence[Reply], w
         decoder=decoder,
         tasks={task: _score([good for name, good in passed if name == task]) for task in tasks},
         answer_tokens=sum(reply.usage.completion_tokens + 1 for reply in replies),
-        calls=sum(reply.usage.forwards for reply in replies),
-        computed_tokens=sum(reply.usage.computed_tokens for reply in replies),
+        calls=sum(reply.usage.stats.forwards for reply in replies),
+        computed_tokens=sum(reply.usage.stats.computed_tokens for reply in replies),
         cut=sum(reply.finish is Finish.LENGTH for reply in replies),
         wall_s=wall_s,
     )

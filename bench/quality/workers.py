@@ -12,16 +12,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from ...server.engine.checkpoint import open_checkpoint
+from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
-from .problems import problems
-from .run import (
-    DTYPE,
-    figures,
-    measure,
-    open_offline,
-    parse_decoder,
-)
+from ..load.problems import problems
+from .run import DTYPE, figures, measure, open_offline, parse_decoder
 
 MAX_TOKENS = 256
 KEPT = 4096  # positions of keys and values for each request at once: some decoders keep many rows of one

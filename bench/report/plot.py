@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from .output import Interval
+from ..load.output import COLOURS, SHAPES
+from .interval import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Colours that colour-blind readers can tell apart (Okabe and Ito); shapes, so that none has to.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-SHAPES = ("o", "s", "D", "^", "v", "P", "X")
 WIDE = 8  # figures further apart than this factor are drawn on a logarithmic axis
 
 

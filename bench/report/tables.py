@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .output import RESULTS
+from . import RESULTS
 
 BEGIN = "<!-- made by `python -m asynclane.bench.report.tables --write README.md` -->"
 END = "<!-- end of what bench.tables made -->"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..report.plot import COLOURS, SHAPES
+from ..load.output import COLOURS, SHAPES
 
 
 def draw_curves(

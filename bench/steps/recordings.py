@@ -18,10 +18,11 @@ from typing import Protocol
 from ...scheduler.decoding.params import BLOCK_LENGTHS
 from ...server.engine.messages import AnswerOptions, Delta
 from ...server.settings import Settings
-from ..quality.problems import SEEDS, Problem, problems, right
+from ..load.problems import SEEDS, Problem, problems
+from ..quality.checks import right
 from ..quality.run import DTYPE, open_offline
 from ..quality.tally import Reply
-from ..report.output import RESULTS
+from ..report import RESULTS
 
 RECORDINGS = RESULTS / "recordings.json"
 MAX_TOKENS = 256
@@ -64,7 +65,7 @@ class Engine(Protocol):
 
 def record(engine: Engine, block_length: int, asked: Sequence[Problem], kept: int) -> Recording:
     """Answers and grades `asked`, and keeps the calls of the first `kept`."""
-    options = AnswerOptions(MAX_TOKENS, decoder="asynclane", knobs={"block_length": block_length}, watch=True)
+    options = AnswerOptions(MAX_TOKENS, decoder="asynclane", params=(("block_length", block_length),), watch=True)
     prompts = [problem.prompt for problem in asked]
     replies = engine.chat(prompts, replace(options, watch=False))
     passed = sum(right(problem, reply.text) for problem, reply in zip(asked, replies, strict=True))

@@ -20,7 +20,7 @@ from ...server.engine.offline import Offline
 from ...server.metrics import Metrics
 from ...server.settings import Settings
 from ..kernels.timing import gpu_facts, require_gpu
-from ..report.output import check_outputs, finish
+from ..load.output import check_outputs, finish
 
 PROMPT = 200
 FIRST_WORD, LAST_WORD = 100, 1000  # ids of ordinary words

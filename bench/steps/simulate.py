@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ...scheduler.decoding.params import BLOCK_LENGTHS
 from ...scheduler.step_cost import Budget, StepCost
-from ..quality.run import positive
-from ..report.output import RESULTS, check_outputs, finish, table
+from ..load.output import check_outputs, finish, positive, table
+from ..report import RESULTS
 from .curves import draw_curves
 from .recordings import RECORDINGS, Recording, load
 from .replay import Loop, Outcome, Spell

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.quality.checks import (
-    Calls,
-    Check,
-    Exactly,
-    Result,
-    Results,
-)
+from asynclane.bench.load.problems import Problem
+from asynclane.bench.quality.checks import right
 from asynclane.bench.quality.sandbox import outcomes
 
-DOUBLE = Calls((("double(2)", "4"), ("double('ab')", "'abab'")))
+DOUBLE = Problem("code", "", "", (("double(2)", "4"), ("double('ab')", "'abab'")))
+
+
+def problem(task: str, expected: object) -> Problem:
+    return Problem(task, "", "", expected)
 
 
 def fenced(code: str) -> str:
@@ -24,24 +23,24 @@ def fenced(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("check", "text", "accepted"),
+    ("asked", "text", "accepted"),
     [
-        (Result(12), "6 + 6 = 12\n#### 12", True),
-        (Result(-3), "####-3", True),
-        (Result(12), "#### 12\n#### 13", True),
-        (Result(12), "#### 13\n#### 12", False),
-        (Result(12), "the result is 12", False),
-        (Result(12), "#### twelve", False),
-        (Result(12), "#### 123", False),
-        (Result(12), "", False),
-        (Result(12), "#### " + "9" * 10_000, False),
-        (Results((1, 2)), "(1) a\n#### 1\n\n(2) b\n#### 2", True),
-        (Results((1, 2)), "#### 2 #### 1", False),
-        (Results((1, 2)), "#### 1", False),
-        (Results((1, 2)), "#### 1 #### 2 #### 3", False),
-        (Exactly("Sorted: 1, 2."), " Sorted: 1, 2.\n", True),
-        (Exactly("Sorted: 1, 2."), "Sorted: 1, 2", False),
-        (Exactly("Sorted: 1, 2."), "", False),
+        (problem("math", 12), "6 + 6 = 12\n#### 12", True),
+        (problem("math", -3), "####-3", True),
+        (problem("math", 12), "#### 12\n#### 13", True),
+        (problem("math", 12), "#### 13\n#### 12", False),
+        (problem("math", 12), "the result is 12", False),
+        (problem("math", 12), "#### twelve", False),
+        (problem("math", 12), "#### 123", False),
+        (problem("math", 12), "", False),
+        (problem("math", 12), "#### " + "9" * 10_000, False),
+        (problem("multi", (1, 2)), "(1) a\n#### 1\n\n(2) b\n#### 2", True),
+        (problem("multi", (1, 2)), "#### 2 #### 1", False),
+        (problem("multi", (1, 2)), "#### 1", False),
+        (problem("multi", (1, 2)), "#### 1 #### 2 #### 3", False),
+        (problem("list", "Sorted: 1, 2."), " Sorted: 1, 2.\n", True),
+        (problem("list", "Sorted: 1, 2."), "Sorted: 1, 2", False),
+        (problem("list", "Sorted: 1, 2."), "", False),
         (DOUBLE, fenced("def double(x):\n    return x * 2"), True),
         (DOUBLE, fenced("import math\ndef double(x):\n    print(x)\n    return x + x"), True),
         (
@@ -56,8 +55,8 @@ def fenced(code: str) -> str:
         (DOUBLE, fenced("def double(x)\n    return x * 2"), False),
     ],
 )
-def test_accepts(check: Check, text: str, accepted: bool) -> None:
-    assert check.accepts(text) is accepted
+def test_an_answer_is_right_or_wrong(asked: Problem, text: str, accepted: bool) -> None:
+    assert right(asked, text) is accepted
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_accepts(check: Check, text: str, accepted: bool) -> None:
     ],
 )
 def test_bad_code_is_wrong_and_no_more(code: str) -> None:
-    assert not DOUBLE.accepts(fenced(code))
+    assert not right(DOUBLE, fenced(code))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def test_bad_code_is_wrong_and_no_more(code: str) -> None:
 )
 def test_endless_code_is_stopped(code: str) -> None:
     started = time.monotonic()
-    assert not DOUBLE.accepts(fenced(code))
+    assert not right(DOUBLE, fenced(code))
     assert time.monotonic() - started < 9.0
 
 

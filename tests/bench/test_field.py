@@ -7,19 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.quality.field import (
-    Entry,
-    Run,
-    Standing,
-    entrants,
-    frontier,
-    page,
-    read,
-)
+from asynclane.bench.quality.field import Entry, Run, Standing, entrants, frontier, page, read
 from asynclane.bench.quality.run import main
 from asynclane.bench.quality.sweep import MODELS
 from asynclane.bench.quality.workers import Job, Terms, measure_each
-from asynclane.bench.report.output import RESULTS, Interval
+from asynclane.bench.report import RESULTS
+from asynclane.bench.report.interval import Interval
 from asynclane.bench.report.plot import COSTS
 from asynclane.scheduler.decoding.registry import DECODERS
 
@@ -70,7 +63,7 @@ def test_all_measures_tabulates_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what has been measured can be shown again."""
-    monkeypatch.setattr("asynclane.bench.quality.field.METHODS", {"asynclane": None})
+    monkeypatch.setattr("asynclane.bench.quality.field.DECODERS", {"asynclane": None})
     monkeypatch.setattr("asynclane.bench.quality.field.COMBINATIONS", ("asynclane:threshold=0.9",))
     out, plot, tables = tmp_path / "field.json", tmp_path / "field.png", tmp_path / "field.md"
     options = ["--models", "tiny-llada", "--problems", "3", "--processes", "1", "--json", str(out), "--plot", str(plot)]

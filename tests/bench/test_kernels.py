@@ -13,20 +13,8 @@ from torch.utils import _pytree as trees
 
 from asynclane.bench.kernels import attention_cases, block_cases, token_cases
 from asynclane.bench.kernels import run as kernels
-from asynclane.bench.kernels.cases import (
-    DREAM,
-    LLADA,
-    Case,
-    Library,
-    Work,
-)
-from asynclane.bench.kernels.run import (
-    Peaks,
-    all_cases,
-    compare,
-    figures,
-    show,
-)
+from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Work
+from asynclane.bench.kernels.run import Peaks, all_cases, compare, figures, show
 from asynclane.bench.kernels.timing import sets_of
 from asynclane.bench.steps import offline
 

@@ -19,16 +19,10 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from asynclane.bench.load.loops import (
-    Failure,
-    Prober,
-    Sample,
-    poisson,
-    run_level,
-)
+from asynclane.bench.load import output as report
+from asynclane.bench.load.loops import Failure, Prober, Sample, poisson, run_level
 from asynclane.bench.load.plan import Bounds, Level, Plan, Target
 from asynclane.bench.load.tally import Counters, read_counters, spread, sum_up
-from asynclane.bench.report import output as report
 from asynclane.clients import NEVER, AsyncClient, Usage
 from asynclane.server.cli import main as cli
 from asynclane.server.metrics import Metrics, StepReport

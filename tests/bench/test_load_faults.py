@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
+from asynclane.bench.load import output as report
 from asynclane.bench.load import run as load
 from asynclane.bench.load.loops import Failure, Sample, run_level
 from asynclane.bench.load.plan import Bounds, Level
 from asynclane.bench.load.tally import sum_up
-from asynclane.bench.report import output as report
 from asynclane.clients import Usage
 from asynclane.server.cli import main as cli
 
+from ..support.other_server import ANSWER, TEXT, Reply, other_server, stream
 from ..support.processes import ASYNCLANE, started
-from .other import ANSWER, TEXT, Reply, other_server, stream
 from .test_load import plan
 
 WARMUP = 2

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from asynclane.bench.quality.problems import TASKS, Problem, problems, right
+from asynclane.bench.load.problems import TASKS, Problem, problems
+from asynclane.bench.quality.checks import right
 
 # Recorded from the program that drew the model's training data: three of the first four problems of seed
 # 777, and digests of longer runs, over (task, prompt, answer, expected).
@@ -62,7 +63,7 @@ DIGESTS = [
 
 
 def fields(problem: Problem) -> tuple[str, str, str, object]:
-    return problem.task, problem.prompt, problem.answer, problem.check.expected
+    return problem.task, problem.prompt, problem.answer, problem.expected
 
 
 def test_first_problems_are_the_recorded_ones() -> None:
@@ -88,7 +89,7 @@ def test_every_own_answer_is_right_and_every_task_occurs() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 1000, 12345])
 def test_seeds_kept_for_later_are_refused(seed: int) -> None:
-    with pytest.raises(ValueError, match=f"seed must be from 0 to 999, not {seed}: the others are kept"):
+    with pytest.raises(ValueError, match=f"seed must be from 0 to 999, not {seed}: the others are reserved"):
         problems(seed, 1)
 
 

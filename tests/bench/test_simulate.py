@@ -7,22 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.steps.recordings import (
-    RECORDINGS,
-    Call,
-    Recording,
-    dump,
-    load,
-)
+from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, dump, load
 from asynclane.bench.steps.recordings import main as record_main
 from asynclane.bench.steps.replay import Loop, Spell, Track
-from asynclane.bench.steps.simulate import (
-    CURVE,
-    compare,
-    main,
-    over_loads,
-    read_curve,
-)
+from asynclane.bench.steps.simulate import CURVE, compare, main, over_loads, read_curve
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
 from asynclane.scheduler.step_cost import Budget, StepCost
 
@@ -155,7 +143,7 @@ def test_from_arguments_to_the_last_line(capsys: pytest.CaptureFixture[str], tmp
     [
         (["--requests", "0"], "from 1 to 4096"),
         (["--requests", "1,x"], "whole numbers"),
-        (["--warm-up", "0"], "at least 1"),
+        (["--warm-up", "0"], "whole number from 1"),
         (["--recordings", "none.json"], "none.json"),
         (["--curve", "none.json"], "none.json"),
         (["--plot", "no/such/folder.png"], "no folder"),

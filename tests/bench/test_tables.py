@@ -12,13 +12,7 @@ from asynclane.bench.kernels.cases import LLADA
 from asynclane.bench.kernels.family_cases import measure
 from asynclane.bench.kernels.run import Peaks, figures
 from asynclane.bench.kernels.token_cases import commit, predict
-from asynclane.bench.report.tables import (
-    BEGIN,
-    END,
-    main,
-    rewritten,
-    section,
-)
+from asynclane.bench.report.tables import BEGIN, END, main, rewritten, section
 from asynclane.bench.steps.offline import Load
 from asynclane.bench.steps.roofline import limit_ms, step_work
 from asynclane.bench.steps.roofline import main as roofline

@@ -12,15 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asynclane.clients import (
-    AsyncClient,
-    Client,
-    ClientError,
-    Closed,
-    StatusError,
-    StreamError,
-    TimedOut,
-)
+from asynclane.clients import AsyncClient, Client, ClientError, Closed, StatusError, StreamError, TimedOut
 
 from .conftest import ANSWER, Stream, chunk
 

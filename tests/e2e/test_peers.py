@@ -15,7 +15,8 @@ import httpx
 import openai
 import pytest
 
-from asynclane.bench.quality.problems import problems, right
+from asynclane.bench.load.problems import problems
+from asynclane.bench.quality.checks import right
 
 from ..support.driver import BLOCKS_ONLY
 from .conftest import Server, gauge

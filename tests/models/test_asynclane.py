@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asynclane.bench.quality.problems import problems, right
+from asynclane.bench.load.problems import problems
+from asynclane.bench.quality.checks import right
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.lane_tree import Role
@@ -22,6 +23,7 @@ from asynclane.scheduler.step_cost import Budget, StepCost
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.driver import LIMITS, MODEL, Ask, run
+from ..support.fakes import add
 
 PROBLEMS = problems(21, 8)
 LENGTH = 128
@@ -48,12 +50,12 @@ def watched(
     for number, problem in enumerate(PROBLEMS[:count]):
         prompt = np.array(text.encode_chat([{"role": "user", "content": problem.prompt}]), np.int32)
         scheduler = Scheduler(LIMITS, vocabulary)
-        sequence = scheduler.add(Request(number, prompt, LENGTH, decoder, watched=True))
+        sequence = add(scheduler, Request(number, prompt, LENGTH, decoder, watched=True))
         frames: list[LaneEvents] = []
         while (plan := scheduler.plan()) is not None:
             (update,) = scheduler.commit(runner.execute(plan))
-            assert update.frame is not None
-            frames.append(update.frame)
+            assert update.lane_events is not None
+            frames.append(update.lane_events)
         seen.append((sequence, frames))
     return seen
 
@@ -177,7 +179,7 @@ def test_blocks_may_follow_the_load(runner: Runner, vocabulary: Vocabulary) -> N
         Scheduler(LIMITS, vocabulary).add(request)
     budget = Budget(StepCost([0, 10_000], [1.0, 1.0]))
     scheduler = Scheduler(LIMITS, vocabulary, budget)
-    sequence = scheduler.add(request)
+    sequence = add(scheduler, request)
     first = 0
     while (plan := scheduler.plan()) is not None:
         first = first or sequence.tree.live[0].end

@@ -27,10 +27,10 @@ from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
 from ..support.driver import LIMITS, Ask, run
-from ..support.fakes import MASK
+from ..support.fakes import MASK, add
 from ..support.fakes import vocabulary as words
 from ..support.scale import part
-from .small import small_runner
+from ..support.small_network import small_runner
 from .test_golden import GOLDEN
 
 LENGTH, BLOCK = 24, 8
@@ -112,7 +112,7 @@ def test_several_blocks_at_once_are_computed_as_published(
         knobs = {"cache": "finished", "cache_delay": delay, "refresh_interval": interval, "block_length": 16, **WHOLE}
         scheduler = Scheduler(LIMITS, vocabulary)
         tokens = np.array(prompt, np.int32)
-        sequence = scheduler.add(Request(0, tokens, 96, resolve(decoder, knobs, 96)))
+        sequence = add(scheduler, Request(0, tokens, 96, resolve(decoder, knobs, 96)))
         published = Published(delay, interval, list(range(len(prompt), len(prompt) + 97, 16)))
         while (plan := scheduler.plan()) is not None:
             first = sequence.tree.live[0].start

@@ -24,6 +24,7 @@ from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
 from ..support.driver import LIMITS, Ask, run
+from ..support.fakes import add
 from ..support.scale import part
 from .test_golden import GOLDEN
 
@@ -45,7 +46,7 @@ def test_blocks_and_calls_are_the_authors(length: int, count: int, runner: Runne
     """Of 2^S positions S calls commit 1, 2, 4, ... and the rest; the last `count` - 1 of them have a block each."""
     decoder = resolve("ass", {"block_count": count, **SERIAL}, length)
     scheduler = Scheduler(LIMITS, vocabulary)
-    sequence = scheduler.add(Request(0, np.array(PROMPTS[0], np.int32), length, decoder))
+    sequence = add(scheduler, Request(0, np.array(PROMPTS[0], np.int32), length, decoder))
     calls = []
     while (plan := scheduler.plan()) is not None:
         (lane,), before = sequence.tree.live, sequence.tree.masks(0, length)
@@ -92,7 +93,9 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
 
 
 def test_more_blocks_than_calls_and_other_models_are_refused() -> None:
-    with pytest.raises(ParamError, match=r"block_count 7 exceeds the 6 forwards of a canvas of 64 \(max_tokens\)") as no:
+    with pytest.raises(
+        ParamError, match=r"block_count 7 exceeds the 6 forwards of a canvas of 64 \(max_tokens\)"
+    ) as no:
         resolve("ass", {"block_count": 7}, 64)
     assert no.value.param == "block_count"
     with pytest.raises(ParamError, match="no position of this model sees past its block"):

@@ -18,7 +18,7 @@ from asynclane.scheduler.sequence import Sequence
 from ..support.driver import BLOCKS_MODEL, Ask, embedded_runner, run
 from ..support.fakes import vocabulary as small_vocabulary
 from ..support.scale import part
-from .small import small_runner
+from ..support.small_network import small_runner
 from .test_golden import GOLDEN
 from .test_structured import ORDER, PROMPT, said, schema
 

@@ -31,7 +31,7 @@ from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from ..support.driver import LIMITS, Ask, run
 from ..support.fakes import MASK, vocabulary
 from ..support.scale import part
-from .small import CONFIG, small_runner
+from ..support.small_network import CONFIG, small_runner
 from .test_golden import GOLDEN
 
 CACHES = ("d2", "delayed", "interval", "window")

@@ -20,7 +20,7 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.server.structured.grammar import Wanted
 
 from ..support.driver import LIMITS, Ask, run
-from ..support.fakes import END, MASK, BlockCausalExecutor, ScriptedExecutor, random_executor, random_proposals
+from ..support.fakes import END, MASK, BlockCausalExecutor, ScriptedExecutor, add, random_executor, random_proposals
 from ..support.fakes import vocabulary as words
 from ..support.scale import part
 from .test_golden import GOLDEN
@@ -43,7 +43,7 @@ def stream(
     """What each step hands out, what the canvas holds behind it, and how it ends."""
     scheduler = Scheduler(LIMITS, words)
     tokens = np.array(prompt, np.int32)
-    sequence = scheduler.add(Request(0, tokens, length, resolve(decoder, knobs, length)))
+    sequence = add(scheduler, Request(0, tokens, length, resolve(decoder, knobs, length)))
     handed: list[list[int]] = []
     canvases: list[list[int]] = []
     while (plan := scheduler.plan()) is not None:

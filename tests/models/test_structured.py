@@ -63,7 +63,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
 
 
 def constraints(wanted: Wanted) -> Callable[[], Constraint]:
-    return asyncio.run(GRAMMARS.constraints(wanted))
+    grammar = asyncio.run(GRAMMARS.compile(wanted))
+    return lambda: GRAMMARS.constraint(grammar)
 
 
 def schema(value: object) -> Callable[[], Constraint]:
@@ -162,7 +163,7 @@ def test_a_forced_token_has_probability_one(runner: Runner, vocabulary: Vocabula
     assert scored.logprobs[0] == 0
     assert scored.logprobs[-1] < 0
     assert scored.ranked[0, 0] == answer.canvas[0]
-    read = LogprobReader(answer.scorebook, TEXT).read(answer.canvas.tolist(), [Place(0, 1)])
+    read = LogprobReader(TEXT).read(answer.canvas.tolist(), [Place(0, 1)], scored)
     assert len(read[0].ranked) == 1, "what could not come is no alternative"
 
 

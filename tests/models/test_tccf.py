@@ -29,6 +29,7 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run
+from ..support.fakes import add
 from ..support.scale import part
 
 BLOCK = 16
@@ -115,7 +116,7 @@ def test_blocks_are_coarse_before_the_turn_and_fine_behind_it(
     decoder = resolve("tccf", {"fine_length": fine, **LINES}, LENGTH, GEOMETRY)
     scheduler = Scheduler(LIMITS, vocabulary, pattern=GEOMETRY)
     prompt = PROMPTS[0]
-    sequence = scheduler.add(Request(0, np.array(prompt, np.int32), LENGTH, decoder))
+    sequence = add(scheduler, Request(0, np.array(prompt, np.int32), LENGTH, decoder))
     coarse, fines, turned = 0, 0, False
     while (plan := scheduler.plan()) is not None:
         (lane,) = sequence.tree.live

@@ -19,7 +19,7 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 
-from ..support.fakes import ScriptedExecutor, vocabulary
+from ..support.fakes import ScriptedExecutor, add, vocabulary
 
 pytestmark = pytest.mark.faults
 LENGTH = 24
@@ -65,7 +65,7 @@ def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Schedu
     """All at once, to their ends: the scheduler, the requests, and the ids of those whose end was told, in order."""
     scheduler = Scheduler(Limits(SLOTS, 400, 8, 2000, 128, 4), vocabulary(), halving=halving)
     executor = ScriptedExecutor(propose)
-    sequences = [scheduler.add(Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders)]
+    sequences = [add(scheduler, Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders)]
     flights: deque[StepPlan] = deque()
     ended: list[int] = []
     while True:
@@ -76,10 +76,10 @@ def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Schedu
             break
         if flights:
             updates += scheduler.commit(executor.execute(flights.popleft()))
-        ended += [update.sequence.id for update in updates if update.outcome is not None]
+        ended += [update.request_id for update in updates if update.outcome is not None]
         scheduler.check_integrity()
     assert scheduler.idle
-    assert scheduler.pages.held == scheduler.slots.held == 0
+    assert scheduler.pages.used == scheduler.slots.used == 0
     return scheduler, sequences, ended
 
 
@@ -165,7 +165,7 @@ def test_a_request_that_fails_makes_room_for_the_next_in_the_same_plan() -> None
     scheduler = Scheduler(Limits(1, 100, 8, 500, 128, 4), vocabulary())
     executor = ScriptedExecutor(propose)
     decoders = [breaking(resolve("llada", {}, LENGTH), "cache", "compute_range", 1), resolve("llada", {}, LENGTH)]
-    broken, good = (scheduler.add(Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders))
+    broken, good = (add(scheduler, Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders))
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(executor.execute(plan))
     assert (broken.outcome, good.outcome) == (Outcome.FAILED, Outcome.LENGTH)

@@ -25,7 +25,7 @@ from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Budget, Halving, StepCost
 
-from ..support.fakes import MASK, ScriptedExecutor, random_executor, vocabulary
+from ..support.fakes import MASK, ScriptedExecutor, add, random_executor, vocabulary
 from ..support.scale import ALL
 
 LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
@@ -150,7 +150,7 @@ class Schedules(RuleBasedStateMachine):
     def _add(self, request: Request) -> None:
         number = request.id
         try:
-            self.asked[number] = self.scheduler.add(request)
+            self.asked[number] = add(self.scheduler, request)
             self.streamed[number] = []
         except ParamError:
             assert request.decoder.branches, "rows that fit were refused"
@@ -188,13 +188,13 @@ class Schedules(RuleBasedStateMachine):
         if alive:
             sequence = pick.choice(alive)
             stepping = sequence.state is State.STEPPING
-            self.scheduler.end(sequence, Outcome.ABORTED)
+            self.scheduler.end(sequence.id, Outcome.ABORTED)
             if not stepping and sequence.state is State.FINISHED:
                 self.ended[sequence.id] = Outcome.ABORTED
 
     def _take(self, updates: list[Update]) -> None:
         for update in updates:
-            number = update.sequence.id
+            number = update.request_id
             assert number not in self.ended, "told twice that a request ended"
             assert MASK not in update.tokens
             self.streamed[number] += update.tokens.tolist()
@@ -227,7 +227,7 @@ class Schedules(RuleBasedStateMachine):
             self.commit_step()
         assert self.scheduler.idle, "a request starved"
         assert set(self.ended) == set(self.asked)
-        assert self.scheduler.pages_used == self.scheduler.slots.held == 0
+        assert self.scheduler.load().pages_used == self.scheduler.slots.used == 0
 
 
 Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
@@ -260,7 +260,7 @@ def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
     scheduler = Scheduler(LIMITS, vocabulary())
     executor = random_executor(seed=1, end_share=0.0)
     decoder = resolve("llada", {"early_stop": False}, 40)
-    sequences = [scheduler.add(Request(i, np.full(50, 6, np.int32), 40, decoder)) for i in range(3)]
+    sequences = [add(scheduler, Request(i, np.full(50, 6, np.int32), 40, decoder)) for i in range(3)]
     for _ in range(30):
         plan = scheduler.plan()
         assert plan is not None
@@ -283,7 +283,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
             name, knobs = rng.choice(CASES)
             length = rng.randint(1, 24)
             prompt = np.full(rng.randint(1, 30), 6, np.int32)
-            sequences.append(scheduler.add(Request(number, prompt, length, decoder_for(name, knobs, length))))
+            sequences.append(add(scheduler, Request(number, prompt, length, decoder_for(name, knobs, length))))
         while True:
             while len(flights) < depth and (plan := scheduler.plan()) is not None:
                 flights.append(plan)
@@ -292,17 +292,17 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
             if rng.random() < 0.05:
                 leaver = rng.choice(sequences)
                 alive = leaver.state is not State.FINISHED
-                scheduler.end(leaver, Outcome.ABORTED)
+                scheduler.end(leaver.id, Outcome.ABORTED)
                 if alive and leaver.state is State.FINISHED:  # held nothing in this step: gone without an update
                     ended.append(leaver.id)
             failed = rng.random() < 0.02
             plan = flights.popleft()
             updates = scheduler.fail() if failed else scheduler.commit(executor.execute(plan))
             assert failed or not any(update.outcome is Outcome.FAILED for update in updates), "a rule raised"
-            ended += [u.sequence.id for u in updates if u.outcome is not None]
+            ended += [u.request_id for u in updates if u.outcome is not None]
             scheduler.check_integrity()
         assert sorted(ended) == [s.id for s in sequences]
-        assert scheduler.pages.held == scheduler.slots.held == 0
+        assert scheduler.pages.used == scheduler.slots.used == 0
 
 
 @pytest.mark.parametrize(

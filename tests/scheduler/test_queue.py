@@ -12,7 +12,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, State
 from asynclane.scheduler.scheduler import QueueFull, Scheduler
 
-from ..support.fakes import IDS, vocabulary
+from ..support.fakes import IDS, add, vocabulary
 
 ROOM = {"page_size": 8, "step_tokens": 512, "max_model_len": 64}
 PAGES = 6  # of one of the requests
@@ -34,7 +34,7 @@ def test_those_behind_two_that_have_a_place_wait_up_to_the_limit(scarce: str, qu
     scheduler = Scheduler(LIMITS[scarce](queue), vocabulary())
     taken = []
     for number in range(2 + queue):
-        taken.append(scheduler.add(request(number)))
+        taken.append(add(scheduler, request(number)))
         if planned and number == 1:
             assert scheduler.plan() is not None
     for number in range(3):
@@ -46,9 +46,9 @@ def test_those_behind_two_that_have_a_place_wait_up_to_the_limit(scarce: str, qu
 
 def test_a_place_that_was_given_back_is_taken_before_anybody_is_refused() -> None:
     scheduler = Scheduler(LIMITS["pages"](1), vocabulary())
-    first, _, third = (scheduler.add(request(number)) for number in range(3))
-    scheduler.end(first, Outcome.ABORTED)
-    fourth = scheduler.add(request(3))
+    first, _, third = (add(scheduler, request(number)) for number in range(3))
+    scheduler.end(first.id, Outcome.ABORTED)
+    fourth = add(scheduler, request(3))
     assert (third.state, fourth.state) == (State.RUNNING, State.WAITING)
     with pytest.raises(QueueFull):
         scheduler.add(request(4))

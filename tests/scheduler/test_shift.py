@@ -14,7 +14,7 @@ from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..support.fakes import IDS, PIECES, ScriptedExecutor, vocabulary
+from ..support.fakes import IDS, PIECES, ScriptedExecutor, add, vocabulary
 
 LIMITS = Limits(slots=8, pages=128, page_size=8, step_tokens=512, max_model_len=128, max_queue=8)
 LENGTH = 48
@@ -30,7 +30,7 @@ def run(shift: int, *asked: Request) -> tuple[list[Sequence], ScriptedExecutor]:
         Scheduler(LIMITS, vocabulary(), pattern=AttentionPattern(shift)),
         ScriptedExecutor(propose, 256, shift),
     )
-    sequences = [scheduler.add(request) for request in asked]
+    sequences = [add(scheduler, request) for request in asked]
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(executor.execute(plan))
         scheduler.check_integrity()

@@ -14,7 +14,7 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..support.fakes import END, IDS, MASK, ScriptedExecutor, random_executor, vocabulary
+from ..support.fakes import END, IDS, MASK, ScriptedExecutor, add, random_executor, vocabulary
 
 PROMPT, SUFFIX, CANVAS = [IDS["w"]] * 10, [IDS["x"], IDS["."], IDS["y"]], 40
 LIMITS = Limits(slots=8, pages=64, page_size=4, step_tokens=256, max_model_len=128, max_queue=8)
@@ -28,7 +28,7 @@ def request(decoder: str = "asynclane", length: int = CANVAS, suffix: list[int] 
 def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]]:
     """The request behind its last step, and the tokens that were handed out."""
     scheduler, text = Scheduler(LIMITS, vocabulary()), list[int]()
-    sequence = scheduler.add(asked)
+    sequence = add(scheduler, asked)
     while (plan := scheduler.plan()) is not None:
         for update in scheduler.commit(executor.execute(plan)):
             text += update.tokens.tolist()
@@ -57,7 +57,7 @@ def test_every_step_sees_the_suffix_and_none_writes_it(decoder: str, knobs: dict
     for seed in range(3):
         executor = random_executor(seed)
         sequence, text = run(executor, request(decoder, **knobs))
-        (slot,) = sequence.held.slots
+        (slot,) = sequence.holding.slots
         total, canvas = len(PROMPT) + CANVAS + len(SUFFIX), slice(len(PROMPT), len(PROMPT) + CANVAS)
         for plan in executor.plans:
             for row in plan.rows:
@@ -66,7 +66,7 @@ def test_every_step_sees_the_suffix_and_none_writes_it(decoder: str, knobs: dict
         held = executor.canvases[slot]
         assert held[canvas.stop : total].tolist() == SUFFIX
         assert text == held[canvas][: len(text)].tolist()
-        assert len(sequence.held.pages) * LIMITS.page_size >= total
+        assert len(sequence.holding.pages) * LIMITS.page_size >= total
 
 
 def test_an_end_token_ends_the_middle_and_what_lies_before_the_suffix_stays_open() -> None:

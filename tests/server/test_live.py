@@ -13,8 +13,8 @@ import pytest
 from asynclane.server import errors
 from asynclane.server.engine.messages import Delta
 
-from .conftest import CHAT, CONTEXT
-from .fakes import SCRIPT, FakeEngine
+from ..support.fake_engine import SCRIPT, FakeEngine
+from ..support.http import CHAT, CONTEXT
 
 SOON_S = 5
 

@@ -29,6 +29,8 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving
 from asynclane.server.text.tokenizer import Tokenizer
 
+from .fakes import add
+
 MODEL = EMBEDDED / "tiny-llada"
 BLOCKS_MODEL = EMBEDDED / "tiny-sdar"
 LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
@@ -97,7 +99,8 @@ def run(
 def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 0) -> list[Sequence]:
     """As `run`, numbered from `first`, by a scheduler that may have served others before."""
     sequences = [
-        scheduler.add(
+        add(
+            scheduler,
             Request(
                 id=number,
                 prompt=np.array(ask.prompt, np.int32),
@@ -110,7 +113,7 @@ def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 
                 constraint=ask.constraint,
                 suffix=np.array(ask.suffix, np.int32),
                 cache_salt=ask.cache_salt,
-            )
+            ),
         )
         for number, ask in enumerate(asks, first)
     ]
@@ -121,7 +124,6 @@ def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 
         if not flights:
             break
         for update in scheduler.commit(runner.execute(flights.popleft())):
-            guide = update.sequence.guide
-            assert update.outcome is not Outcome.FAILED or (guide is not None and guide.failed), "its rule raised"
+            assert update.outcome is not Outcome.FAILED or update.failure is not None, "its rule raised"
     scheduler.check_integrity()
     return sequences

@@ -8,13 +8,21 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
+from asynclane.scheduler import Request, Scheduler
 from asynclane.scheduler.contract import Row, Span, StepPlan, StepResult
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.sequence import Sequence
 
 MASK, END, INSTEAD = 0, 1, 6
 PIECES = ["", "", ".", "\n", "1", "2", "word", " other", "x", "y", ",", "```", "(", ")", '"', ":", " =", "'", ":\n"]
 LETTERS = "_E./12woxy,`()\":='N"  # one for each piece, for canvases written by hand
 IDS = {letter: number for number, letter in enumerate(LETTERS)}
+
+
+def add(scheduler: Scheduler, request: Request) -> Sequence:
+    """Queue `request`. The scheduler's own record of it, for tests that look inside."""
+    scheduler.add(request)
+    return (scheduler.waiting | scheduler.running)[request.id]
 
 
 def vocabulary() -> Vocabulary:

@@ -21,7 +21,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
-from ...support.fakes import IDS, MASK, vocabulary
+from ...support.fakes import IDS, MASK, add, vocabulary
 
 START = RequestExtent(first=50, last=82, end=178, frontier=50)
 WITHIN = RequestExtent(first=50, last=82, end=178, frontier=60)
@@ -299,7 +299,7 @@ def test_a_window_can_be_made_to_cover_a_lane(lane: tuple[int, int], stretches: 
 def test_where_the_end_was_foreseen_counts_until_a_step_shows_otherwise() -> None:
     limits = Limits(slots=1, pages=9, page_size=16, step_tokens=128, max_model_len=128, max_queue=1)
     decoder = resolve("asynclane", {"cache": "d2"}, 64)
-    sequence = Scheduler(limits, vocabulary()).add(Request(0, np.full(4, 6, np.int32), 64, decoder))
+    sequence = add(Scheduler(limits, vocabulary()), Request(0, np.full(4, 6, np.int32), 64, decoder))
     sequence.predict_end(44, ComputeRange(0, 68, 68))
     assert sequence.predicted_end == 40
     sequence.predict_end(None, ComputeRange(4, 68, 68, gaps=((30, 50),)))

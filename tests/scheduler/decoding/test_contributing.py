@@ -18,14 +18,14 @@ from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.server.schema.sampling import DecoderParams
-from tests.support.fakes import ScriptedExecutor, vocabulary
+from asynclane.server.schema.requests import DecoderParams
+from tests.support.fakes import ScriptedExecutor, add, vocabulary
 
 sure = {3, 4, 5, 9}
 scheduler = Scheduler(Limits(2, 64, 16, 512, 256, 4), vocabulary())
 executor = ScriptedExecutor(lambda slot, position: (7, 0.95 if position in sure else 0.1))
 decoder = resolve("fast-dllm", {"rule": "leftward", "sure_from": 0.95, "cache": "none", "block_length": 8}, 8)
-sequence = scheduler.add(Request(0, np.full(3, 6, np.int32), 8, decoder))
+sequence = add(scheduler, Request(0, np.full(3, 6, np.int32), 8, decoder))
 shown = []
 while (plan := scheduler.plan()) is not None:
     scheduler.commit(executor.execute(plan))

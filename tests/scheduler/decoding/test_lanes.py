@@ -19,7 +19,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
-from ...support.fakes import IDS, MASK, ScriptedExecutor, vocabulary
+from ...support.fakes import IDS, MASK, ScriptedExecutor, add, vocabulary
 
 
 def shape(tree: LaneTree) -> list[tuple[str, int, int]]:
@@ -181,7 +181,7 @@ def test_with_a_tokenizer_that_ends_no_sentence_lanes_fork_at_settled_proposals(
     turns = itertools.count()  # each lane's last quarter keeps changing
     executor = ScriptedExecutor(lambda slot, at: (2 if (at - 5) % 32 < 24 else 2 + next(turns) % 2, 0.5))
     scheduler = Scheduler(Limits(1, 64, 8, 512, 512, 1), bare)
-    sequence = scheduler.add(Request(0, np.full(5, 3, np.int32), 200, resolve("asynclane", {}, 200)))
+    sequence = add(scheduler, Request(0, np.full(5, 3, np.int32), 200, resolve("asynclane", {}, 200)))
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(executor.execute(plan))
     assert sequence.tree.forks > 0

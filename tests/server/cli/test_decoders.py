@@ -1,0 +1,63 @@
+"""What `asynclane decoders` and docs/decoders.md say of the decoders is what the tables say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asynclane.scheduler.decoding.registry import DECODERS
+from asynclane.scheduler.decoding.resolve import defaults_of, resolve
+from asynclane.server.cli.decoders import section, told, told_for
+from asynclane.server.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_in_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decoders", "--markdown"]) == 0
+    assert (ROOT / "docs" / "decoders.md").read_text() == capsys.readouterr().out, (
+        "run: asynclane decoders --markdown > docs/decoders.md"
+    )
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_names_its_source_and_every_knob(name: str) -> None:
+    text = section(name)
+    assert DECODERS[name].source in text
+    assert all(f"| `{knob}` |" in text for knob in defaults_of(name, told_for(name)))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_part_of_a_decoder_explains_itself(name: str) -> None:
+    """Where it is defined: the rule in a paragraph, not only its name."""
+    decoder = resolve(name, {}, 64, told_for(name))
+    rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
+    for part in (decoder.policy, rule, decoder.cache()):
+        assert len(told(part)) > 60, type(part)
+
+
+def test_a_value_that_needs_another_knob_is_listed_and_one_that_never_goes_is_not() -> None:
+    asynclane = section("asynclane")
+    assert "| `boundary` | auto | auto, prose, code, comma, stride, stable |" in asynclane  # with stable_steps
+    assert "| `cache` | compact | none, prefix, dual, compact," in asynclane  # dual with lookahead
+    assert "| `block_length` | 32 | 1 to 4096, whole |" in section("fast-dllm")  # auto is AsyncLane's
+    assert "compact" not in section("fast-dllm")
+
+
+@pytest.mark.parametrize(("rule", "decoders"), [("editing", ["llada2", "fast-dllm"]), ("entropy", ["d3llm", "d2f"])])
+def test_a_rule_that_is_no_decoder_names_those_that_take_it(
+    rule: str, decoders: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decoders", rule]) == 2
+    message = capsys.readouterr().err
+    assert f"{rule!r} is a commit rule" in message
+    assert all(decoder in message for decoder in decoders)
+    assert "wino" not in message
+
+
+def test_an_unknown_decoder_is_one_line_that_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decoders", "greedy"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert all(name in message for name in DECODERS)

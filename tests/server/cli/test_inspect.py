@@ -1,0 +1,181 @@
+"""`asynclane inspect` says what a model is and what it needs, and takes none of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.families import tensor_shapes
+from asynclane.models.checkpoint.registry import embedded_models
+from asynclane.models.checkpoint.weight_report import weight_report
+from asynclane.models.kv_cache import KvPages
+from asynclane.scheduler.decoding.registry import DECODERS
+from asynclane.server.cli import main as cli
+
+from ...support.checkpoints import CONFIGS, write_checkpoint
+from ...support.driver import MODEL
+from ...support.published import LLADA, write_json, write_llada
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def inspected(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    def inspected(*argv: str) -> Any:
+        assert cli.main(["inspect", *argv, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return inspected
+
+
+def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any]) -> None:
+    report = inspected("tiny-llada")
+    assert report["architecture"] == "LLaDAModelLM"
+    assert report["sizes"] == {
+        "layers": 10,
+        "dim": 256,
+        "heads": 4,
+        "kv_heads": 4,
+        "head_dim": 64,
+        "ff_dim": 768,
+        "vocab_size": 1408,
+    }
+    assert report["parameters"] == 9_245_952
+    assert report["stored"] == {"BF16": 9_245_952}
+    assert report["max_model_len"] == 1024
+    assert report["mask"] == {"id": 5, "spelling": "<|mdm_mask|>"}
+    assert report["ends"] == [{"id": 1, "spelling": "<|endoftext|>"}, {"id": 4, "spelling": "<|eot_id|>"}]
+    assert (report["attention"], report["block"], report["shift"]) == ("bidirectional", 0, 0)
+    assert report["chat_template"] is True
+    assert all(report["boundaries"].values())
+    refused = {name: why for name, why in report["decoders"].items() if why is not None}
+    assert list(report["decoders"]) == list(DECODERS)
+    assert list(refused) == ["tccf"]
+    assert "is for block-causal models" in refused["tccf"]
+
+
+def test_what_is_told_is_what_is_there() -> None:
+    told = weight_report(MODEL, read_config(MODEL))
+    tensors = [tensor for shard in MODEL.glob("*.safetensors") for tensor in load_file(shard).values()]
+    assert told.weights_bytes["bfloat16"] == sum(tensor.nbytes for tensor in tensors)
+    pages = KvPages(read_config(MODEL), 10, 100, 1, torch.float32, torch.device("cpu"))
+    assert told.cache_bytes["float32"] == sum(tensor.nbytes for tensor in (*pages.keys, *pages.values))
+
+
+def test_without_a_model_the_embedded_ones_are_listed_a_line_each(
+    inspected: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == embedded_models()
+    assert "tiny-llada: LLaDAModelLM, 9.25 M parameters, 1024 positions, bidirectional" in lines
+    assert [report["model"] for report in inspected()] == embedded_models()
+
+
+@pytest.mark.parametrize("model", embedded_models())
+def test_every_embedded_model_can_be_inspected(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", model]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^weights +float32 \S+ MiB, bfloat16 \S+ MiB", out, re.M)
+    assert re.search(r"^decoders +.*asynclane", out, re.M)
+
+
+FAMILIES = {
+    "LLaDAModelLM": ("bidirectional", 0, 0, False),
+    "DreamModel": ("bidirectional", 0, 1, False),
+    "SDARForCausalLM": ("block-causal", 4, 0, False),
+    "SDARMoeForCausalLM": ("block-causal", 4, 0, True),
+    "LLaDAMoEModelLM": ("bidirectional", 0, 0, True),
+    "LLaDA2MoeModelLM": ("block-causal", 4, 0, True),
+}
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_each_family_is_told_by_what_its_positions_see(
+    architecture: str, tmp_path: Path, inspected: Callable[..., Any]
+) -> None:
+    report = inspected(str(write_checkpoint(tmp_path / "model", architecture)))
+    told = (report["attention"], report["block"], report["shift"], report["experts"] is not None)
+    assert told == FAMILIES[architecture]
+    assert report["parameters"] == sum(report["stored"].values())
+
+
+def test_a_base_model_is_said_to_have_no_chat_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(write_llada(tmp_path / "base", chat=False))]) == 0
+    assert re.search(r"^chat template +no: /v1/completions only$", capsys.readouterr().out, re.M)
+
+
+def test_a_spelling_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_llada(tmp_path / "llada")
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        path = directory / name
+        path.write_text(path.read_text().replace("<|endoftext|>", r"\u001b[2J"))
+    assert cli.main(["inspect", str(directory)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert r"'\x1b[2J'" in out
+
+
+def write_in_full_size(directory: Path) -> Path:
+    """LLaDA-8B with all of its 16 GB, which are holes in the file: nothing has written them."""
+    write_llada(directory)
+    for shard in directory.glob("model*"):
+        shard.unlink()
+    small = json.loads((directory / "config.json").read_text())
+    ends = {"eos_token_id": small["eos_token_id"], "mask_token_id": small["mask_token_id"]}
+    write_json(directory / "config.json", {**LLADA, **ends})
+    header, offset = {}, 0
+    for name, shape in tensor_shapes(read_config(directory)).items():
+        size = 2 * prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    raw = json.dumps(header).encode()
+    with (directory / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", len(raw)) + raw)
+        file.truncate(8 + len(raw) + offset)
+    return directory
+
+
+# Not getrusage: a child's peak there begins with what its parent held when it forked.
+PEAK = """
+import re, sys
+from pathlib import Path
+from asynclane.server.cli.main import main
+code = main(sys.argv[1:])
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_model_of_16_gb_is_inspected_in_little_memory(tmp_path: Path) -> None:
+    directory = write_in_full_size(tmp_path / "llada")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PEAK, "inspect", str(directory), "--json"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = json.loads(done.stdout)
+    assert report["parameters"] == 8_015_581_184
+    assert report["weights_bytes"]["bfloat16"] == 16_031_162_368  # `total_size` of the index that was published
+    assert report["weights_bytes"]["fp8"] < 0.6 * report["weights_bytes"]["bfloat16"]
+    assert report["cache_bytes_per_1000"]["bfloat16"] == 2 * 1000 * 32 * 4096 * 2
+    weights, cache = (report[name] for name in ("weights_bytes", "cache_bytes_per_1000"))
+    gib = [f"{size / 2**30:.2f} GiB" for size in (weights["bfloat16"], weights["fp8"], cache["bfloat16"])]
+    assert f"| `LLaDAModelLM` | {' | '.join(gib)} |" in (ROOT / "README.md").read_text()
+    assert int(done.stderr) < 1_500_000  # KiB: Python, torch and a tokenizer

@@ -1,0 +1,287 @@
+"""The command says in one line what is wrong, drains before it ends, and loads nothing that it does not need."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from asynclane.server.cli import main as cli
+from asynclane.server.cli.params import parse_params
+from asynclane.server.cli.parser import build_parser
+from asynclane.server.settings import Settings
+
+from ...support.other_server import ANSWER, other_server, stream
+from ...support.processes import ASYNCLANE, environment, started
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["serve", "--port", "x"], "--port must be a number"),
+        (["serve", "--dtype", "int4"], "--dtype must be one of"),
+        (["generate", "Hi", "--page-size", "0"], "--page-size must be from 1"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_exit_code_2(argv: list[str], message: str, capsys: Any) -> None:
+    assert cli.main(argv) == 2
+    assert message in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["dance"],
+        ["serve", "--colour", "red"],
+        ["generate"],
+        *(["generate", "Hi", "--max-tokens", value] for value in ("0", "-1", "many")),
+        *(["generate", "Hi", "--temperature", value] for value in ("inf", "nan", "-1", "3")),
+        *(["generate", "Hi", "--seed", value] for value in ("-1", "1" + "0" * 30)),
+        ["chat", "--temperature", "nan"],
+    ],
+)
+def test_misuse_is_one_line_and_exit_code_2(argv: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(argv)
+    assert caught.value.code == 2
+    assert "--help" in one_line(capsys)
+
+
+def test_a_bad_variable_of_the_environment_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("ASYNCLANE_DEVICE", "toaster")
+    assert cli.main(["serve"]) == 2
+    assert "ASYNCLANE_DEVICE must be one of auto, cpu, cuda" in one_line(capsys)
+
+
+BUILD_SERVICE = "asynclane.server.cli.serve.build_service"
+
+
+def test_a_port_that_is_taken_is_reported_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(BUILD_SERVICE, lambda settings: pytest.fail("the model must not be loaded"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in one_line(capsys)
+
+
+@pytest.mark.parametrize("error", [ValueError("bad\nmodel"), FileNotFoundError("bad model")])
+def test_a_model_that_cannot_be_loaded_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, error: Exception
+) -> None:
+    def build_service(settings: Settings) -> None:
+        raise error
+
+    monkeypatch.setattr(BUILD_SERVICE, build_service)
+    assert cli.main(["serve", "--port", "0"]) == 2
+    assert "bad model" in one_line(capsys)
+
+
+def test_generate_passes_on_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("asynclane.server.cli.generate._generate", lambda *them: given.extend(them) or 0)
+    flags = ["--dtype", "float32", "--max-tokens", "7", "--raw", "--knob", "max_lanes=2", "--knob", "cache=none"]
+    assert cli.main(["generate", "Hi", *flags]) == 0
+    settings, arguments = given
+    assert settings == Settings(dtype="float32")
+    assert (arguments.prompt, arguments.max_tokens, arguments.temperature, arguments.seed) == ("Hi", 7, 0.0, 0)
+    assert arguments.raw
+    assert parse_params(arguments.knob) == {"max_lanes": 2, "cache": "none"}
+
+
+def test_chat_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("asynclane.clients.Client.models", lambda self: [types.SimpleNamespace(id="tiny-sdar")])
+    monkeypatch.setattr("asynclane.clients.cli.Chat.run", lambda self: asked.append(self._options) or 0)
+    assert cli.main(["chat", "--decoder", "tccf", "--knob", "turn=newline", "--knob", "fine_length=4"]) == 0
+    assert asked == [{"decoder": "tccf", "turn": "newline", "fine_length": 4}]
+
+
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_a_knob_that_is_none_is_one_line(command: str, capsys: Any) -> None:
+    argv = [command, *(["Hi"] if command == "generate" else []), "--knob", "turn"]
+    assert cli.main(argv) == 2
+    assert "a knob is NAME=VALUE, not 'turn'" in one_line(capsys)
+
+
+SHORT = ["Hi", "--max-tokens", "4"]
+# Each subcommand that prints; `URL` and `FOLDER` are filled in.
+PRINTING = [
+    ["--help"],
+    ["inspect"],
+    ["inspect", "tiny-llada", "--json"],
+    ["decoders"],
+    ["decoders", "llada"],
+    ["decoders", "--markdown"],
+    ["version"],
+    ["generate", *SHORT],
+    ["trace", *SHORT, "--out", "FOLDER/page.html"],
+    ["trace", *SHORT, "--live", "--out", "FOLDER/page.html"],
+    ["chat", "--url", "URL"],
+    ["bench", "--url", "URL", "--requests", "1", "--concurrency", "1", "--json", "FOLDER/load.json"],
+]
+
+
+def told_to_nobody(argv: list[str], unread: str = "stdout", stdin: str = "", **environ: str) -> tuple[int, str]:
+    """The exit code of a command where nobody reads `unread`, and what it says in the other one."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, unread: writer}
+    with started([*ASYNCLANE, *argv], env=environment(**environ), stdin=subprocess.PIPE, **pipes) as process:
+        os.close(writer)
+        said = "".join(text or "" for text in process.communicate(stdin, timeout=60))
+    return process.returncode, said
+
+
+def test_all_that_prints_is_asked() -> None:
+    (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert {argv[0] for argv in PRINTING} - {"--help"} == set(commands.choices) - {"serve"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ"),
+    [*((argv, {}) for argv in PRINTING), (["decoders", "--markdown"], {"PYTHONUNBUFFERED": "1"})],
+    ids=lambda given: " ".join(given),
+)
+def test_a_reader_who_has_seen_enough_is_no_fault(argv: list[str], environ: dict[str, str], tmp_path: Path) -> None:
+    with other_server(lambda number: (200, ANSWER)) as url:
+        given = [word.replace("URL", url).replace("FOLDER", str(tmp_path)) for word in argv]
+        code, said = told_to_nobody(given, stdin="Hi\n", **environ)
+    notes = [line for line in said.splitlines() if not line.startswith(("rules for", "[1/1]")) and line]
+    assert (code, notes) == (0, [])
+    assert len(list(tmp_path.iterdir())) == any("FOLDER" in word for word in argv), "a file is written all the same"
+
+
+def test_a_load_that_fails_says_so_even_where_nobody_reads(tmp_path: Path) -> None:
+    argv = ["--requests", "1", "--warmup", "1", "--concurrency", "1", "--json", str(tmp_path / "load.json")]
+    with other_server(lambda number: (500, "") if number else (200, ANSWER)) as url:
+        assert told_to_nobody(["bench", "--url", url, *argv])[0] == 1
+    assert json.loads((tmp_path / "load.json").read_text(encoding="utf-8"))["loads"][0]["failed"] == 1
+
+
+@pytest.mark.parametrize("unread", ["stdout", "stderr"])
+@pytest.mark.parametrize("argv", [["dance"], ["generate", "Hi", "--page-size", "0"]])
+def test_misuse_is_misuse_even_where_nobody_reads(argv: list[str], unread: str) -> None:
+    code, said = told_to_nobody(argv, unread)
+    assert (code, said.count("\n")) == (2, unread == "stdout")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("argv", [["version"], ["decoders", "--markdown"]])
+def test_a_full_disk_is_one_line_and_exit_code_2(argv: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [*ASYNCLANE, *argv]
+        done = subprocess.run(command, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "asynclane: [Errno 28] No space left on device\n"
+
+
+def test_an_output_that_knows_no_unicode_gets_what_it_can_show() -> None:
+    spoken = stream({"choices": [{"delta": {"content": "na\u00efve"}}]})
+    with other_server(lambda number: (200, spoken)) as url:
+        command, ascii_only = [*ASYNCLANE, "chat", "--url", url], environment(PYTHONIOENCODING="ascii")
+        done = subprocess.run(command, env=ascii_only, input="Hi\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "na?ve" in done.stdout
+
+
+def test_chat_without_a_server_is_one_line(capsys: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert cli.main(["chat", "--url", f"http://127.0.0.1:{port}"]) == 2
+    assert f"no server at http://127.0.0.1:{port}" in one_line(capsys)
+
+
+@pytest.mark.parametrize("command", ["version", "decoders"])
+def test_what_needs_neither_torch_nor_a_web_framework_takes_none(command: str) -> None:
+    script = f"""
+import sys
+from asynclane.server.cli.main import main
+assert main(["{command}"]) == 0
+assert not {{"torch", "fastapi", "transformers", "uvicorn"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+SERVE = """
+import asyncio, sys
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+from starlette.responses import StreamingResponse
+from asynclane.server.app import Service
+from asynclane.server.cli import serve
+from asynclane.server.cli.main import main
+
+@asynccontextmanager
+async def lifespan(app):
+    yield
+    print("engine stopped", flush=True)
+
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/slow")
+async def slow():
+    async def body():
+        yield b"begun,"
+        await asyncio.sleep(0.5)
+        yield b"done"
+    return StreamingResponse(body())
+
+serve.build_service = lambda settings: Service(app, lambda s: asyncio.sleep(0))
+sys.exit(main(["serve", "--port", sys.argv[1]]))
+"""
+
+
+IGNORING = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # as `nohup`, and `&` in a script
+
+
+@pytest.mark.parametrize(
+    ("number", "begun", "code"),
+    [(signal.SIGTERM, "", 0), (signal.SIGINT, "", 130), (signal.SIGINT, IGNORING, 0)],
+    ids=["TERM", "INT", "INT-ignored-before"],
+)
+def test_a_signal_lets_running_requests_finish(number: signal.Signals, begun: str, code: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", f"{begun}\n{SERVE}", str(port)]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        too_long = threading.Timer(30, process.kill)
+        too_long.start()
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if "running on" in line:
+                    break
+            with httpx.stream("GET", f"http://127.0.0.1:{port}/slow", timeout=10) as response:
+                parts = response.iter_text()
+                got = next(parts)
+                process.send_signal(number)
+                got += "".join(parts)
+            out, err = process.communicate(timeout=10)
+        finally:
+            too_long.cancel()
+    assert got == "begun,done"
+    assert "engine stopped" in out
+    assert process.returncode == code, err

@@ -1,0 +1,398 @@
+"""The engine keeps going whatever happens to one request: steps that fail, clients that leave, queues that fill."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from asynclane.models.checkpoint.registry import EMBEDDED
+from asynclane.scheduler.contract import StepPlan, StepResult
+from asynclane.scheduler.decoding.commit.host.localleap import LocalLeap
+from asynclane.scheduler.memory.pages import Limits
+from asynclane.scheduler.request import State
+from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence
+from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.server import errors
+from asynclane.server.engine.engine import Device, Engine
+from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish
+from asynclane.server.metrics import Metrics
+from asynclane.server.structured.grammar import Grammars
+from asynclane.server.text.detokenizer import AnswerText
+from asynclane.server.text.tokenizer import Tokenizer
+
+from ...support.fakes import ScriptedExecutor
+
+LIMITS = Limits(slots=2, pages=32, page_size=16, step_tokens=512, max_model_len=256, max_queue=2)
+ANSWER = "One fish. Two fish. Red fish. Blue fish. And so on, and so on."
+
+
+class GatedExecutor:
+    """A device that waits for permission before each step, and raises on demand."""
+
+    def __init__(self, inner: ScriptedExecutor) -> None:
+        self.inner = inner
+        self.permits = threading.Semaphore(0)
+        self.fail_next = False
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        assert self.permits.acquire(timeout=10)
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("the device is on fire")
+        return self.inner.execute(plan)
+
+    def open(self) -> None:
+        self.permits.release(100_000)
+
+
+class Bench:
+    """An engine over a scripted device that answers `ANSWER`, a few tokens a step."""
+
+    def __init__(self, text: Tokenizer, depth: int) -> None:
+        self.text = text
+        self.depth = depth
+        self.ids = [*text.encode(ANSWER), *[min(text.end_ids)] * 300]
+        self.prompt = text.encode("Say something.")
+        self.executor = GatedExecutor(ScriptedExecutor(self._propose, length=256))
+        self.executor.inner.mask = text.mask_id
+        halving = Halving(StepCost([1, 1000], [0.001, 1.0])) if depth > 1 else None
+        self.scheduler = Scheduler(LIMITS, text.vocabulary, halving=halving)
+        device = Device(ThreadPoolExecutor(max_workers=1), lambda plan: partial(self.executor.execute, plan), depth)
+        self.metrics = Metrics(LIMITS.pages)
+        self.engine = Engine(self.scheduler, device, text, Grammars(text), self.metrics, "asynclane")
+
+    def _propose(self, slot: int, position: int) -> tuple[int, float]:
+        place = position - len(self.prompt)
+        return self.ids[place], (place * 7919 % 101) / 100
+
+    def ask(self, **options: object) -> Answer:
+        wishes = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
+        return self.engine.submit(self.prompt, wishes)
+
+    @property
+    def empty(self) -> bool:
+        self.scheduler.check_integrity()
+        return self.scheduler.idle and self.scheduler.pages.used == 0 and self.scheduler.slots.used == 0
+
+
+@pytest.fixture(scope="module")
+def text() -> Tokenizer:
+    return Tokenizer(EMBEDDED / "tiny-llada")
+
+
+@pytest.fixture(params=[1, 2], ids=["one-in-flight", "two-in-flight"])
+def bench(text: Tokenizer, request: pytest.FixtureRequest) -> Bench:
+    return Bench(text, request.param)
+
+
+@asynccontextmanager
+async def running(bench: Bench) -> AsyncIterator[Engine]:
+    await bench.engine.start()
+    try:
+        yield bench.engine
+    finally:
+        bench.executor.open()
+        await asyncio.wait_for(bench.engine.stop(), 10)
+
+
+async def read(answer: Answer) -> list[Delta]:
+    async with answer:
+        return [delta async for delta in answer]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen")
+
+
+async def test_an_answer_streams_its_text_and_ends_with_a_reason_and_its_cost(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        deltas = await read(bench.ask())
+    assert "".join(delta.text for delta in deltas) == ANSWER
+    assert len([delta for delta in deltas if delta.text]) > 1
+    assert [delta.finish for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+    last = deltas[-1]
+    assert last.finish is Finish.STOP
+    assert last.usage is not None
+    assert last.usage.completion_tokens == len(bench.text.encode(ANSWER))
+    assert last.usage.stats.forwards == len(bench.executor.inner.plans)
+    assert last.usage.stats.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
+    assert bench.empty
+
+
+async def test_a_full_canvas_ends_with_length(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        deltas = await read(bench.ask(max_tokens=5))
+    assert deltas[-1].finish is Finish.LENGTH
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.completion_tokens == 5
+
+
+@pytest.mark.parametrize("stop", ["Red", "fish. R", " fish. Two", "One"])
+async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_behind(bench: Bench, stop: str) -> None:
+    bench.executor.open()
+    async with running(bench):
+        deltas = await read(bench.ask(stop=(stop,)))
+    assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(stop)]
+    assert deltas[-1].finish is Finish.STOP
+    assert bench.empty
+
+
+async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: Bench) -> None:
+    bench.executor.open()
+    red = bench.text.encode(" Red", specials=False)[0]
+    async with running(bench):
+        deltas = await read(bench.ask(stop_ids=(red,)))
+    assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(" Red")]
+    assert deltas[-1].finish is Finish.STOP
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.completion_tokens == bench.ids.index(red)
+    assert bench.empty
+
+
+async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
+    async with running(bench):
+        first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
+        await until(lambda: bench.scheduler.slots.used == 2)
+        third = asyncio.create_task(read(bench.ask()))
+        bench.executor.fail_next = True
+        bench.executor.open()
+        for lost in (first, second)[: 3 - bench.depth]:
+            with pytest.raises(errors.EngineFailure):
+                await lost
+        for spared in (first, second, third)[3 - bench.depth :]:
+            assert "".join(delta.text for delta in await spared) == ANSWER
+        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Tokenizer) -> None:
+    bench, refusals = Bench(text, depth=2), iter([True])
+
+    def start(plan: StepPlan) -> Callable[[], StepResult]:
+        if next(refusals, False):
+            raise RuntimeError("no memory")
+        return partial(bench.executor.execute, plan)
+
+    device = Device(ThreadPoolExecutor(1), start, depth=2)
+    bench.engine = Engine(bench.scheduler, device, text, Grammars(text), Metrics(), "asynclane")
+    bench.executor.open()
+    async with running(bench):
+        first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
+        with pytest.raises(errors.EngineFailure):
+            await first
+        assert "".join(delta.text for delta in await second) == ANSWER
+    assert bench.empty
+
+
+async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with monkeypatch.context() as broken:
+            broken.setattr(Scheduler, "_predict_ends", lambda *args: 1 / 0)
+            with pytest.raises(errors.EngineFailure):
+                await read(bench.ask())
+        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("method", ["choose", "replicas"])  # behind a step, and while one is planned
+async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(LocalLeap, method, lambda *args: 1 / 0)
+    bench.executor.open()
+    async with running(bench):
+        asked = bench.ask(params=(("rule", "localleap"),)), bench.ask()
+        broken, whole = await asyncio.gather(*map(read, asked), return_exceptions=True)
+    assert isinstance(broken, errors.EngineFailure)
+    assert isinstance(whole, list)
+    assert "".join(delta.text for delta in whole) == ANSWER
+    assert bench.empty
+
+
+@pytest.mark.faults
+async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step follows that would tell of it."""
+    monkeypatch.setattr(LocalLeap, "replicas", lambda *args: 1 / 0)
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.EngineFailure):
+            await read(bench.ask(params=(("rule", "localleap"),)))
+        await until(lambda: b"asynclane_queue_depth 0.0" in bench.metrics.exposition())
+        assert b"asynclane_running_requests 0.0" in bench.metrics.exposition()
+
+
+@pytest.mark.faults
+async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_out, fail, failures = Sequence.hand_out, Scheduler._fail, itertools.count()
+
+    def break_second(sequence: Sequence) -> Any:
+        if sequence.id:
+            raise RuntimeError("a bug")
+        return hand_out(sequence)
+
+    def break_first(scheduler: Scheduler, sequence: Sequence) -> Any:
+        if next(failures) == 0:
+            raise RuntimeError("a bug")
+        return fail(scheduler, sequence)
+
+    monkeypatch.setattr(Sequence, "hand_out", break_second)
+    monkeypatch.setattr(Scheduler, "_fail", break_first)  # so it cannot end alone
+    bench.executor.open()
+    async with running(bench):
+        done = await asyncio.gather(read(bench.ask(max_tokens=1)), read(bench.ask()), return_exceptions=True)
+    assert [type(result) for result in done] == [errors.EngineFailure] * 2
+    assert bench.empty
+
+
+async def test_a_text_that_cannot_be_decoded_ends_only_its_request(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with monkeypatch.context() as broken:
+            broken.setattr(AnswerText, "feed", lambda *args: 1 / 0)
+            with pytest.raises(errors.EngineFailure):
+                await read(bench.ask())
+        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+    assert bench.empty
+
+
+async def test_nobody_waits_for_an_engine_that_has_died(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.engine.start()
+    monkeypatch.setattr(Scheduler, "plan", lambda self: 1 / 0)
+    with pytest.raises(errors.EngineFailure):
+        await read(bench.ask())
+    assert not bench.engine.health.ready
+    with pytest.raises(errors.Draining):
+        bench.ask()
+    with pytest.raises(ZeroDivisionError):
+        await bench.engine.stop()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: Bench, steps: int) -> None:
+    async with running(bench):
+        for _ in range(steps):
+            bench.executor.permits.release()
+        computed = [(steps, State.STEPPING)]  # so many steps are committed, and another is in flight
+        async with bench.ask():
+            await until(lambda: [(s.steps, s.state) for s in bench.scheduler.running.values()] == computed)
+        assert bench.scheduler.pages.used  # the device may still write there
+        bench.executor.permits.release(1)
+        await until(lambda: bench.empty)
+        assert len(bench.executor.inner.plans) == steps + 1
+
+
+async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
+    async with running(bench):
+        readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: bench.scheduler.slots.used == 2)
+        async with bench.ask():
+            assert len(bench.scheduler.waiting) == 1
+        assert not bench.scheduler.waiting
+        bench.executor.open()
+        await asyncio.gather(*readers)
+    assert bench.empty
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> None:
+    async with running(bench):
+        readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: bench.scheduler.slots.used == 2)
+        readers += [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: len(bench.scheduler.waiting) == 2)
+        with pytest.raises(errors.Overloaded) as refused:
+            bench.ask()
+        assert refused.value.retry_after_s >= 1
+        bench.executor.open()
+        await asyncio.gather(*readers)
+
+
+async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
+    async with running(bench) as engine:
+        reader = asyncio.create_task(read(bench.ask()))
+        await until(lambda: bench.scheduler.slots.used == 1)
+        stopping = asyncio.create_task(engine.stop())
+        await asyncio.sleep(0)
+        assert not engine.health.ready
+        with pytest.raises(errors.Draining):
+            bench.ask()
+        bench.executor.open()
+        assert "".join(delta.text for delta in await reader) == ANSWER
+        await stopping
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        ({"threshold": 1.5}, "threshold"),
+        ({"block_length": 0}, "block_length"),
+        ({"block_length": 2.5}, "block_length"),
+        ({"max_lanes": True}, "max_lanes"),
+        ({"cache": "magic"}, "cache"),
+        ({"cache": "dual"}, "cache"),
+        ({"threshold": 0.9, "factor": 1.0}, "factor"),
+        ({"steps": 7, "block_length": 8}, "steps"),
+        ({"no_such_knob": 1}, "no_such_knob"),
+    ],
+)
+async def test_a_knob_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.InvalidValue) as refused:
+            bench.ask(params=tuple(params.items()))
+    assert refused.value.param == param
+    assert bench.empty
+
+
+async def test_an_unknown_decoder_is_refused_with_the_known_ones(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.InvalidValue, match="asynclane") as refused:
+            bench.ask(decoder="beam-search")
+    assert refused.value.param == "decoder"
+
+
+async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench):
+        with pytest.raises(errors.ContextLengthExceeded, match="256"):
+            bench.ask(max_tokens=256)
+
+
+async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees_it(bench: Bench) -> None:
+    """The first sentence is left open while the lane of the second goes on, so the string ends in another lane."""
+    bench.executor.open()
+    confidence = dict.fromkeys(range(3), 0.5)
+    bench.executor.inner.propose = lambda slot, position: (
+        bench.ids[position - len(bench.prompt)],
+        confidence.get(position - len(bench.prompt), 0.97),
+    )
+    async with running(bench):
+        answer = bench.ask(stop=("fish. Two",), params=(("later_threshold", "off"),))
+        deltas = await read(answer)
+    assert "".join(delta.text for delta in deltas) == "One "
+    assert deltas[-1].usage is not None
+    assert deltas[-1].usage.stats.forks > 0, "two lanes were at work"
+    assert bench.empty

@@ -1,0 +1,291 @@
+"""The composition root: `serve` and `inspect` refuse a broken checkpoint with the same line, before memory is taken."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.server.cli import main as cli
+from asynclane.server.engine.wiring import build_parts, warn_of_missing_boundaries
+from asynclane.server.settings import Settings
+
+from ...support.published import write_json, write_llada, write_qwen_tokenizer
+
+Spoil = Callable[[Path], object]
+SHARD = "model-00002-of-00006.safetensors"
+INDEX = "model.safetensors.index.json"
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llada(tmp_path_factory.mktemp("published") / "llada")
+
+
+@pytest.fixture
+def checkpoint(published: Path, tmp_path: Path) -> Path:
+    """A small LLaDA that a test may spoil."""
+    return Path(shutil.copytree(published, tmp_path / "llada"))
+
+
+def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one line that a model is refused with."""
+
+    def taken(*size: object, **options: object) -> None:
+        pytest.fail(f"memory of {size} was taken")
+
+    def refusal(model: object) -> str:
+        for name in ("empty", "zeros", "full"):
+            monkeypatch.setattr(torch, name, taken)
+        line = refused(["inspect", str(model)], capsys)
+        assert refused(["serve", "--port", "0", "--model", str(model)], capsys) == line
+        return line
+
+    return refusal
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Changes keys of a JSON file; "absent" takes one away."""
+    kept = {key: value for key, value in (json.loads(path.read_text()) | changes).items() if value != "absent"}
+    write_json(path, kept)
+
+
+def config(**changes: Any) -> Spoil:
+    return lambda directory: edit(directory / "config.json", **changes)
+
+
+def tokenizer_config(**changes: Any) -> Spoil:
+    return lambda directory: edit(directory / "tokenizer_config.json", **changes)
+
+
+def written(name: str, content: str | bytes) -> Spoil:
+    raw = content if isinstance(content, bytes) else content.encode()
+    return lambda directory: (directory / name).write_bytes(raw)
+
+
+def gone(*names: str) -> Spoil:
+    return lambda directory: [(directory / name).unlink() for name in names]
+
+
+def loop(name: str) -> Spoil:
+    def spoil(directory: Path) -> None:
+        (directory / name).unlink()
+        (directory / name).symlink_to(name)
+
+    return spoil
+
+
+def shard(change: Callable[[dict[str, torch.Tensor]], object]) -> Spoil:
+    def spoil(directory: Path) -> None:
+        tensors = load_file(directory / SHARD)
+        change(tensors)
+        save_file(tensors, directory / SHARD)
+
+    return spoil
+
+
+def first(tensors: dict[str, torch.Tensor]) -> str:
+    return min(tensors)
+
+
+def truncated(directory: Path) -> None:
+    os.truncate(directory / SHARD, (directory / SHARD).stat().st_size - 100)
+
+
+def twice(directory: Path) -> None:
+    extra = "model-00003-of-00006.safetensors"
+    tensors = load_file(directory / SHARD)
+    save_file(load_file(directory / extra) | {first(tensors): tensors[first(tensors)]}, directory / extra)
+
+
+def moved(name: str) -> Spoil:
+    """The index says that a tensor is in a file elsewhere, which is there."""
+
+    def spoil(directory: Path) -> None:
+        shutil.copy(directory / SHARD, directory.parent / SHARD)
+        weight_map = json.loads((directory / INDEX).read_text())["weight_map"]
+        there = name.format(directory.parent)
+        edit(directory / INDEX, weight_map={k: there if v == SHARD else v for k, v in weight_map.items()})
+
+    return spoil
+
+
+def ordinary_mask(directory: Path) -> None:
+    """The mask's id is a word's."""
+    edit(directory / "config.json", mask_token_id=70)
+
+
+KINDS: dict[str, tuple[Spoil, str]] = {
+    "another architecture": (config(architectures=["GPT2LMHeadModel"]), "'GPT2LMHeadModel' is not supported; support"),
+    "no architecture": (config(architectures="absent"), "None is not supported; supported: LLaDAModelLM"),
+    "an architecture that is none": (config(architectures=[["LLaDAModelLM"]]), "is not supported; supported: LLaDA"),
+    "no config": (gone("config.json"), "has no config.json"),
+    "a config that is no JSON": (written("config.json", "{"), "config.json cannot be read"),
+    "a config that is no text": (written("config.json", b"\xff\xfe\x00"), "config.json cannot be read"),
+    "a config that is nested without end": (written("config.json", "[" * 100_000), "config.json cannot be read"),
+    "a config that is a list": (written("config.json", "[]"), "config.json is no object but list"),
+    "a config that links to itself": (loop("config.json"), "config.json cannot be read"),
+    "a config without a size": (config(n_layers="absent"), "config.json lacks 'n_layers'"),
+    "a size that is no number": (config(d_model="wide"), "invalid literal for int"),
+    "a size without end": (written("config.json", '{"architectures": ["LLaDAModelLM"], "d_model": Infinity}'), "infin"),
+    "a billion layers": (config(n_layers=10**9), "layers is 1000000000, not from 1 to 1024"),
+    "no rotation": (config(rope_theta=float("nan")), "rope_theta is nan, not a positive number"),
+    "a variant that is not computed": (config(alibi=True), "alibi = True is not supported, only False"),
+    "no weights": (gone(INDEX), f"has neither model.safetensors nor {INDEX}"),
+    "no shard": (gone(SHARD), f"lacks {SHARD}, named in {INDEX}"),
+    "a shard that links to itself": (loop(SHARD), f"lacks {SHARD}, named in {INDEX}"),
+    "an index that is no JSON": (written(INDEX, "{"), f"{INDEX} cannot be read"),
+    "an index without a map": (written(INDEX, "[]"), f"{INDEX} cannot be read"),
+    "a shard above": (moved("../" + SHARD), f"{INDEX} names ../{SHARD}, which is no file beside it"),
+    "a shard elsewhere": (moved("{}/" + SHARD), f"{SHARD}, which is no file beside it"),
+    "a shard cut short": (truncated, f"{SHARD} cannot be read"),
+    "a shard of garbage": (written(SHARD, b"\x89PNG\r\n\x1a\n" + bytes(range(256))), f"{SHARD} cannot be read"),
+    "a header of garbage": (written(SHARD, struct.pack("<Q", 8) + b"not JSON"), f"{SHARD} cannot be read"),
+    "an empty shard": (written(SHARD, b""), f"{SHARD} cannot be read"),
+    "a missing tensor": (shard(lambda t: t.pop(first(t))), "lacks model.transformer.blocks.0."),
+    "an unexpected tensor": (shard(lambda t: t.update(extra=torch.zeros(1))), "has an unexpected tensor extra"),
+    "a wrong shape": (shard(lambda t: t.update({first(t): torch.zeros(3)})), "is [3], config.json says ["),
+    "a tensor in two files": (twice, "is in another file too"),
+    "an unsupported type": (
+        shard(lambda t: t.update({first(t): t[first(t)].char()})),
+        "is I8, only BF16, F16, F32 can",
+    ),
+    "no tokenizer": (gone("tokenizer.json"), "has no tokenizer.json, and no vocab.json with merges.txt: download"),
+    "a tokenizer that is no JSON": (written("tokenizer.json", "{"), "cannot be read"),
+    "a tokenizer of nothing": (written("tokenizer.json", "{}"), "cannot be read"),
+    "a tokenizer's configuration that is none": (written("tokenizer_config.json", "{"), "cannot be read"),
+    "no mask": (config(mask_token_id="absent"), "config.json lacks 'mask_token_id'"),
+    "a mask that is no number": (config(mask_token_id="<|mdm_mask|>"), "invalid literal for int"),
+    "a mask beyond the vocabulary": (config(mask_token_id=5000), "mask token 5000 is not below"),
+    "a mask that is a word": (ordinary_mask, "has no mask token, for 70, which config.json names, is 'g'"),
+    "two masks": (tokenizer_config(mask_token="<|eot_id|>"), "config.json and tokenizer_config.json name different"),
+    "a tokenizer larger than the embedding": (config(embedding_size=1408, vocab_size=1408), "do not belong together"),
+    "no end": (
+        lambda d: [
+            edit(d / "config.json", eos_token_id="absent"),
+            edit(d / "tokenizer_config.json", eos_token="absent", chat_template="absent"),
+            *gone("generation_config.json", "special_tokens_map.json")(d),  # type: ignore[misc]
+        ],
+        "names no token that ends an answer",
+    ),
+    "an end beyond the vocabulary": (config(eos_token_id=126081), "126081 cannot end an answer"),
+    "an end below zero": (config(eos_token_id=-1), "-1 cannot end an answer"),
+    "an end that is no number": (config(eos_token_id=["<|eot_id|>"]), "eos_token_id is no id, or a list with"),
+    "a chat template that fails": (tokenizer_config(chat_template="{{ 1 / 0 }}"), "division by zero"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), KINDS.values(), ids=KINDS)
+def test_it_is_told_in_one_line(checkpoint: Path, refusal: Callable[..., str], spoil: Spoil, message: str) -> None:
+    spoil(checkpoint)
+    line = refusal(checkpoint)
+    assert message in line
+    assert len(line) < 500
+
+
+def test_a_file_an_empty_directory_and_nothing_are_told_apart(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    weights, empty, around = tmp_path / "model.safetensors", tmp_path / "empty", tmp_path / "around"
+    weights.write_bytes(b"")
+    empty.mkdir()
+    around.symlink_to(around)
+    assert "is a file: give the directory that holds config.json and the weights" in refusal(weights)
+    assert "is empty: download a checkpoint into it first" in refusal(empty)
+    assert "cannot be read: Too many levels of symbolic links" in refusal(around)
+    assert "no directory here, not OWNER/NAME of a repository, and the embedded models are" in refusal("tiny-lama")
+    assert "Could not determine home directory" in refusal("~nobody-of-this-name/model")
+
+
+def test_a_directory_that_may_not_be_read_is_told(checkpoint: Path, refusal: Callable[..., str]) -> None:
+    refusal(checkpoint / "nothing")  # loads what a user without rights may not load
+    mode, user = checkpoint.stat().st_mode, os.geteuid()
+    checkpoint.chmod(0)
+    try:
+        if user == 0:  # who may read everything
+            os.seteuid(NOBODY)
+        assert "cannot be read: Permission denied" in refusal(checkpoint)
+    finally:
+        os.seteuid(user)
+        checkpoint.chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-model-len", "513"], "--max-model-len 513 exceeds the model's 512"),
+        (["--max-model-len", "512", "--max-step-tokens", "256"], "raise --max-step-tokens or lower --max-model-len"),
+        (["--kv-cache-tokens", "100"], "raise --kv-cache-tokens or lower --max-model-len"),
+        (["--decoder", "beam"], "unknown decoder 'beam'"),
+    ],
+)
+def test_settings_that_do_not_go_with_the_model_are_told_before_it_is_loaded(
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr("asynclane.server.engine.wiring.load_runner", lambda *arguments: pytest.fail("it was loaded"))
+    assert message in refused(["serve", "--port", "0", "--model", str(checkpoint), *flags], capsys)
+
+
+def test_a_tokenizer_without_tokenizer_json_is_read_if_it_is_qwens(
+    checkpoint: Path, refusal: Callable[..., str]
+) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+    write_qwen_tokenizer(checkpoint)
+    edit(checkpoint / "tokenizer_config.json", tokenizer_class="BertTokenizer")
+    assert "its tokenizer is 'BertTokenizer': without it, only Qwen2Tokenizer, Q" in refusal(checkpoint)
+
+
+def test_a_tokenizer_without_boundaries_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_boundaries(Vocabulary(["a", "b", ""], mask_id=2, end_ids=[]))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "auto, prose, code, comma" in record.getMessage()
+    assert "where proposals have settled" in record.getMessage()
+
+
+def test_a_tokenizer_with_boundaries_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_boundaries(Vocabulary([".", "\n", ""], mask_id=2, end_ids=[]))
+    assert not caplog.records
+
+
+def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert build_parts(Settings(max_step_tokens=512, threads=1)).limits.max_model_len == 512
+    assert "the context is 512 of the model's 1024 positions: --max-step-tokens computes no more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "decoder", "message"),
+    [
+        ("tiny-llada", "tccf", "is for block-causal models"),
+        ("tiny-sdar", "tccf", "turn 'think' needs a token"),
+        ("tiny-sdar", "dream", "fills the whole canvas in any order"),
+    ],
+)
+def test_a_default_decoder_that_no_request_could_use_is_refused_at_start(
+    model: str, decoder: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"cannot have '{decoder}', whose defaults fail: .*{message}"):
+        build_parts(Settings(model=model, decoder=decoder, threads=1))

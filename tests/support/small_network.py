@@ -1,0 +1,42 @@
+"""A small network of random weights over the vocabulary of `tests.support.fakes`: noise, but the same noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from asynclane.models.checkpoint.config import ModelConfig
+from asynclane.models.exec.pack import Batch
+from asynclane.models.exec.runner import Runner
+from asynclane.models.kv_cache import KvPages
+from asynclane.models.network import Transformer, allocate
+from asynclane.models.numerics import Numerics
+
+from .driver import LIMITS
+from .fakes import END, MASK, PIECES
+
+CPU = torch.device("cpu")
+CONFIG = ModelConfig(
+    "LLaDAModelLM", 32, 2, 4, 2, 48, len(PIECES), 256, 1e-5, 10000.0, tied_head=False, mask_id=MASK, head_dim=8
+)
+
+
+class Ahead(Transformer):
+    """Its state at a position is what the same network without shift has at the next one."""
+
+    def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
+        return super().hidden(canvases, replace(batch, projected=batch.projected + 1), pages)
+
+
+def small_runner(shift: int = 0, kind: type[Transformer] = Transformer, seed: int = 0) -> Runner:
+    """The same weights for the same seed."""
+    config, numerics = replace(CONFIG, logit_shift=shift), Numerics(torch.float32)
+    weights, parts = allocate(config, numerics, CPU)
+    generator = torch.Generator().manual_seed(seed)
+    for weight in {id(part.weight): part.weight for part in parts.values()}.values():
+        assert isinstance(weight, Tensor)
+        weight.normal_(0, 0.5, generator=generator)
+    pages = KvPages(config, LIMITS.pages, LIMITS.page_size, LIMITS.slots, numerics.dtype, CPU)
+    return Runner(kind(config, numerics, weights), pages, LIMITS.slots, [MASK], [END])
