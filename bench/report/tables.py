@@ -15,7 +15,7 @@ from typing import Any
 from . import RESULTS
 
 BEGIN = "<!-- made by `python -m asynclane.bench.report.tables --write README.md` -->"
-END = "<!-- end of what bench.tables made -->"
+END = "<!-- end of what bench.report.tables made -->"
 GIB = 2**30
 FORMATS = ("", "-deterministic", "-fp8")
 MODELS = {
