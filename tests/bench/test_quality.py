@@ -129,8 +129,8 @@ def test_plot_is_a_png(opened: list[FakeOffline], tmp_path: Path) -> None:
 )
 def test_decoder_arguments(text: str, name: str, knobs: dict[str, object]) -> None:
     choice = parse_decoder(text, max_tokens=256)
-    assert (choice.label, choice.name, choice.knobs) == (text, name, knobs)
-    assert {knob: type(value) for knob, value in choice.knobs.items()} == {k: type(v) for k, v in knobs.items()}
+    assert (choice.label, choice.name, choice.params) == (text, name, knobs)
+    assert {knob: type(value) for knob, value in choice.params.items()} == {k: type(v) for k, v in knobs.items()}
 
 
 @pytest.mark.parametrize("text", DEFAULT_DECODERS)
