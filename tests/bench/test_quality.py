@@ -143,9 +143,9 @@ def test_default_decoders_exist(text: str) -> None:
     [
         ("nonesuch", "unknown decoder 'nonesuch'"),
         ("", "unknown decoder ''"),
-        ("asynclane:threshold", "a knob is NAME=VALUE, not 'threshold'"),
-        ("asynclane:threshold=", "a knob is NAME=VALUE, not 'threshold='"),
-        ("asynclane:threshold=0.9,", "a knob is NAME=VALUE, not ''"),
+        ("asynclane:threshold", "a parameter is NAME=VALUE, not 'threshold'"),
+        ("asynclane:threshold=", "a parameter is NAME=VALUE, not 'threshold='"),
+        ("asynclane:threshold=0.9,", "a parameter is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
         ("asynclane:treshold=0.9", "has no knob 'treshold'"),
         ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),
