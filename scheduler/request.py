@@ -99,8 +99,8 @@ class Request:
             grammar="" if self.constraint is None else self.constraint.name,
             logprobs=self.ranks is not None,
             measured=measured,
-            needs=(*self.resources(limits, pattern), tokens),
-            limits=(limits.slots, limits.pages, limits.step_tokens),
+            required=(*self.resources(limits, pattern), tokens),
+            available=(limits.slots, limits.pages, limits.step_tokens),
         )
 
     def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:

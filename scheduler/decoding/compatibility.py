@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from .attention_pattern import AttentionPattern
 from .cache import CachePolicy, Compact, NoCache
-from .commit import HostCommitRule
+from .commit.base import HostCommitRule
 from .commit.shared.schedule import block_of, doublings
 from .lane_tree import Layout
 from .params import AUTO, CANVAS, OFF, ParamError, Params
@@ -303,7 +303,7 @@ VOCABULARY_REFUSALS: tuple[Refusal[VocabularyFacts], ...] = (
 @dataclass(frozen=True, slots=True)
 class RequestFacts(VocabularyFacts):
     """A request, the network and the server that get it. `grammar` is the parameter that constrains its text, empty if
-    none does; `needs` and `limits` are slots, pages and tokens of a step."""
+    none does; `required` and `available` are slots, pages and tokens of a step."""
 
     pattern: AttentionPattern
     positions: int  # of prompt, canvas and suffix
@@ -312,8 +312,8 @@ class RequestFacts(VocabularyFacts):
     grammar: str
     logprobs: bool
     measured: bool  # the server knows the time of its steps
-    needs: tuple[int, int, int]
-    limits: tuple[int, int, int]
+    required: tuple[int, int, int]
+    available: tuple[int, int, int]
 
 
 REQUEST_REFUSALS: tuple[Refusal[RequestFacts], ...] = (
@@ -367,9 +367,10 @@ REQUEST_REFUSALS: tuple[Refusal[RequestFacts], ...] = (
     ),
     Refusal(
         "{f.decoder.branch_param}",
-        lambda f: f.decoder.branches and any(need > limit for need, limit in zip(f.needs, f.limits, strict=True)),
-        "{f.needs[0]} rows at a time need {f.needs[0]} requests' slots, {f.needs[1]} pages and {f.needs[2]} tokens in a"
-        " step; there are {f.limits[0]}, {f.limits[1]} and {f.limits[2]}: lower {f.decoder.branch_param}",
+        lambda f: f.decoder.branches and any(need > have for need, have in zip(f.required, f.available, strict=True)),
+        "{f.required[0]} rows at a time need {f.required[0]} requests' slots, {f.required[1]} pages and"
+        " {f.required[2]} tokens in a step; there are {f.available[0]}, {f.available[1]} and {f.available[2]}: lower"
+        " {f.decoder.branch_param}",
     ),
 )
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .cache import CachePolicy
-from .commit import HOST_RULES, CommitRule, HostCommitRule
-from .commit.base import EVERYTHING
+from .commit import HOST_RULES
+from .commit.base import EVERYTHING, CommitRule, HostCommitRule
 from .lane_tree import Layout
 from .lanes.adablock import AdaBlock
 from .lanes.asynclane import AsyncLane
@@ -70,111 +70,84 @@ def _serial(rule: str, **defaults: object) -> DecoderSpec:
     return DecoderSpec(policy=Blockwise, defaults=own, source=HOST_RULES[rule].SOURCE, rule=rule)
 
 
+def _threshold(policy: type[LanePolicy], threshold: float, source: str, **defaults: object) -> DecoderSpec:
+    """Commits by a threshold, or by the rule that a request names."""
+    return DecoderSpec(policy, {"threshold": threshold, "rule": None, **defaults, "early_stop": True}, source)
+
+
 def _cached(cache: str, source: str) -> DecoderSpec:
     """LLaDA's own sampler with a cache that was published for it."""
     return DecoderSpec(Blockwise, {"steps": None, "block_length": 32, "cache": cache, "early_stop": True}, source)
 
 
 DECODERS: Mapping[str, DecoderSpec] = {
-    "asynclane": DecoderSpec(
-        policy=AsyncLane,
-        defaults={
-            "threshold": 0.95,
-            "rule": None,
-            "block_length": 32,
-            "cache": "compact",
-            "lookahead": 32,
-            "draft_threshold": 0.995,
-            "end_threshold": 0.5,
-            "later_threshold": 0.99,
-            "max_lanes": 4,
-            "min_fill": 0.1,
-            "min_steps": 1,
-            "boundary": "auto",
-            "stable_steps": 0,
-            "siblings": "live",
-            "refresh_every": 0,
-            "refresh_on": "lanes",
-            "reuse": True,
-            "settle": True,
-            "early_stop": True,
-        },
-        source="arXiv 2606.08411, with settling and live siblings",
+    "asynclane": _threshold(
+        AsyncLane,
+        0.95,
+        "arXiv 2606.08411, with settling and live siblings",
+        block_length=32,
+        cache="compact",
+        lookahead=32,
+        draft_threshold=0.995,
+        end_threshold=0.5,
+        later_threshold=0.99,
+        max_lanes=4,
+        min_fill=0.1,
+        min_steps=1,
+        boundary="auto",
+        stable_steps=0,
+        siblings="live",
+        refresh_every=0,
+        refresh_on="lanes",
+        reuse=True,
+        settle=True,
     ),
-    "fast-dllm": DecoderSpec(
-        policy=Blockwise,
-        defaults={"threshold": 0.9, "rule": None, "block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2505.22618; Fast-dLLM v1/llada/generate.py",
+    "fast-dllm": _threshold(
+        Blockwise, 0.9, "arXiv 2505.22618; Fast-dLLM v1/llada/generate.py", block_length=32, cache="dual"
     ),
-    "llada": DecoderSpec(
-        policy=Blockwise,
-        defaults={"steps": None, "block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2502.09992; ML-GSAI/LLaDA generate.py",
-    ),
+    "llada": _cached("none", "arXiv 2502.09992; ML-GSAI/LLaDA generate.py"),
     "dream": DecoderSpec(
-        policy=Blockwise,
+        Blockwise,
+        {"steps": None, "alg": "entropy", "alg_temp": 0.0, "eps": 0.001, "cache": "none", "early_stop": True},
+        "arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
         fixed=WHOLE,
-        defaults={
-            "steps": None,
-            "alg": "entropy",
-            "alg_temp": 0.0,
-            "eps": 0.001,
-            "cache": "none",
-            "early_stop": True,
-        },
-        source="arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
     ),
-    "adablock": DecoderSpec(
-        policy=AdaBlock,
-        defaults={
-            "threshold": 0.9,
-            "rule": None,
-            "block_length": 32,
-            "window": 0.25,
-            "delimiters": "newline",
-            "delimiter_threshold": 0.3,
-            "cache": "dual",
-            "early_stop": True,
-        },
-        source="arXiv 2509.26432; lgxi24/AdaBlock-dLLM",
+    "adablock": _threshold(
+        AdaBlock,
+        0.9,
+        "arXiv 2509.26432; lgxi24/AdaBlock-dLLM",
+        block_length=32,
+        window=0.25,
+        delimiters="newline",
+        delimiter_threshold=0.3,
+        cache="dual",
     ),
     "ahd": _serial("ahd", cache="none"),
     "ass": DecoderSpec(
-        policy=Growing,
-        defaults={"block_count": 1, "cache": "none", "early_stop": True},
-        source=HOST_RULES["ass"].SOURCE,
-        rule="ass",
+        Growing, {"block_count": 1, "cache": "none", "early_stop": True}, HOST_RULES["ass"].SOURCE, rule="ass"
     ),
     "bacd": _serial("bacd", cache="dual"),
     "blockbatch": DecoderSpec(
-        policy=Blockwise,
-        fixed=WHOLE,
-        defaults={"early_stop": True},
-        source=HOST_RULES["blockbatch"].SOURCE,
-        rule="blockbatch",
+        Blockwise, {"early_stop": True}, HOST_RULES["blockbatch"].SOURCE, rule="blockbatch", fixed=WHOLE
     ),
     "ccd": _serial("ccd", cache="none"),
     "ce": _serial("ce", cache="dual"),
     "credit": _serial("credit", cache="none"),
-    "d2f": DecoderSpec(
-        policy=MultiBlock,
-        defaults={
-            "threshold": 0.9,
-            "rule": None,
-            "block_length": 32,
-            "add_threshold": 0.7,
-            "active_threshold": 0.95,
-            "cache": "dual",
-            "early_stop": True,
-        },
-        source="arXiv 2508.09192; zhijie-group/Discrete-Diffusion-Forcing, less its causal cache",
+    "d2f": _threshold(
+        MultiBlock,
+        0.9,
+        "arXiv 2508.09192; zhijie-group/Discrete-Diffusion-Forcing, less its causal cache",
+        block_length=32,
+        add_threshold=0.7,
+        active_threshold=0.95,
+        cache="dual",
     ),
     "d3llm": DecoderSpec(
-        policy=MultiBlock,
-        fixed={"fills": True},
-        defaults={"block_length": 32, "add_threshold": 0.1, "cache": "dual", "early_stop": True},
-        source="arXiv 2601.07568; hao-ai-lab/d3LLM",
+        MultiBlock,
+        {"block_length": 32, "add_threshold": 0.1, "cache": "dual", "early_stop": True},
+        "arXiv 2601.07568; hao-ai-lab/d3LLM",
         rule="entropy",
+        fixed={"fills": True},
     ),
     "d2cache": _cached("d2", "arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
@@ -192,36 +165,32 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "lopa": _serial("lopa", cache="dual"),
     "prophet": _serial("prophet", cache="none"),
     "saber": _serial("saber", block_length=4096, cache="none"),
-    "slowfast": DecoderSpec(
-        policy=SlowFast,
-        defaults={
-            "threshold": 0.9,
-            "rule": None,
-            "block_length": 256,
-            "slow_calls": 6,
-            "cycle_threshold": 0.3,
-            "stable_window": 2,
-            "stable_spread": 1.0,
-            "explore": "all",
-            "lookahead": CANVAS,
-            "cache": "dual",
-            "early_stop": True,
-        },
-        source="arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
+    "slowfast": _threshold(
+        SlowFast,
+        0.9,
+        "arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
+        block_length=256,
+        slow_calls=6,
+        cycle_threshold=0.3,
+        stable_window=2,
+        stable_spread=1.0,
+        explore="all",
+        lookahead=CANVAS,
+        cache="dual",
     ),
     "tccf": DecoderSpec(
-        policy=CoarseFine,
-        defaults={"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},
-        source="arXiv 2602.09555; LuLuLuyi/TDAR, with the differences that its lanes name",
+        CoarseFine,
+        {"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},
+        "arXiv 2602.09555; LuLuLuyi/TDAR, with the differences that its lanes name",
         rule="bacd",
         for_blocks=True,
     ),
     "tspd": _serial("tspd", cache="dual"),
     "window": DecoderSpec(
-        policy=Blockwise,
+        Blockwise,
+        {"steps": None, "cache": "window", "early_stop": True},
+        "vhicrgit/Window-Diffusion, with the difference that its cache names",
         fixed=WHOLE,
-        defaults={"steps": None, "cache": "window", "early_stop": True},
-        source="vhicrgit/Window-Diffusion, with the difference that its cache names",
     ),
     "wino": _serial("wino", block_length=128, cache="none"),
 }

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypedDict
 
 from ..contract import Measure
 from .attention_pattern import PLAIN, AttentionPattern
 from .cache import CACHES
-from .commit import (
-    HOST_RULES,
-    Applied,
-    CommitAtFork,
-    CommitRule,
-    Factor,
-    HostCommitRule,
-    HostDecides,
-    Quota,
-    Threshold,
-    Timesteps,
-)
-from .commit.base import EVERYTHING, REPORT_ALL
+from .commit import HOST_RULES
+from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, HostDecides
+from .commit.device import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .commit.host.applied import Applied
 from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, DecoderFacts, fitted, refuse
 from .lane_tree import Layout
@@ -81,6 +71,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
 
     on_host = rule is not None or policy.reads_view
     replicas = 0 if rule is None else rule.replica_count
+    isolated = params.get("siblings") == "isolated"
+    branch_param = "max_lanes" if isolated else "" if rule is None else rule.rows_param
     return Decoder(
         name=name,
         policy=policy,
@@ -96,33 +88,18 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         adaptive=params.get("block_length") == AUTO,
         revises=rule is not None and rule.revises,
         replica_positions=replicas and replicas * min(length, params.integer("block_length")),
-        **_branches(params, rule, lookahead),
+        layout=Layout.ISOLATED if isolated else Layout.PACKED if rule is None else rule.layout,
+        branches=params.integer(branch_param) - 1 if branch_param else 0,
+        branch_row=_branch_row(params, isolated, lookahead) if branch_param else 0,
+        branch_param=branch_param,
+        scored=rule is None or rule.scored,
     )
 
 
-class Branches(TypedDict, total=False):
-    """The fields of `Decoder` for rows in slots of their own."""
-
-    layout: Layout
-    branches: int
-    branch_row: int
-    branch_param: str
-    scored: bool
-
-
-def _branches(params: Params, rule: type[HostCommitRule] | None, lookahead: int | None) -> Branches:
-    if params.get("siblings") == "isolated":
-        row, count = params.integer("block_length") + (lookahead or 0), params.integer("max_lanes") - 1
-        return Branches(layout=Layout.ISOLATED, branches=count, branch_row=row, branch_param="max_lanes")
-    if rule is None or not rule.rows_param:
-        return Branches()
-    return Branches(
-        layout=rule.layout,
-        branches=params.integer(rule.rows_param) - 1,
-        branch_row=params.integer("block_length") if params.get("cache") == "dual" else EVERYTHING,
-        branch_param=rule.rows_param,
-        scored=rule.scored,
-    )
+def _branch_row(params: Params, isolated: bool, lookahead: int | None) -> int:
+    if not isolated and params.get("cache") != "dual":
+        return EVERYTHING
+    return params.integer("block_length") + (lookahead or 0 if isolated else 0)
 
 
 def suits(name: str, pattern: AttentionPattern) -> bool:

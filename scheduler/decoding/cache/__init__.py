@@ -33,15 +33,5 @@ __all__ = [
     "StepConfidence",
 ]
 
-_POLICIES: tuple[type[CachePolicy], ...] = (
-    NoCache,
-    Prefix,
-    Dual,
-    Compact,
-    D2,
-    Delayed,
-    Finished,
-    Interval,
-    Sliding,
-)
+_POLICIES: tuple[type[CachePolicy], ...] = (NoCache, Prefix, Dual, Compact, D2, Delayed, Finished, Interval, Sliding)
 CACHES: Mapping[str, type[CachePolicy]] = {policy.NAME: policy for policy in _POLICIES}

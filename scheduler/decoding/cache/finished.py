@@ -28,10 +28,7 @@ class Waiting(NamedTuple):
 class Finished(CachePolicy):
     NAME = "finished"
     DEFAULTS = {"cache_delay": 1, "refresh_interval": 10_000}
-    PARAMS = {
-        "cache_delay": Range(0, 1_000_000, whole=True),
-        "refresh_interval": Range(1, 1_000_000, whole=True),
-    }
+    PARAMS = {"cache_delay": Range(0, 1_000_000, whole=True), "refresh_interval": Range(1, 1_000_000, whole=True)}
 
     def __init__(self, params: Params) -> None:
         self._delay, self._interval = params.integer("cache_delay"), params.integer("refresh_interval")

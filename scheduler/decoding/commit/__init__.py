@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .base import REPORT_ALL, CommitDecision, CommitRule, HostCommitRule, HostDecides, LaneSlice, StepView
-from .device import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .base import HostCommitRule
 from .host.ahd import Ahd
-from .host.applied import Applied
 from .host.bacd import Bacd
 from .host.blockbatch import BlockBatch
 from .host.ccd import Ccd
@@ -27,23 +25,6 @@ from .host.prophet import Prophet
 from .host.saber import Saber
 from .host.tspd import TSPD
 from .host.wino import Wino
-
-__all__ = [
-    "HOST_RULES",
-    "REPORT_ALL",
-    "Applied",
-    "CommitAtFork",
-    "CommitDecision",
-    "CommitRule",
-    "Factor",
-    "HostCommitRule",
-    "HostDecides",
-    "LaneSlice",
-    "Quota",
-    "StepView",
-    "Threshold",
-    "Timesteps",
-]
 
 _RULES: tuple[type[HostCommitRule], ...] = (
     Ahd,

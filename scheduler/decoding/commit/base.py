@@ -79,7 +79,7 @@ class ReplicaView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """What a step found at the n projected positions of one request: its live lanes, and after them the look-ahead if
+    """The output of a step at the n projected positions of a request: its live lanes, and after them the look-ahead if
     the rule `sees_ahead`, which belongs to no lane."""
 
     canvas: Ints  # [length] before the step, the mask id where open

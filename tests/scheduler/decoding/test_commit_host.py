@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.commit import HOST_RULES, HostCommitRule, LaneSlice, StepView
+from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.commit.base import HostCommitRule, LaneSlice, StepView
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import Params
 

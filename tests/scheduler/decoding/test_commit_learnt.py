@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.commit import HostCommitRule, LaneSlice, StepView
+from asynclane.scheduler.decoding.commit.base import HostCommitRule, LaneSlice, StepView
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
 from asynclane.scheduler.decoding.commit.shared.forecast import Forecast
 from asynclane.scheduler.decoding.lane_tree import Lane, Role

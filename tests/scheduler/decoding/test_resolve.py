@@ -9,14 +9,9 @@ import pytest
 from asynclane.scheduler.contract import DeviceCommitRule, Measure
 from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
 from asynclane.scheduler.decoding.cache import CACHES
-from asynclane.scheduler.decoding.commit import (
-    HOST_RULES,
-    CommitRule,
-    Factor,
-    Quota,
-    Threshold,
-    Timesteps,
-)
+from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.commit.base import CommitRule
+from asynclane.scheduler.decoding.commit.device import Factor, Quota, Threshold, Timesteps
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import PARAMS, ParamError
 from asynclane.scheduler.decoding.registry import DECODERS

@@ -29,11 +29,7 @@ class Credit(HostCommitRule):
     NAME = "credit"
     SOURCE = "arXiv 2510.06133; inclusionAI/dInfer decoding/parallel_strategy.py"
     DEFAULTS = {"threshold": 0.9, "credit_alpha": 0.7, "credit_beta": 0.8, "credit_gamma": 0.2}
-    PARAMS = {
-        "credit_alpha": Range(0.0, 10.0),
-        "credit_beta": Range(0.0, 1.0),
-        "credit_gamma": Range(0.0, 10.0),
-    }
+    PARAMS = {"credit_alpha": Range(0.0, 10.0), "credit_beta": Range(0.0, 1.0), "credit_gamma": Range(0.0, 10.0)}
     ranks = LIKELY
 
     def __init__(self, params: Params, length: int) -> None:

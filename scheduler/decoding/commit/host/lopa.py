@@ -12,7 +12,7 @@ from ..shared.speculation import Branching, Speculator, extended
 
 
 class LoPA(Speculator):
-    """Of the `branches` rows of a step the first is the canvas, the anchor; each other one fills one more of the
+    """The first of the `branches` rows of a step is the canvas, the anchor; each other one fills one more of the
     likeliest open positions of its block. A row's worth is `creation_weight` times the confidence with which that
     position was filled (1 for the anchor), plus 1 - `creation_weight` times the mean confidence of the `lowest_share`
     least confident of all masks that the row still has. From the row of most worth, the anchor if equal, commits what
@@ -27,11 +27,7 @@ class LoPA(Speculator):
     NAME = "lopa"
     SOURCE = "arXiv 2512.16229; zhijie-group/LoPA"
     DEFAULTS = {"threshold": 0.9, "branches": 4, "creation_weight": 0.5, "lowest_share": 0.5}
-    PARAMS = {
-        "branches": Range(1, 8, whole=True),
-        "creation_weight": Range(0.0, 1.0),
-        "lowest_share": Range(0.0, 1.0),
-    }
+    PARAMS = {"branches": Range(1, 8, whole=True), "creation_weight": Range(0.0, 1.0), "lowest_share": Range(0.0, 1.0)}
     rows_param = "branches"
     scored = False
     sees_ahead = True

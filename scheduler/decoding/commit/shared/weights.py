@@ -1,4 +1,4 @@
-"""What learnt rules share: the scale of their input, and their weights `NAME.npz` in this folder, which
+"""Helpers of learnt rules: the scale of their input, and their weights `NAME.npz` in this folder, which
 `asynclane.training.controllers` makes."""
 
 from __future__ import annotations
