@@ -100,5 +100,5 @@ def test_more_blocks_than_calls_and_other_models_are_refused() -> None:
     assert no.value.param == "block_count"
     with pytest.raises(ParamError, match="no position of this model sees past its block"):
         resolve("ass", {"block_count": 2}, 64, AttentionPattern(block_size=16))
-    with pytest.raises(ParamError, match="no knob 'block_count'"):
+    with pytest.raises(ParamError, match="no parameter 'block_count'"):
         resolve("fast-dllm", {"rule": "ass", "block_count": 2}, 64)
