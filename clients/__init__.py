@@ -1,4 +1,4 @@
-"""A client for any server that speaks OpenAI's API. It needs nothing of the server."""
+"""A client for any server with OpenAI's API. It needs nothing of the server package."""
 
 from .async_client import AsyncClient, AsyncStream
 from .calls import Message
@@ -8,28 +8,7 @@ from .errors import ClientError, Closed, ConnectionFailed, StatusError, StreamEr
 from .types import Answer, Choice, Commit, Cost, Delta, Lane, LaneEvent, Model, Tokens, Usage
 
 __all__ = [
-    "NEVER",
-    "Answer",
-    "AsyncClient",
-    "AsyncStream",
-    "Choice",
-    "Client",
-    "ClientError",
-    "Closed",
-    "Commit",
-    "ConnectionFailed",
-    "Cost",
-    "Delta",
-    "Lane",
-    "LaneEvent",
-    "Message",
-    "Model",
-    "Retry",
-    "StatusError",
-    "Stream",
-    "StreamError",
-    "TimedOut",
-    "Tokens",
-    "UnexpectedReply",
-    "Usage",
-]
+    "NEVER", "Answer", "AsyncClient", "AsyncStream", "Choice", "Client", "ClientError", "Closed", "Commit",
+    "ConnectionFailed", "Cost", "Delta", "Lane", "LaneEvent", "Message", "Model", "Retry", "StatusError",
+    "Stream", "StreamError", "TimedOut", "Tokens", "UnexpectedReply", "Usage",
+]  # fmt: skip

@@ -1,29 +1,26 @@
-"""Talks to a server, many calls at once. `Client` has the same calls; `core` decides for both."""
+"""The client for many calls at once. `Client` has the same methods; `core`, `calls` and `reader` decide for both."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from contextlib import aclosing, suppress
+from typing import Self, Unpack
 
 import httpx
 
 from . import calls
-from .calls import Call, ChatOptions, CompletionOptions, Extra, Message, Prompt, TokenizeOptions
-from .core import TIMEOUT, Retry, encoded, http_options, parse, refusal, told, told_within_stream
+from .calls import Call, ChatParams, Extra, Messages, Prompt, TextParams, TokenizeParams
+from .core import TIMEOUT, Retry, T, http_options, network_errors, parse, stream_errors
 from .reader import StreamReader
 from .types import Answer, Delta, Model, Reply, Tokens, Usage
 
-T = TypeVar("T", bound=Reply)
-
 
 class AsyncClient:
-    """Holds connections: use it as an async context manager, or `close` it.
+    """A client of one server. Use it as an async context manager, or `close` it: it keeps connections.
 
-    Raises `ValueError` for a URL, a key or a limit that is none. `transport` is the one way to the network, and `sleep`
-    the one way to wait: tests put their own there.
+    Raises `ValueError` for an invalid URL, API key or time limit. Tests replace `transport` and `sleep`: nothing else
+    reaches the network or waits.
     """
 
     def __init__(
@@ -43,103 +40,79 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def chat(
-        self, messages: Sequence[Message], *, model: str, extra: Extra = None, **options: Unpack[ChatOptions]
+        self, messages: Messages, *, model: str, extra: Extra = None, **options: Unpack[ChatParams]
     ) -> Answer:
-        """A whole answer. `extra` are parameters that no option names; they go into the body as they are."""
-        return await self._ask(calls.chat(model, messages, options, extra))
+        """Return a whole answer. `extra` has parameters that no option names; they are sent as they are."""
+        return await self._fetch(calls.chat(model, messages, options, extra))
 
     def stream_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        model: str,
-        lanes: bool = False,
-        extra: Extra = None,
-        **options: Unpack[ChatOptions],
+        self, messages: Messages, *, model: str, lanes: bool = False, extra: Extra = None, **options: Unpack[ChatParams]
     ) -> AsyncStream:
-        """The same in deltas, not awaited; with `lanes` also what every step did to the lanes."""
-        return self._stream(calls.streamed(calls.chat(model, messages, options, extra), lanes))
+        """Return the same in deltas, without `await`; with `lanes`, also what every step did to the lanes."""
+        return self._stream(calls.chat(model, messages, options, extra), lanes)
 
     async def complete(
-        self, prompt: Prompt, *, model: str, extra: Extra = None, **options: Unpack[CompletionOptions]
+        self, prompt: Prompt, *, model: str, extra: Extra = None, **options: Unpack[TextParams]
     ) -> Answer:
-        """Goes on with a text, texts, or their token ids. `Answer.choices` are prompt by prompt."""
-        return await self._ask(calls.complete(model, prompt, options, extra))
+        """Continue a text, texts, or their token ids. `Answer.choices` are prompt by prompt."""
+        return await self._fetch(calls.complete(model, prompt, options, extra))
 
     def stream_complete(
-        self,
-        prompt: Prompt,
-        *,
-        model: str,
-        lanes: bool = False,
-        extra: Extra = None,
-        **options: Unpack[CompletionOptions],
+        self, prompt: Prompt, *, model: str, lanes: bool = False, extra: Extra = None, **options: Unpack[TextParams]
     ) -> AsyncStream:
-        return self._stream(calls.streamed(calls.complete(model, prompt, options, extra), lanes))
+        return self._stream(calls.complete(model, prompt, options, extra), lanes)
 
     async def models(self) -> list[Model]:
-        return (await self._ask(calls.MODELS)).data
+        return (await self._fetch(calls.MODELS)).data
 
     async def model(self, name: str) -> Model:
-        return await self._ask(calls.model(name))
+        return await self._fetch(calls.model(name))
 
-    async def tokenize(
-        self, text: str | Sequence[Message], *, model: str, **options: Unpack[TokenizeOptions]
-    ) -> Tokens:
-        """The tokens of a text, or of messages in the model's chat template."""
-        return await self._ask(calls.tokenize(model, text, options))
+    async def tokenize(self, text: str | Messages, *, model: str, **options: Unpack[TokenizeParams]) -> Tokens:
+        """Return the tokens of a text, or of messages in the model's chat template."""
+        return await self._fetch(calls.tokenize(model, text, options))
 
     async def detokenize(self, tokens: Sequence[int], *, model: str) -> str:
-        return (await self._ask(calls.detokenize(model, tokens))).prompt
+        return (await self._fetch(calls.detokenize(model, tokens))).prompt
 
-    async def _ask(self, call: Call[T]) -> T:
+    async def _fetch(self, call: Call[T]) -> T:
         response = await self._send(call)
         await self._read(response)
         return parse(call.returns, response.content)
 
-    def _stream(self, call: Call[Answer]) -> AsyncStream:
-        return AsyncStream(lambda: self._send(call))
+    def _stream(self, call: Call[Answer], lanes: bool) -> AsyncStream:
+        return AsyncStream(lambda: self._send(calls.streamed(call, lanes)))
 
     async def _send(self, call: Call[Reply]) -> httpx.Response:
-        """A response that was not refused, its body still to come."""
-        content = None if call.body is None else encoded(call.body)
+        """Return a successful response whose body has not been read."""
         retries = 0
         while True:
-            with told(self._http):
-                request = self._http.build_request(call.method, call.path, content=content, headers=call.headers)
-                response = await self._http.send(request, stream=True)
+            with network_errors(self._http):
+                response = await self._http.send(call.request(self._http), stream=True)
             if response.is_success:
                 return response
             await self._read(response)
-            error = refusal(response, self._retry.clock)
-            wait_s = self._retry.wait_s(error, retries)
-            if wait_s is None:
-                raise error
-            await self._sleep(wait_s)
+            await self._sleep(self._retry.wait_after(response, retries))
             retries += 1
 
     async def _read(self, response: httpx.Response) -> None:
-        try:
-            with told(self._http):
+        with network_errors(self._http):
+            async with aclosing(response):
                 await response.aread()
-        finally:
-            await response.aclose()
 
 
 class AsyncStream:
-    """An iterator of deltas, best used in an `async with` statement: leaving it early stops the answer.
+    """An iterator of deltas. Use it in an `async with` statement: leaving it early stops the answer.
 
-    The request is sent on entering, or for the first delta. `usage` is known at the end. `close` may be called by
-    another task: what reads is then told that it is closed, at once or, in a queue, when its turn comes.
+    The request is sent on entering, or for the first delta. `usage` is complete at the end. Another task may `close`
+    the stream: a read that waits then raises `Closed`.
     """
 
     def __init__(self, send: Callable[[], Awaitable[httpx.Response]]) -> None:
@@ -153,27 +126,25 @@ class AsyncStream:
         return self._reader.usage
 
     async def __aenter__(self) -> Self:
-        with self._reader.lasting():
+        with self._reader.lasting_errors():
             await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Delta:
-        with self._reader.lasting():
+        with self._reader.lasting_errors():
             return await anext(self._deltas)
 
     async def close(self) -> None:
         self._reader.close()
         if self._response is not None:
             await self._response.aclose()
-        with suppress(RuntimeError):  # another task is within it, and ends it now
+        with suppress(RuntimeError):  # another task is in the generator, and ends it now
             await self._deltas.aclose()
 
     async def _open(self) -> httpx.Response:
@@ -182,14 +153,11 @@ class AsyncStream:
         return self._response
 
     async def _read(self) -> AsyncGenerator[Delta, None]:
-        response = await self._open()
-        try:
-            with told_within_stream():
+        async with aclosing(await self._open()) as response:
+            with stream_errors():
                 async for data in response.aiter_bytes():
                     for delta in self._reader.feed(data):
                         yield delta
                     if self._reader.done:
                         break
             self._reader.end()
-        finally:
-            await response.aclose()

@@ -1,4 +1,4 @@
-"""What is sent for each call, with every parameter's name and type, once for both clients."""
+"""The requests of both clients: every parameter with its name and type, and the body that is sent."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, NotRequired, TypedDict, TypeVar
 from urllib.parse import quote
 
+import httpx
+
 from .types import Answer, Model, ModelList, Reply, Text, Tokens
 
 T_co = TypeVar("T_co", bound=Reply, covariant=True)
 
-Json = dict[str, Any]
+Extra = Mapping[str, Any] | None
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 
 
@@ -21,9 +23,12 @@ class Message(TypedDict):
     tool_call_id: NotRequired[str]
 
 
-class Params(TypedDict, total=False):
-    """Of the decoders `asynclane`, `fast-dllm`, `llada` and `dream`; what others
-    have goes into `extra`. `Model.decoders` tells which has which, and their defaults."""
+Messages = Sequence[Message]
+
+
+class DecoderParams(TypedDict, total=False):
+    """Parameters of the decoders `asynclane`, `fast-dllm`, `llada` and `dream`. `Model.decoders` has those of every
+    decoder, with their defaults; `extra` sends the others."""
 
     decoder: str
     steps: int
@@ -52,7 +57,7 @@ class Params(TypedDict, total=False):
     early_stop: bool | str
 
 
-class Options(Params, total=False):
+class CommonParams(DecoderParams, total=False):
     """OpenAI's parameters of both endpoints, and the usual extensions. A server refuses those it does not know."""
 
     max_tokens: int
@@ -80,7 +85,7 @@ class Options(Params, total=False):
     store: bool
 
 
-class ChatOptions(Options, total=False):
+class ChatParams(CommonParams, total=False):
     max_completion_tokens: int
     logprobs: bool
     top_logprobs: int
@@ -90,15 +95,15 @@ class ChatOptions(Options, total=False):
     tool_choice: str | Mapping[str, Any]
 
 
-class CompletionOptions(Options, total=False):
+class TextParams(CommonParams, total=False):
     suffix: str
     echo: bool
     best_of: int
     logprobs: int
 
 
-class TokenizeOptions(TypedDict, total=False):
-    """The second and the third are for messages only."""
+class TokenizeParams(TypedDict, total=False):
+    """`add_generation_prompt` and `continue_final_message` are for messages only."""
 
     add_special_tokens: bool
     add_generation_prompt: bool
@@ -108,22 +113,22 @@ class TokenizeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T_co]):
-    """A request, and the type of what comes back."""
+    """One request, and the type of its reply."""
 
     method: str
     path: str
     returns: type[T_co]
-    body: Json | None = None
+    body: dict[str, Any] | None = None
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return {} if self.body is None else {"content-type": "application/json"}
+    def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        """Raises `ValueError` for a body that is not JSON: NaN, half a surrogate pair, other objects."""
+        try:
+            return http.build_request(self.method, self.path, json=self.body)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"this cannot be sent as JSON: {error}") from None
 
 
-Extra = Mapping[str, Any] | None
-
-
-def chat(model: str, messages: Sequence[Message], options: Mapping[str, object], extra: Extra) -> Call[Answer]:
+def chat(model: str, messages: Messages, options: Mapping[str, object], extra: Extra) -> Call[Answer]:
     body = {"model": model, "messages": list(messages), **options, **(extra or {})}
     return Call("POST", "/v1/chat/completions", Answer, body)
 
@@ -133,12 +138,12 @@ def complete(model: str, prompt: Prompt, options: Mapping[str, object], extra: E
 
 
 def streamed(call: Call[Answer], lanes: bool) -> Call[Answer]:
-    """The same as a stream. Usage is always asked for; a body that has `stream_options` keeps them, and it is the
-    server's to say if they are none."""
-    wishes = {"include_usage": True, **({"include_lanes": True} if lanes else {})}
+    """Return the same call as a stream with usage. The caller's own `stream_options` take precedence; the server
+    refuses those that are invalid."""
+    options = {"include_usage": True, **({"include_lanes": True} if lanes else {})}
     given = call.body or {}
     own = given.get("stream_options") or {}
-    body = {**given, "stream": True, "stream_options": {**wishes, **own} if isinstance(own, Mapping) else own}
+    body = {**given, "stream": True, "stream_options": {**options, **own} if isinstance(own, Mapping) else own}
     return Call(call.method, call.path, call.returns, body)
 
 
@@ -146,13 +151,13 @@ MODELS: Call[ModelList] = Call("GET", "/v1/models", ModelList)
 
 
 def model(name: str) -> Call[Model]:
-    # Dots are quoted, too: a name may look like a way up, and a URL would take it.
+    # Dots are quoted, too: a URL would resolve a name such as `..`.
     return Call("GET", f"/v1/models/{quote(name, safe='').replace('.', '%2E')}", Model)
 
 
-def tokenize(name: str, text: str | Sequence[Message], options: TokenizeOptions) -> Call[Tokens]:
-    what: Json = {"prompt": text} if isinstance(text, str) else {"messages": list(text)}
-    return Call("POST", "/tokenize", Tokens, {"model": name, **what, **options})
+def tokenize(name: str, text: str | Messages, options: TokenizeParams) -> Call[Tokens]:
+    content: dict[str, Any] = {"prompt": text} if isinstance(text, str) else {"messages": list(text)}
+    return Call("POST", "/tokenize", Tokens, {"model": name, **content, **options})
 
 
 def detokenize(name: str, tokens: Sequence[int]) -> Call[Text]:

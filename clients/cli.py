@@ -1,4 +1,4 @@
-"""A conversation in the terminal, over injected input and output, so that tests can hold one."""
+"""`asynclane chat`: a conversation in the terminal. Tests inject its input and output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .calls import Message
 from .client import Client
 from .errors import CONTROLS, ClientError, ConnectionFailed
 
-HELP = "/reset starts anew, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
+HELP = "/reset starts a new conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
 SHOWN = {code: space for code, space in CONTROLS.items() if chr(code) not in "\n\t"}
 
 
@@ -20,7 +20,7 @@ def _write(text: str) -> None:
 
 
 class Chat:
-    """`read` takes a prompt and returns a line, or raises EOFError; `write` shows text at once."""
+    """`read` shows a prompt and returns a line, or raises EOFError; `write` shows text at once."""
 
     def __init__(
         self,
@@ -32,16 +32,13 @@ class Chat:
         read: Callable[[str], str] = input,
         write: Callable[[str], object] = _write,
     ) -> None:
-        self._client = client
-        self._model = model
+        self._client, self._model, self._options = client, model, options or {}
+        self._read, self._write = read, write
         self._opening: list[Message] = [{"role": "system", "content": system}] if system else []
-        self._options = options or {}
-        self._read = read
-        self._write = write
         self._history = list(self._opening)
 
     def run(self) -> int:
-        """Until the user leaves. Raises `ConnectionFailed` if the server is gone."""
+        """Run until the user leaves. Raises `ConnectionFailed` if the server is gone."""
         self._write(f"{self._model}. {HELP}\n")
         while True:
             try:
@@ -52,27 +49,24 @@ class Chat:
             except KeyboardInterrupt:  # there is no answer to stop
                 self._write("\n")
                 continue
-            match line:
-                case "":
-                    continue
-                case "/quit":
-                    return 0
-                case "/reset":
-                    self._history = list(self._opening)
-                    self._write("A new conversation.\n")
-                case _ if line.startswith("/"):
-                    self._write(f"{HELP}\n")
-                case _:
-                    self._answer(line)
+            if line == "/quit":
+                return 0
+            if line == "/reset":
+                self._history = list(self._opening)
+                self._write("A new conversation.\n")
+            elif line.startswith("/"):
+                self._write(f"{HELP}\n")
+            elif line:
+                self._answer(line)
 
     def _answer(self, question: str) -> None:
-        """One turn. It enters the history with what was answered; a question that failed does not."""
-        asked: list[Message] = [*self._history, {"role": "user", "content": question}]
-        said: list[str] = []
+        """Answer one question, and add both to the history. A question that failed is not added."""
+        messages: list[Message] = [*self._history, {"role": "user", "content": question}]
+        texts: list[str] = []
         try:
-            with self._client.stream_chat(asked, model=self._model, extra=self._options) as stream:
+            with self._client.stream_chat(messages, model=self._model, extra=self._options) as stream:
                 for delta in stream:
-                    said.append(delta.text)
+                    texts.append(delta.text)
                     self._write(delta.text)
             self._write("\n")
         except KeyboardInterrupt:
@@ -82,5 +76,5 @@ class Chat:
         except ClientError as error:
             self._write(f"\n({error})\n")
             return
-        if said:
-            self._history = [*asked, {"role": "assistant", "content": "".join(said)}]
+        if texts:
+            self._history = [*messages, {"role": "assistant", "content": "".join(texts)}]

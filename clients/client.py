@@ -1,29 +1,26 @@
-"""Talks to a server, one call at a time. `AsyncClient` has the same calls; `core` decides for both."""
+"""The client that blocks. `AsyncClient` has the same methods; `core`, `calls` and `reader` decide for both."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from contextlib import closing, suppress
+from typing import Self, Unpack
 
 import httpx
 
 from . import calls
-from .calls import Call, ChatOptions, CompletionOptions, Extra, Message, Prompt, TokenizeOptions
-from .core import TIMEOUT, Retry, encoded, http_options, parse, refusal, told, told_within_stream
+from .calls import Call, ChatParams, Extra, Messages, Prompt, TextParams, TokenizeParams
+from .core import TIMEOUT, Retry, T, http_options, network_errors, parse, stream_errors
 from .reader import StreamReader, wake
 from .types import Answer, Delta, Model, Reply, Tokens, Usage
 
-T = TypeVar("T", bound=Reply)
-
 
 class Client:
-    """Holds connections: use it as a context manager, or `close` it.
+    """A client of one server. Use it as a context manager, or `close` it: it keeps connections.
 
-    Raises `ValueError` for a URL, a key or a limit that is none. `transport` is the one way to the network, and `sleep`
-    the one way to wait: tests put their own there.
+    Raises `ValueError` for an invalid URL, API key or time limit. Tests replace `transport` and `sleep`: nothing else
+    reaches the network or waits.
     """
 
     def __init__(
@@ -43,101 +40,74 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
         self._http.close()
 
-    def chat(
-        self, messages: Sequence[Message], *, model: str, extra: Extra = None, **options: Unpack[ChatOptions]
-    ) -> Answer:
-        """A whole answer. `extra` are parameters that no option names; they go into the body as they are."""
-        return self._ask(calls.chat(model, messages, options, extra))
+    def chat(self, messages: Messages, *, model: str, extra: Extra = None, **options: Unpack[ChatParams]) -> Answer:
+        """Return a whole answer. `extra` has parameters that no option names; they are sent as they are."""
+        return self._fetch(calls.chat(model, messages, options, extra))
 
     def stream_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        model: str,
-        lanes: bool = False,
-        extra: Extra = None,
-        **options: Unpack[ChatOptions],
+        self, messages: Messages, *, model: str, lanes: bool = False, extra: Extra = None, **options: Unpack[ChatParams]
     ) -> Stream:
-        """The same in deltas; with `lanes` also what every step did to the lanes."""
-        return self._stream(calls.streamed(calls.chat(model, messages, options, extra), lanes))
+        """Return the same in deltas; with `lanes`, also what every step did to the lanes."""
+        return self._stream(calls.chat(model, messages, options, extra), lanes)
 
-    def complete(
-        self, prompt: Prompt, *, model: str, extra: Extra = None, **options: Unpack[CompletionOptions]
-    ) -> Answer:
-        """Goes on with a text, texts, or their token ids. `Answer.choices` are prompt by prompt."""
-        return self._ask(calls.complete(model, prompt, options, extra))
+    def complete(self, prompt: Prompt, *, model: str, extra: Extra = None, **options: Unpack[TextParams]) -> Answer:
+        """Continue a text, texts, or their token ids. `Answer.choices` are prompt by prompt."""
+        return self._fetch(calls.complete(model, prompt, options, extra))
 
     def stream_complete(
-        self,
-        prompt: Prompt,
-        *,
-        model: str,
-        lanes: bool = False,
-        extra: Extra = None,
-        **options: Unpack[CompletionOptions],
+        self, prompt: Prompt, *, model: str, lanes: bool = False, extra: Extra = None, **options: Unpack[TextParams]
     ) -> Stream:
-        return self._stream(calls.streamed(calls.complete(model, prompt, options, extra), lanes))
+        return self._stream(calls.complete(model, prompt, options, extra), lanes)
 
     def models(self) -> list[Model]:
-        return self._ask(calls.MODELS).data
+        return self._fetch(calls.MODELS).data
 
     def model(self, name: str) -> Model:
-        return self._ask(calls.model(name))
+        return self._fetch(calls.model(name))
 
-    def tokenize(self, text: str | Sequence[Message], *, model: str, **options: Unpack[TokenizeOptions]) -> Tokens:
-        """The tokens of a text, or of messages in the model's chat template."""
-        return self._ask(calls.tokenize(model, text, options))
+    def tokenize(self, text: str | Messages, *, model: str, **options: Unpack[TokenizeParams]) -> Tokens:
+        """Return the tokens of a text, or of messages in the model's chat template."""
+        return self._fetch(calls.tokenize(model, text, options))
 
     def detokenize(self, tokens: Sequence[int], *, model: str) -> str:
-        return self._ask(calls.detokenize(model, tokens)).prompt
+        return self._fetch(calls.detokenize(model, tokens)).prompt
 
-    def _ask(self, call: Call[T]) -> T:
+    def _fetch(self, call: Call[T]) -> T:
         response = self._send(call)
         self._read(response)
         return parse(call.returns, response.content)
 
-    def _stream(self, call: Call[Answer]) -> Stream:
-        return Stream(lambda: self._send(call))
+    def _stream(self, call: Call[Answer], lanes: bool) -> Stream:
+        return Stream(lambda: self._send(calls.streamed(call, lanes)))
 
     def _send(self, call: Call[Reply]) -> httpx.Response:
-        """A response that was not refused, its body still to come."""
-        content = None if call.body is None else encoded(call.body)
+        """Return a successful response whose body has not been read."""
         retries = 0
         while True:
-            with told(self._http):
-                request = self._http.build_request(call.method, call.path, content=content, headers=call.headers)
-                response = self._http.send(request, stream=True)
+            with network_errors(self._http):
+                response = self._http.send(call.request(self._http), stream=True)
             if response.is_success:
                 return response
             self._read(response)
-            error = refusal(response, self._retry.clock)
-            wait_s = self._retry.wait_s(error, retries)
-            if wait_s is None:
-                raise error
-            self._sleep(wait_s)
+            self._sleep(self._retry.wait_after(response, retries))
             retries += 1
 
     def _read(self, response: httpx.Response) -> None:
-        try:
-            with told(self._http):
-                response.read()
-        finally:
-            response.close()
+        with network_errors(self._http), closing(response):
+            response.read()
 
 
 class Stream:
-    """An iterator of deltas, best used in a `with` statement: leaving it early stops the answer.
+    """An iterator of deltas. Use it in a `with` statement: leaving it early stops the answer.
 
-    The request is sent on entering, or for the first delta. `usage` is known at the end. `close` may be called by
-    another thread: what reads is then told that it is closed, at once or, in a queue, when its turn comes.
+    The request is sent on entering, or for the first delta. `usage` is complete at the end. Another thread may `close`
+    the stream: a read that waits then raises `Closed`.
     """
 
     def __init__(self, send: Callable[[], httpx.Response]) -> None:
@@ -151,20 +121,18 @@ class Stream:
         return self._reader.usage
 
     def __enter__(self) -> Self:
-        with self._reader.lasting():
+        with self._reader.lasting_errors():
             self._open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Delta:
-        with self._reader.lasting():
+        with self._reader.lasting_errors():
             return next(self._deltas)
 
     def close(self) -> None:
@@ -172,7 +140,7 @@ class Stream:
         if self._response is not None:
             wake(self._response)
             self._response.close()
-        with suppress(ValueError):  # another thread is within it, and ends it now
+        with suppress(ValueError):  # another thread is in the generator, and ends it now
             self._deltas.close()
 
     def _open(self) -> httpx.Response:
@@ -181,13 +149,10 @@ class Stream:
         return self._response
 
     def _read(self) -> Generator[Delta, None, None]:
-        response = self._open()
-        try:
-            with told_within_stream():
+        with closing(self._open()) as response:
+            with stream_errors():
                 for data in response.iter_bytes():
                     yield from self._reader.feed(data)
                     if self._reader.done:
                         break
             self._reader.end()
-        finally:
-            response.close()

@@ -1,4 +1,4 @@
-"""What a server sends, checked where it enters, so that the rest of the client handles no loose JSON."""
+"""The replies of a server, validated on arrival. Fields that are not listed here are ignored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Config
 
 
 class Reply(BaseModel):
-    """Fields that a server has beside these are passed over."""
-
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
 
 class Loose(Reply):
-    """One whose fields other servers leave out, or send as null, which says no more: the default holds."""
+    """A reply in which other servers omit fields or send null: either means the default."""
 
     @model_validator(mode="before")
     @classmethod
@@ -24,7 +22,7 @@ class Loose(Reply):
 
 
 class Cost(Reply):
-    """What an answer took of an asynclane server: its model calls, positions computed, and lanes."""
+    """The work of an asynclane server for an answer: forwards, computed positions, and lanes."""
 
     forwards: int
     computed_tokens: int
@@ -34,20 +32,17 @@ class Cost(Reply):
 
 
 def _cost(details: object) -> object:
-    """Other servers put other details there."""
+    """Return details that are a `Cost`; other servers send other details."""
     known = isinstance(details, dict) and all(isinstance(details.get(name), int) for name in Cost.model_fields)
     return details if known else None
 
 
 class PromptDetails(Loose):
-    """Of the prompt's tokens, the server had computed so many for others."""
-
-    cached_tokens: int | None = None
+    cached_tokens: int | None = None  # of the prompt, from the server's prefix cache
 
 
 class Usage(Loose):
-    """Tokens of prompt and answer; `model_fields_set` has those that the server told. `cost` is None where the server
-    is another one."""
+    """Tokens of prompt and answer; `model_fields_set` has those reported. Other servers have no `cost`."""
 
     prompt_tokens: int = Field(0, ge=0)
     completion_tokens: int = Field(0, ge=0)
@@ -57,15 +52,14 @@ class Usage(Loose):
 
 
 class Lane(Reply):
-    """Positions `[start, end)` of the answer as a step found them. `tokens` are their texts behind the step, None
-    where one is still open; `fate` is live, forked, finished or cancelled."""
+    """Positions `[start, end)` of the answer before a step; `tokens` are their texts after it, None for an open one."""
 
     id: int
     parent: int | None
     role: str
     start: int
     end: int
-    fate: str
+    fate: str  # live, forked, finished or cancelled
     tokens: list[str | None]
 
 
@@ -75,8 +69,8 @@ class Commit(Reply):
 
 
 class LaneEvent(Reply):
-    """One step of one choice. Positions count from the answer's start; `computed` is `[start, end)`, and the prompt
-    is below 0. A commit outside of all lanes is a draft."""
+    """One step of one choice. Positions count from the start of the answer, so the prompt is below 0; `computed` is
+    `[start, end)`. A commit outside all lanes is a draft."""
 
     step: int
     computed: tuple[int, int]
@@ -86,39 +80,29 @@ class LaneEvent(Reply):
 
 
 def _text(content: object) -> object:
-    """Content is a text, or a list of parts, of which those that are text count."""
+    """Join the parts of a content that are text."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return "" if content is None else content
 
 
 Content = Annotated[str, BeforeValidator(_text)]
+PLACES = [AliasPath(part, name) for part in ("message", "delta") for name in ("reasoning_content", "reasoning")]
 
 
 class Choice(Loose):
-    """One answer, or in a stream a part of one: both endpoints' shapes read as the same.
-
-    `reasoning` is what other servers send of a model's thoughts before its text. `logprobs` is as the server wrote it.
-    """
+    """One answer, or a part of one in a stream. Other servers send a model's thoughts as `reasoning`."""
 
     index: int = 0
     text: Content = Field(
-        "",
-        validation_alias=AliasChoices("text", AliasPath("message", "content"), AliasPath("delta", "content")),
+        "", validation_alias=AliasChoices("text", AliasPath("message", "content"), AliasPath("delta", "content"))
     )
-    reasoning: Content = Field(
-        "",
-        validation_alias=AliasChoices(
-            *(AliasPath(part, name) for part in ("message", "delta") for name in ("reasoning_content", "reasoning"))
-        ),
-    )
+    reasoning: Content = Field("", validation_alias=AliasChoices(*PLACES))
     finish_reason: str | None = None
-    logprobs: dict[str, Any] | None = None
+    logprobs: dict[str, Any] | None = None  # as the server wrote it
 
 
 class Answer(Loose):
-    """A whole response; `text` is that of its first choice."""
-
     id: str = ""
     model: str = ""
     choices: list[Choice] = Field(min_length=1)
@@ -126,17 +110,18 @@ class Answer(Loose):
 
     @property
     def text(self) -> str:
+        """The text of the first choice."""
         return self.choices[0].text
 
 
 class Fault(Loose):
-    message: Annotated[str, BeforeValidator(lambda said: said if isinstance(said, str) else json.dumps(said))] = ""
+    message: Annotated[str, BeforeValidator(lambda given: given if isinstance(given, str) else json.dumps(given))] = ""
     param: Annotated[str | None, BeforeValidator(str)] = None
     code: Annotated[str | None, BeforeValidator(str)] = None
 
 
-class Told(Reply):
-    """Any JSON object, and what it says went wrong: `error` as an object or a text, vLLM's `message` beside a `code`,
+class ErrorBody(Reply):
+    """Any JSON object, and the error in it: `error` as an object or a text, vLLM's `message` beside a `code`, or
     FastAPI's `detail`."""
 
     error: Any = None
@@ -147,16 +132,14 @@ class Told(Reply):
 
     @property
     def fault(self) -> Fault | None:
-        said = next((said for said in (self.error, self.detail, self.message) if said is not None), None)
-        if said is None:
-            return None
-        return Fault.model_validate(
-            said if isinstance(said, dict) else {"message": said, "param": self.param, "code": self.code}
-        )
+        given = next((given for given in (self.error, self.detail, self.message) if given is not None), None)
+        if given is None or isinstance(given, dict):
+            return None if given is None else Fault.model_validate(given)
+        return Fault.model_validate({"message": given, "param": self.param, "code": self.code})
 
 
-class Chunk(Told):
-    """One event of a stream. It has `choices`, if only null ones, or `usage`: else it is another thing."""
+class Chunk(ErrorBody):
+    """One event of a stream. It is `known` if it has `choices` or `usage`, even null ones."""
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
@@ -168,16 +151,14 @@ class Chunk(Told):
 
 
 class Delta(Choice):
-    """Text that has been added to a choice; `finish_reason` is set on its last one.
-
-    Where lanes were asked for, each step's are in a delta of their own, without text.
-    """
+    """Text that was added to a choice; its last delta has the `finish_reason`. Requested lanes come in deltas of their
+    own, without text."""
 
     lanes: LaneEvent | None = None
 
 
 class Model(Loose):
-    """`decoders` maps names to the defaults of their knobs. Other servers tell only `id`."""
+    """`decoders` maps names to the defaults of their parameters. Other servers send only `id`."""
 
     id: str
     max_model_len: int | None = None
@@ -190,7 +171,7 @@ class ModelList(Reply):
 
 
 class Tokens(Reply):
-    """A text in tokens; `token_strs` only if asked for."""
+    """A text in tokens; `token_strs` only on request."""
 
     count: int
     tokens: list[int]
@@ -199,6 +180,4 @@ class Tokens(Reply):
 
 
 class Text(Reply):
-    """Tokens as text."""
-
     prompt: str

@@ -1,1 +1,1 @@
-"""The arithmetic of a step. `reference` holds plain torch: the CPU path, and the truth for faster kernels."""
+"""The arithmetic of a step: one folder for each group of operations, with a torch reference and a Triton kernel."""

@@ -1,6 +1,6 @@
-"""Defines every setting once: field, flag, environment variable, range and help are one line of a table.
+"""Every setting once: field, flag, environment variable, range and help are one line of a table.
 
-A flag beats the environment, which beats the default. The environment is read here only.
+A flag beats the environment, which beats the default. The environment is read only here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path, PurePath
 from typing import Any
 
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
-# What Kubernetes sets for services whose names begin as ours do.
+# Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
 class SettingsError(ValueError):
-    """A setting with a bad value; the message is one line that says where it came from."""
+    """A setting with a bad value. The message is one line that names the flag or variable."""
 
 
 def _word(default: str | None, text: str, *choices: str) -> Any:
@@ -40,7 +40,7 @@ def _switch(text: str, default: bool | None = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Raises `SettingsError` for a value out of range, whoever builds it."""
+    """Raises `SettingsError` for a value out of range."""
 
     model: str = _word(
         "tiny-llada",
@@ -56,14 +56,16 @@ class Settings:
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
-    deterministic: bool = _switch("answers that are the same to the bit in any crowd, in every dtype, at some speed")
+    deterministic: bool = _switch(
+        "answers that are the same to the bit whatever they are batched with, in every dtype, at some cost in speed"
+    )
     threads: int | None = _number(None, "CPU threads of the model; default: OMP_NUM_THREADS, or every core", 1, 4096)
     max_model_len: int | None = _number(
         None, "context in tokens; default: the checkpoint's, or --max-step-tokens if less", 2
     )
     max_num_seqs: int = _number(64, "requests that run at once", 1, 65536)
     max_queue: int = _number(256, "requests that may wait; more are refused with 429", 1)
-    max_step_tokens: int = _number(4096, "positions that one model call may compute", 1)
+    max_step_tokens: int = _number(4096, "positions that one forward may compute", 1)
     kv_cache_tokens: int | None = _number(
         None,
         "positions whose keys and values fit, over all requests; default: 16384, or what a GPU has left",
@@ -93,7 +95,7 @@ class Settings:
             _check(field, getattr(self, field.name), field.name)
 
     def __repr__(self) -> str:
-        """Without the key, which must not reach a log."""
+        """Leave out the API key, which must not reach a log."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["api_key"] = values["api_key"] and "***"
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -108,7 +110,7 @@ class Settings:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag for each field. What is not given stays None, and `read_settings` fills it in."""
+    """Add one flag for each field. Its default is None; `read_settings` fills it in."""
     for field in dataclasses.fields(Settings):
         text = field.metadata["help"]
         if field.metadata["type"] is bool:
@@ -124,7 +126,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Raises `SettingsError`."""
+    """Merge flags, environment and defaults. Raises `SettingsError`."""
     _check_names(environ)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(Settings):
@@ -139,7 +141,7 @@ def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Sett
 
 
 def _check_names(environ: Mapping[str, str]) -> None:
-    """A setting that is misspelt would be ignored. Raises `SettingsError`."""
+    """Raises `SettingsError` for a misspelt variable, which would otherwise be ignored."""
     known = [ENVIRONMENT_PREFIX + field.name.upper() for field in dataclasses.fields(Settings)]
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not KUBERNETES.search(name):
@@ -148,17 +150,17 @@ def _check_names(environ: Mapping[str, str]) -> None:
 
 
 def api_key_from(environ: Mapping[str, str]) -> str | None:
-    """For the clients among the commands."""
+    """The API key for the commands that are clients."""
     return environ.get(ENVIRONMENT_PREFIX + "API_KEY") or None
 
 
 def color_allowed(environ: Mapping[str, str]) -> bool:
-    """Unless NO_COLOR is set to anything (no-color.org)."""
+    """False if NO_COLOR is set to anything (no-color.org)."""
     return not environ.get("NO_COLOR")
 
 
 def cursor_moves(environ: Mapping[str, str]) -> bool:
-    """Whether a terminal can be drawn on, or only written to."""
+    """True if the terminal's cursor can be moved."""
     return environ.get("TERM", "dumb") != "dumb"
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...kernels import ops, reference
-from ...kernels.tiles import AttentionPlan, plan_attention
+from ...kernels.attention import paged_attention, reference
+from ...kernels.attention.tiles import AttentionPlan, plan_attention
 from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, Case, Inputs, Library, Shape, Work, drawn, eager
 
 # (rows, queries of each, keys of each)
@@ -33,7 +33,7 @@ MIXED = (
 
 
 class Paged(NamedTuple):
-    """Arguments of `ops.paged_attention`."""
+    """Arguments of `paged_attention`."""
 
     queries: Tensor
     keys: Tensor
@@ -115,7 +115,7 @@ def _case(
         return drawn_sets
 
     def ours(plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
-        return ops.paged_attention(*paged, plan=plan)
+        return paged_attention(*paged, plan=plan)
 
     def twin(_plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
         return reference.paged_attention(*paged)

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...kernels import ops, reference
+from ...kernels import elementwise
+from ...kernels.elementwise import reference
 from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
 
 EPS = 1e-5
@@ -29,8 +30,8 @@ def embed(shape: Shape, tokens: int) -> Case:
         return F.embedding(canvases[slots, positions], table)
 
     return Case(
-        "embed", f"{shape.name}, {tokens} tokens", Work(tokens * (2 * shape.dim * ITEM + 3 * 8)), inputs, ops.embed,
-        reference.embed, [eager("F.embedding", embedding), compiled(embedding)],
+        "embed", f"{shape.name}, {tokens} tokens", Work(tokens * (2 * shape.dim * ITEM + 3 * 8)), inputs,
+        elementwise.embed, reference.embed, [eager("F.embedding", embedding), compiled(embedding)],
     )  # fmt: skip
 
 
@@ -40,8 +41,8 @@ def rms_norm(shape: Shape, tokens: int) -> Case:
         return [(drawn((tokens, shape.dim), device), weight, EPS) for _ in range(sets)]
 
     return Case(
-        "rms_norm", f"{shape.name}, {tokens} tokens", Work((2 * tokens + 1) * shape.dim * ITEM), inputs, ops.rms_norm,
-        reference.rms_norm, [eager("F.rms_norm", _library_norm), compiled(_library_norm)],
+        "rms_norm", f"{shape.name}, {tokens} tokens", Work((2 * tokens + 1) * shape.dim * ITEM), inputs,
+        elementwise.rms_norm, reference.rms_norm, [eager("F.rms_norm", _library_norm), compiled(_library_norm)],
     )  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def add_rms_norm(shape: Shape, tokens: int) -> Case:
 
     return Case(
         "add_rms_norm", f"{shape.name}, {tokens} tokens", Work((4 * tokens + 1) * shape.dim * ITEM), inputs,
-        ops.add_rms_norm, reference.add_rms_norm, [eager("+, F.rms_norm", add_norm), compiled(add_norm)],
+        elementwise.add_rms_norm, reference.add_rms_norm, [eager("+, F.rms_norm", add_norm), compiled(add_norm)],
     )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def swiglu(shape: Shape, tokens: int) -> Case:
         return F.silu(gate) * up
 
     return Case(
-        "swiglu", f"{shape.name}, {tokens} tokens", Work(3 * tokens * shape.ff_dim * ITEM), inputs, ops.swiglu,
+        "swiglu", f"{shape.name}, {tokens} tokens", Work(3 * tokens * shape.ff_dim * ITEM), inputs, elementwise.swiglu,
         reference.swiglu, [eager("F.silu, *", silu_times), compiled(silu_times)],
     )  # fmt: skip
 
@@ -94,7 +95,7 @@ def rope_write_kv(shape: Shape, tokens: int) -> Case:
         ]  # fmt: skip
 
     def ours(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
-        return ops.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
+        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
 
     def twin(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
         return reference.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values

@@ -8,12 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...kernels import experts as twins
-from ...kernels import measures as plain_measures
-from ...kernels import ops, reference
-from ...kernels.heads import HeadWeights
-from ...kernels.prediction import Draws, Prediction
-from ...kernels.routing import Routing
+from ...kernels import elementwise, experts
+from ...kernels import measure as measures
+from ...kernels.common.types import Draws, Prediction, QkNorm, Routing
 from .cases import ITEM, PAGE_SIZE, TOKENS, Case, Inputs, Work, compiled, drawn, eager
 
 EPS = 1e-6
@@ -67,7 +64,7 @@ def route(shape: Mixture, tokens: int) -> Case:
         return [(torch.randn(size, device=device), bias, shape.routing) for _ in range(sets)]
 
     work = Work(tokens * (shape.experts * 4 + shape.routing.chosen * 8))
-    return Case("route", f"{shape.name}, {tokens} tokens", work, inputs, ops.route, twins.route, [])
+    return Case("route", f"{shape.name}, {tokens} tokens", work, inputs, experts.route, experts.reference.route, [])
 
 
 def experts_mlp(shape: Mixture, tokens: int) -> Case:
@@ -99,8 +96,8 @@ def experts_mlp(shape: Mixture, tokens: int) -> Case:
     touched = min(shape.experts, pairs)
     work = Work((touched * 3 * dim * inner + 2 * tokens * dim) * ITEM + pairs * 8, 2 * pairs * 3 * dim * inner)
     return Case(
-        "experts_mlp", f"{shape.name}, {tokens} tokens", work, inputs, ops.experts_mlp, twins.experts_mlp,
-        [eager("grouped_mm", grouped)], twin_graph=False,
+        "experts_mlp", f"{shape.name}, {tokens} tokens", work, inputs, experts.experts_mlp,
+        experts.reference.experts_mlp, [eager("grouped_mm", grouped)], twin_graph=False,
     )  # fmt: skip
 
 
@@ -111,7 +108,7 @@ def norm_rope_write_kv(shape: Heads, tokens: int) -> Case:
     def inputs(device: torch.device, sets: int) -> Inputs:
         cache = pages, PAGE_SIZE, kv_heads, head_dim
         angles = torch.rand((tokens, shape.rotary // 2), device=device).mul_(6.28).repeat(1, 2)
-        extras = HeadWeights(None, drawn((head_dim,), device), drawn((head_dim,), device), EPS)
+        extras = QkNorm(None, drawn((head_dim,), device), drawn((head_dim,), device), EPS)
         return [
             (
                 drawn((tokens, parts, head_dim), device), angles.cos(), angles.sin(), drawn(cache, device),
@@ -121,17 +118,17 @@ def norm_rope_write_kv(shape: Heads, tokens: int) -> Case:
         ]  # fmt: skip
 
     def ours(
-        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: HeadWeights
+        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: QkNorm
     ) -> tuple[Tensor, ...]:
-        return ops.rope_write_kv(qkv, cos, sin, keys, values, places, extras), keys, values
+        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places, extras), keys, values
 
     def twin(
-        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: HeadWeights
+        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: QkNorm
     ) -> tuple[Tensor, ...]:
-        return reference.rope_write_kv(qkv, cos, sin, keys, values, places, extras), keys, values
+        return elementwise.reference.rope_write_kv(qkv, cos, sin, keys, values, places, extras), keys, values
 
     def norm_and_put(
-        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: HeadWeights
+        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: QkNorm
     ) -> tuple[Tensor, ...]:
         normed = torch.cat(
             (
@@ -163,13 +160,11 @@ def measure(count: int) -> Case:
         kinds, noise = (number % 4).int(), (number % 2).float()
         ones, off = torch.ones(count, device=device), torch.zeros(count, device=device)
         draws = Draws(ones, ones, off.int(), off, seeds=number, positions=number, steps=number)
-        return [(_found(count, device), kinds, noise, draws) for _ in range(sets)]
-
-    def ours(found: Prediction, kinds: Tensor, noise: Tensor, draws: Draws) -> Tensor:
-        return ops.measure(found, noise, kinds, noise, draws)  # no position here asks to look at its logits
+        # No position here reads its logits: `noise` stands in for them.
+        return [(noise, _found(count, device), kinds, noise, draws) for _ in range(sets)]
 
     work = Work(count * (2 * 8 + 4 + 2 * 8 + 4 + 4 + 3 * 8 + 8))
-    return Case("measure", f"{count} positions", work, inputs, ours, plain_measures.measure, [])
+    return Case("measure", f"{count} positions", work, inputs, measures.measure, measures.reference.measure, [])
 
 
 def _found(count: int, device: torch.device) -> Prediction:

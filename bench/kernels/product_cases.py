@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ...kernels import linear as twins
-from ...kernels import ops
-from ...kernels.linear import Fp8Matrix
+from ...kernels.common.types import Fp8Matrix
+from ...kernels.linear import linear, quantize_rows, reference
 from .cases import DREAM, ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, drawn, eager
 
 
@@ -25,8 +24,8 @@ def fixed_linear(shape: Shape, tokens: int) -> Case:
 
     work = Work((tokens * (inner + columns) + inner * columns) * ITEM, 2 * tokens * inner * columns)
     return Case(
-        "fixed_linear", f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w: ops.linear(x, w, fixed=True),
-        twins.fixed_linear, [eager("cuBLAS", F.linear)],
+        "fixed_linear", f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w: linear(x, w, fixed=True),
+        reference.fixed_linear, [eager("cuBLAS", F.linear)],
     )  # fmt: skip
 
 
@@ -36,10 +35,10 @@ def fp8_linear(shape: Shape, tokens: int) -> Case:
 
     def inputs(device: torch.device, sets: int) -> Inputs:
         weights = (drawn((columns, inner), device) for _ in range(sets))
-        return [(drawn((tokens, inner), device), Fp8Matrix(*ops.quantize_rows(weight)), weight) for weight in weights]
+        return [(drawn((tokens, inner), device), Fp8Matrix(*quantize_rows(weight)), weight) for weight in weights]
 
     work = Work(tokens * (inner + columns) * ITEM + inner * columns, 2 * tokens * inner * columns)
     return Case(
-        "fp8_linear", f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w, _: ops.linear(x, w),
-        lambda x, w, _: twins.fp8_linear(x, w), [eager("cuBLAS bf16", lambda x, _, w: F.linear(x, w))],
+        "fp8_linear", f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w, _: linear(x, w),
+        lambda x, w, _: reference.fp8_linear(x, w), [eager("cuBLAS bf16", lambda x, _, w: F.linear(x, w))],
     )  # fmt: skip

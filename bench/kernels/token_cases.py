@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...kernels import ops, reference
-from ...kernels.prediction import Draws, Prediction
+from ...kernels import commit as commits
+from ...kernels import predict as predictions
+from ...kernels.common.types import Draws, Prediction, SpanRules
 from .cases import ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
 
 SPAN = 32  # positions of a lane: a block
@@ -42,7 +43,7 @@ def predict(shape: Shape, count: int, temperature: float = 0.0, top_p: float = 1
         ]
 
     def ours(logits: Tensor, banned: Tensor, ends: Tensor, endless: Tensor, draws: Draws | None) -> Prediction:
-        return ops.predict(logits, banned, ends, endless, draws, narrowed)
+        return predictions.predict(logits, banned, ends, endless, draws, narrowed)
 
     asked = "".join([f", temperature {temperature}" if temperature else "", f", top_p {top_p}" if narrowed else ""])
     libraries = [eager("softmax, max", _best), compiled(_best)]
@@ -52,7 +53,7 @@ def predict(shape: Shape, count: int, temperature: float = 0.0, top_p: float = 1
         libraries = [eager("sort, softmax, race", _nucleus_race(temperature, top_p), graph=False)]
     return Case(
         "predict", f"{count} x {shape.vocabulary}{asked}", Work(count * (shape.vocabulary * ITEM + 5 * 8 + 4)), inputs,
-        ours, reference.predict, libraries, twin_graph=False,
+        ours, predictions.reference.predict, libraries, twin_graph=False,
     )  # fmt: skip
 
 
@@ -99,14 +100,15 @@ def transfer(span: int, spans: int) -> Case:
 
     def inputs(device: torch.device, sets: int) -> Inputs:
         return [
-            (_confidence(count, device), torch.rand(count, device=device) < 0.7, *_rules(span, spans, device))
+            (_confidence(count, device), torch.rand(count, device=device) < 0.7, _rules(span, spans, device))
             for _ in range(sets)
         ]
 
     work = Work(count * (8 + 1 + 1) + spans * 17)
     return Case(
-        "transfer", f"{spans} x {span} positions", work, inputs, ops.transfer, reference.transfer, [], twin_graph=False
-    )
+        "transfer", f"{spans} x {span} positions", work, inputs, commits.transfer, commits.reference.transfer, [],
+        twin_graph=False,
+    )  # fmt: skip
 
 
 def commit(span: int, spans: int) -> Case:
@@ -119,24 +121,25 @@ def commit(span: int, spans: int) -> Case:
         return [
             (
                 torch.where(torch.rand((1, count), device=device) < 0.7, mask_id, 7), *where, tokens,
-                _confidence(count, device), mask_id, *_rules(span, spans, device),
+                _confidence(count, device), mask_id, _rules(span, spans, device),
             )
             for _ in range(sets)
         ]  # fmt: skip
 
     work = Work(count * (4 * 8 + 2 * 8) + spans * 17)
     return Case(
-        "commit", f"{spans} x {span} positions", work, inputs, ops.commit, reference.commit, [], twin_graph=False
-    )
+        "commit", f"{spans} x {span} positions", work, inputs, commits.commit, commits.reference.commit, [],
+        twin_graph=False,
+    )  # fmt: skip
 
 
 def _confidence(count: int, device: torch.device) -> Tensor:
     return torch.rand(count, dtype=torch.float64, device=device)
 
 
-def _rules(span: int, spans: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Starts, sure, threshold, factor, last_free of equal spans: one position commits for sure, or those above 0.9."""
-    return (
+def _rules(span: int, spans: int, device: torch.device) -> SpanRules:
+    """Rules of equal spans: one position commits for sure, or those above 0.9."""
+    return SpanRules(
         torch.arange(0, span * spans + 1, span, dtype=torch.int32, device=device),
         torch.ones(spans, dtype=torch.int32, device=device),
         torch.full((spans,), 0.9, device=device),

@@ -14,7 +14,7 @@ from statistics import fmean
 import httpx
 
 from ...clients.core import http_options
-from ...server.text.pluralize import counted
+from ...server.text import counted
 from .curves import draw_load
 from .loops import Prober, Sample, connected, run_level
 from .output import json_line, missing_output, table

@@ -60,7 +60,7 @@ class Filled:
 class Filler:
     """Fills gaps, all at once."""
 
-    def __init__(self, offline: Offline, decoder: str, knobs: Mapping[str, object]) -> None:
+    def __init__(self, offline: Offline, decoder: str, knobs: Mapping[str, str | float | bool]) -> None:
         self._offline = offline
         self._decoder = decoder
         self._knobs = knobs

@@ -59,7 +59,7 @@ class Choice:
 
     label: str
     name: str
-    knobs: Mapping[str, object]
+    knobs: Mapping[str, str | float | bool]
 
 
 def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
@@ -119,7 +119,7 @@ def main(
     try:
         asked = problems(options.seed, options.problems)
         checkpoint = open_checkpoint(options.model)
-        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block else DEFAULT_DECODERS)
+        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block_size else DEFAULT_DECODERS)
         choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
         settings = Settings(
             model=options.model,

@@ -61,7 +61,7 @@ class Cost:
     @classmethod
     def of(cls, answers: Sequence[OfflineAnswer], wall_s: float) -> Cost:
         usages = [answer.usage for answer in answers]
-        return cls(sum(u.completion_tokens for u in usages), sum(u.forwards for u in usages), wall_s)
+        return cls(sum(u.completion_tokens for u in usages), sum(u.stats.forwards for u in usages), wall_s)
 
     def row(self, label: str, answers: int) -> list[str]:
         return [

@@ -1,12 +1,11 @@
-"""How much host time a step costs: the scheduler's plan and commit at 64 live lanes, without a network.
+"""Measures the host time of a step: the scheduler's plan and commit at 64 live lanes, without a network.
 
-Usage: python -m asynclane.bench.steps.host [--lanes 64] [--steps 300] [--rule credit]
-With a rule of the papers the host decides what commits; what that costs each request is told as well.
+Usage: python -m asynclane.bench.steps.host [--lanes 64] [--requests 24] [--steps 300] [--rule credit]
+With a host rule, the program also prints the time that the rule adds for each request.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
@@ -22,22 +21,24 @@ from ...scheduler.decoding.vocabulary import Vocabulary
 from ...scheduler.memory.pages import Limits
 from ...scheduler.request import Request
 from ...scheduler.scheduler import Scheduler
-from ..load.output import json_line, positive
+from ..load.output import finish, positive, program
 
 MASK, PERIOD, WORD = 0, 1, 2
 PIECES = ["", ".", *(f" word{number}" for number in range(MOST_RANKS))]
 PROMPT, CANVAS, LANES_EACH = 100, 4096, 4
-DRAFTS = 0.995  # lanes commit below this threshold, drafts are not written here
+LANES = 64
+LANES_PER_REQUEST = 8 / 3  # on average; a request has at most `LANES_EACH`
+DRAFTS = 0.995  # lanes commit below this threshold; drafts are not written here
 SURE, UNSURE = 0.99, 0.01
-ENDED = "ask for fewer of either, or for a rule that commits nothing unsure (not ass, klass, learn2pd or tspd)"
+ENDED = "choose fewer of either, or a rule that commits nothing unsure (not ass, klass, learn2pd or tspd)"
 
 
 class SlowCommits:
-    """Is sure of one position of each lane in every step, now and then of a period, so that lanes fork, live and end;
-    at all others it proposes another word in every step."""
+    """An executor that is sure of one position of each lane in every step, and sometimes of a period, so that lanes
+    fork, live and end. At all other positions it proposes another word in every step."""
 
-    def __init__(self, seed: int, judged: bool) -> None:
-        self._random, self._judged = np.random.default_rng(seed), judged
+    def __init__(self, seed: int, host_rule: bool) -> None:
+        self._random, self._host_rule = np.random.default_rng(seed), host_rule
         self._canvases: dict[int, np.ndarray] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -58,15 +59,15 @@ class SlowCommits:
                     sure.append(at + int(chosen))
                 tokens.append(lane.copy())
                 at += len(lane)
-        return self._told(np.concatenate(tokens), sure, ranked=any(row.ranks for row in plan.rows))
+        return self._result(np.concatenate(tokens), sure, ranked=any(row.ranks for row in plan.rows))
 
-    def _told(self, tokens: np.ndarray, sure: list[int], ranked: bool) -> StepResult:
-        """A device leaves all that may commit to a rule on the host."""
+    def _result(self, tokens: np.ndarray, sure: list[int], ranked: bool) -> StepResult:
+        """With a host rule, the device commits nothing itself."""
         words = self._random.integers(WORD, len(PIECES), len(tokens), np.int32)
         proposals: Ints = np.where(tokens == MASK, words, tokens)
         confidence = np.full(len(tokens), UNSURE)
         confidence[sure] = SURE
-        if not self._judged:
+        if not self._host_rule:
             return StepResult(tokens, proposals, confidence, device_s=0.0)
         scores = None
         if ranked:
@@ -76,16 +77,15 @@ class SlowCommits:
         return StepResult(proposals, proposals, confidence, 0.0, scores, confidence.astype(np.float32) - 1)
 
 
-def measure(lanes: int, steps: int, rule: str | None = None) -> dict[str, float]:
-    """Milliseconds of plan and commit, medians over steps that carried at least `lanes` live lanes. Raises
-    `RuntimeError` if there are too few of these."""
-    count = max(1, lanes * 3 // 8)  # requests; each holds between two and three lanes on average
-    limits = Limits(count, count * 512, 16, count * (PROMPT + CANVAS), PROMPT + CANVAS, count)
+def measure(lanes: int, requests: int, steps: int, rule: str | None = None) -> dict[str, float]:
+    """Return milliseconds of plan and commit: medians over steps with at least `lanes` live lanes. Raises
+    `RuntimeError` if there are too few such steps."""
+    limits = Limits(requests, requests * 512, 16, requests * (PROMPT + CANVAS), PROMPT + CANVAS, requests)
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]))
-    executor = SlowCommits(seed=0, judged=rule is not None)
-    knobs: dict[str, object] = {"max_lanes": LANES_EACH, "min_fill": 0.1, "refresh_every": 0}
-    decoder = resolve("asynclane", knobs if rule is None else {**knobs, "rule": rule}, CANVAS)
-    for number in range(count):
+    executor = SlowCommits(seed=0, host_rule=rule is not None)
+    params: dict[str, object] = {"max_lanes": LANES_EACH, "min_fill": 0.1, "refresh_every": 0}
+    decoder = resolve("asynclane", params if rule is None else {**params, "rule": rule}, CANVAS)
+    for number in range(requests):
         scheduler.add(Request(number, np.full(PROMPT, WORD, np.int32), CANVAS, decoder))
     plans: list[float] = []
     commits: list[float] = []
@@ -107,41 +107,45 @@ def measure(lanes: int, steps: int, rule: str | None = None) -> dict[str, float]
             live.append(carried)
     return {
         "lanes": statistics.fmean(live),
-        "requests": count,
+        "requests": requests,
         "plan_ms": statistics.median(plans),
         "commit_ms": statistics.median(commits),
-        "host_ms": statistics.median(p + c for p, c in zip(plans, commits, strict=True)),
+        "host_ms": (host_ms := statistics.median(map(sum, zip(plans, commits, strict=True)))),
+        "per_request_ms": host_ms / requests,
     }
 
 
 def lane_rules() -> list[str]:
-    """Those that lanes take."""
-    taken = []
+    """Return the host rules that lanes accept."""
+    accepted = []
     for rule in HOST_RULES:
         with suppress(ParamError):
             resolve("asynclane", {"rule": rule}, CANVAS)
-            taken.append(rule)
-    return taken
+            accepted.append(rule)
+    return accepted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m asynclane.bench.steps.host", description=__doc__)
-    parser.add_argument("--lanes", type=positive, default=64)
-    parser.add_argument("--steps", type=positive, default=300)
+    parser = program("steps.host", __doc__, json_file=False)
+    parser.add_argument("--lanes", type=positive, help="live lanes of a step, at least (default: 64, or by --requests)")
+    parser.add_argument("--requests", type=positive, help="requests of a step (default: 3 for each 8 lanes)")
+    parser.add_argument("--steps", type=positive, default=300, help="steps to measure (default: %(default)s)")
     rules = lane_rules()
     parser.add_argument("--rule", choices=rules, metavar="RULE", help=f"one of {', '.join(rules)}")
     options = parser.parse_args(argv)
+    lanes = options.lanes or (int(options.requests * LANES_PER_REQUEST) if options.requests else LANES)
+    requests = options.requests or max(1, int(lanes / LANES_PER_REQUEST))
     try:
-        figures = measure(options.lanes, options.steps, options.rule)
-        plain = measure(options.lanes, options.steps) if options.rule else figures
+        figures = measure(lanes, requests, options.steps, options.rule)
+        plain = measure(lanes, requests, options.steps) if options.rule else figures
     except RuntimeError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
-    print(f"{figures['lanes']:.0f} live lanes of {figures['requests']} requests, median of {options.steps} steps")
+    print(f"{figures['lanes']:.0f} live lanes of {requests} requests, median of {options.steps} steps")
     print(f"plan {figures['plan_ms']:.3f} ms, commit {figures['commit_ms']:.3f} ms")
     if options.rule:
-        figures["rule_ms"] = (figures["host_ms"] - plain["host_ms"]) / figures["requests"]
+        figures["rule_ms"] = (figures["host_ms"] - plain["host_ms"]) / requests
         print(f"without a rule {plain['host_ms']:.3f} ms in all: {figures['rule_ms']:.3f} ms less for each request")
-    print(json_line({"benchmark": "host", "rule": options.rule, **figures}))
+    finish({"benchmark": "host", "rule": options.rule, **figures})
     return 0
 
 

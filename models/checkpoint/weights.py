@@ -10,8 +10,8 @@ from pathlib import Path, PurePath
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ...kernels import ops
-from ...kernels.linear import Fp8Matrix, Matrix
+from ...kernels.common.types import Fp8Matrix, Matrix
+from ...kernels.linear import quantize_rows
 from .config import ModelError
 
 SINGLE = "model.safetensors"
@@ -31,7 +31,7 @@ class Part:
     def put(self, tensor: Tensor) -> None:
         """Copies it there, in the weight's type."""
         if isinstance(self.weight, Fp8Matrix):
-            values, scales = ops.quantize_rows(tensor.to(self.weight.values.device))
+            values, scales = quantize_rows(tensor.to(self.weight.values.device))
             self.weight.values[self.start : self.end] = values
             self.weight.scales[self.start : self.end] = scales
         else:

@@ -1,4 +1,4 @@
-"""Serves the chat page, which shows the lanes at work: a few small files that may load no others."""
+"""The chat page, which shows the lanes at work: a few small files, which may load no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.resources import files
 from fastapi import APIRouter
 from starlette.responses import Response
 
-# Scripts have no way to turn text into markup: 'none' allows no trusted types.
+# `trusted-types 'none'`: no script can turn text into markup.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"

@@ -18,8 +18,8 @@ from ..engine.offline import Offline, OfflineAnswer
 from ..engine.wiring import open_checkpoint
 from ..errors import ApiError
 from ..settings import Settings, color_allowed, cursor_moves
+from ..text import counted
 from ..text.lanes import LaneEvent
-from ..text.pluralize import counted
 from .params import parse_params
 from .parser import DEFAULT_PAGE
 from .terminal import LiveView, Screen

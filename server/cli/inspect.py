@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
-from ...models.checkpoint.weight_report import POSITIONS, survey
+from ...models.checkpoint.weight_report import POSITIONS, weight_report
 from ...scheduler import DECODERS, Boundary, ParamError, Vocabulary, resolve
 from ..engine.wiring import open_checkpoint
 
@@ -37,7 +37,7 @@ def _report(model: str) -> Report:
     `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
     checkpoint = open_checkpoint(model)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
-    weights = survey(checkpoint.directory, config)
+    weights = weight_report(checkpoint.directory, config)
     special = [config.mask_id, *sorted(text.end_ids)]
     mask, *ends = [
         {"id": token, "spelling": name} for token, name in zip(special, text.token_strings(special), strict=True)
@@ -53,9 +53,9 @@ def _report(model: str) -> Report:
         "weights_bytes": weights.weights_bytes,
         "cache_bytes_per_1000": weights.cache_bytes,
         "max_model_len": config.max_model_len,
-        "attention": "block-causal" if config.block else "bidirectional",
-        "block": config.block,
-        "shift": config.shift,
+        "attention": "block-causal" if config.block_size else "bidirectional",
+        "block": config.block_size,
+        "shift": config.logit_shift,
         "mask": mask,
         "ends": ends,
         "chat_template": text.has_template,

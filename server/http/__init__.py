@@ -1,1 +1,1 @@
-"""."""
+"""HTTP itself: middlewares, request bodies, server-sent events."""

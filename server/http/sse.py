@@ -1,4 +1,4 @@
-"""Sends events while the client listens, and ends the work when it leaves, by structure, not by polling."""
+"""Server-sent events. When the client leaves, the work ends by structure: nothing polls for a disconnect."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class ClientGone(Exception):
-    """The client has closed its connection before the response was complete."""
+    """The client closed its connection before the response was complete."""
 
 
 def event(payload: Mapping[str, Any], name: str | None = None) -> bytes:
-    """One server-sent event. JSON holds no line breaks, so its data is one line."""
+    """Encode one server-sent event. JSON has no raw line breaks, so its data is one line."""
     data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {data}\n\n".encode()
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, or `ClientGone` as soon as the client leaves; then `work` is cancelled, and has
-    ended when this returns. The request's body must have been read."""
+    """Return the result of `work`, or raise `ClientGone` as soon as the client leaves. `work` has ended when this
+    returns. The request's body must have been read."""
     worker = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -54,12 +54,12 @@ async def _cancel(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def merge(sources: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Items of all sources as they come, each with its source's index. An error of one ends all."""
+    """Yield items of all sources as they come, each with its source's index. An error in one source ends all."""
     waiting = {_next(source): index for index, source in enumerate(sources)}
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            # `done` is a set; the order of items that are ready together is the order of their sources.
+            # `done` is a set: sort it, so that items that are ready together come in the order of their sources.
             for task in sorted(done, key=waiting.__getitem__):
                 index = waiting.pop(task)
                 try:
@@ -81,7 +81,7 @@ async def _step(source: AsyncIterator[T]) -> T:
 
 
 class EventStream(Response):
-    """A response that closes `events`, then what `owner` holds, when it ends or the client leaves."""
+    """A response that closes `events`, and then `owner`, when it ends or the client leaves."""
 
     media_type = "text/event-stream"
 

@@ -1,1 +1,1 @@
-"""."""
+"""Request bodies, response shapes and the OpenAPI document."""

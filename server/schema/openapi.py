@@ -1,148 +1,81 @@
-"""What `/openapi.json` promises of responses: their shapes and every status, which a fuzzer holds the server to."""
+"""The responses in `/openapi.json`: their shapes and every status. A fuzzer checks the server against them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from types import GenericAlias
 from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
 Responses = dict[int | str, dict[str, Any]]
 
 
-class Shape(BaseModel):
-    """Documented, and complete: no field is left out, and none added."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class ErrorDetail(Shape):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
+def shape(name: str, **fields: Any) -> type[BaseModel]:
+    """A JSON object with exactly these fields, given by name and type."""
+    required: dict[str, Any] = {field: (kind, ...) for field, kind in fields.items()}
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **required)
 
 
-class Error(Shape):
-    error: ErrorDetail
+def list_of(kind: type[BaseModel]) -> GenericAlias:
+    return GenericAlias(list, (kind,))
 
 
-class UsageDetails(Shape):
-    forwards: int
-    computed_tokens: int
-    lanes: int
-    forks: int
-    refreshes: int
+FINISH = Literal["stop", "length"]
 
+ErrorDetail = shape("ErrorDetail", message=str, type=str, param=str | None, code=str | None)
+Error = shape("Error", error=ErrorDetail)
 
-class PromptDetails(Shape):
-    cached_tokens: int
+Usage = shape(
+    "Usage",
+    prompt_tokens=int,
+    completion_tokens=int,
+    total_tokens=int,
+    prompt_tokens_details=shape("PromptDetails", cached_tokens=int),
+    completion_tokens_details=shape(
+        "UsageDetails", forwards=int, computed_tokens=int, lanes=int, forks=int, refreshes=int
+    ),
+)
+RANKED = {"token": str, "logprob": float, "bytes": list[int]}
+ScoredToken = shape("ScoredToken", **RANKED, step=int, top_logprobs=list_of(shape("RankedToken", **RANKED)))
+ChatLogprobs = shape("ChatLogprobs", content=list_of(ScoredToken), refusal=None)
+ChatChoice = shape(
+    "ChatChoice",
+    index=int,
+    message=shape("AssistantMessage", role=Literal["assistant"], content=str, refusal=None),
+    logprobs=ChatLogprobs | None,
+    finish_reason=FINISH,
+)
+ENVELOPE = {"id": str, "created": int, "model": str, "usage": Usage}
+ChatCompletion = shape("ChatCompletion", **ENVELOPE, object=Literal["chat.completion"], choices=list_of(ChatChoice))
+TextLogprobs = shape(
+    "TextLogprobs",
+    tokens=list[str],
+    token_logprobs=list[float],
+    top_logprobs=list[dict[str, float]],
+    text_offset=list[int],
+    steps=list[int],
+)
+TextChoice = shape("TextChoice", index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH)
+Completion = shape("Completion", **ENVELOPE, object=Literal["text_completion"], choices=list_of(TextChoice))
 
-
-class Usage(Shape):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: UsageDetails
-
-
-class RankedToken(Shape):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class ScoredToken(RankedToken):
-    step: int
-    top_logprobs: list[RankedToken]
-
-
-class ChatLogprobs(Shape):
-    content: list[ScoredToken]
-    refusal: None
-
-
-class AssistantMessage(Shape):
-    role: Literal["assistant"]
-    content: str
-    refusal: None
-
-
-class ChatChoice(Shape):
-    index: int
-    message: AssistantMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
-
-
-class ChatCompletion(Shape):
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-
-
-class TextLogprobs(Shape):
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
-    steps: list[int]
-
-
-class TextChoice(Shape):
-    index: int
-    text: str
-    logprobs: TextLogprobs | None
-    finish_reason: Literal["stop", "length"]
-
-
-class Completion(Shape):
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: Usage
-
-
-class Tokenized(Shape):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
-
-
-class Detokenized(Shape):
-    prompt: str
-
-
-class Model(Shape):
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    max_model_len: int
-    default_decoder: str
-    decoders: dict[str, dict[str, int | float | bool | str | None]]
-
-
-class Models(Shape):
-    object: Literal["list"]
-    data: list[Model]
-
-
-class Status(Shape):
-    status: str
-
-
-class Version(Shape):
-    version: str
+Tokenized = shape("Tokenized", count=int, max_model_len=int, tokens=list[int], token_strs=list[str] | None)
+Detokenized = shape("Detokenized", prompt=str)
+Model = shape(
+    "Model",
+    id=str,
+    object=Literal["model"],
+    created=int,
+    owned_by=str,
+    max_model_len=int,
+    default_decoder=str,
+    decoders=dict[str, dict[str, int | float | bool | str | None]],
+)
+Models = shape("Models", object=Literal["list"], data=list_of(Model))
+Status = shape("Status", status=str)
+Version = shape("Version", version=str)
 
 
 def refusal(description: str) -> dict[str, Any]:
@@ -150,20 +83,20 @@ def refusal(description: str) -> dict[str, Any]:
 
 
 NOT_READY = "Starting or draining."
-UNAUTHORIZED: Responses = {401: refusal("No API key, or a wrong one; only where the server has one.")}
+UNAUTHORIZED: Responses = {401: refusal("The API key is missing or wrong; only where the server has one.")}
 NO_MODEL: Responses = {404: refusal("No such model.")}
 REFUSALS: Responses = {
-    400: refusal("A parameter, named in `param`, that is unknown, not supported, of a wrong type or out of range."),
+    400: refusal("A parameter, named in `param`, is unknown, not supported, of the wrong type or out of range."),
     **UNAUTHORIZED,
     **NO_MODEL,
-    408: refusal("The body did not come in time."),
+    408: refusal("The body was not complete in time."),
     413: refusal("The body is too large."),
     429: refusal("The queue is full; Retry-After says when to try again."),
-    500: refusal("The server's own fault."),
+    500: refusal("A fault of the server."),
     503: refusal("The server is shutting down."),
 }
 EXPOSITION: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
-# As fuzzers and generators read server-sent events: an object each.
+# Fuzzers and generators read each server-sent event as an object.
 EVENT = {
     "type": "object",
     "description": "`data` is a chunk in OpenAI's shape as JSON, and `[DONE]` at the end; of `error`, OpenAI's error.",
@@ -172,15 +105,15 @@ EVENT = {
 }
 
 
-def answered(model: type[Shape]) -> Responses:
-    """A whole answer, or a stream, as the body's `stream` asks."""
+def answered(model: type[BaseModel]) -> Responses:
+    """A whole answer or a stream, depending on `stream` in the body."""
     content = {"text/event-stream": {"schema": EVENT}}
     return {200: {"model": model, "description": "The answer.", "content": content}}
 
 
 def document(app: FastAPI, open_paths: Collection[str], has_key: bool) -> None:
-    """Sets the application's document: without the 422 that FastAPI adds, for it is never sent, and with the key that
-    all but `open_paths` ask for."""
+    """Set the application's document: without FastAPI's 422, which is never sent, and with the API key that all paths
+    but `open_paths` require."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -1,35 +1,37 @@
-"""Reads OpenAI's request bodies strictly, so that a parameter is honoured or refused, never ignored."""
+"""The bodies of both completion endpoints. A parameter is honoured or refused, never ignored."""
 
 from __future__ import annotations
 
+import math
 import secrets
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from ...scheduler import DECODERS
+from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Range
 from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
-from .base import Body, Strict, refused
-from .formats import FormatFields
-from .sampling import (
-    INT64,
-    DecoderParams,
-    Ranks,
-    SamplingFields,
-    StreamOptions,
-)
-from .unsupported import (
-    CHAT_UNSUPPORTED,
-    COMPLETION_UNSUPPORTED,
-    MESSAGE_UNSUPPORTED,
-    ONLY_CHAT,
-    ONLY_COMPLETIONS,
-)
+from ..http.body import Body, Strict, refused
+from ..structured.grammar import Wanted
+from .formats import ANY_OBJECT, Options, ResponseFormat, Schema, StructuredOutputs
+from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_by
 
-MAX_CHOICES = 16
+INT32, INT64 = 2**31, 2**63
+MAX_BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
+BAN = -100  # a bias that bans, as OpenAI promises of it
 STRONG = -10_000.0  # a bias that no logit outweighs
-Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
 
 class TextPart(Strict):
@@ -46,7 +48,7 @@ def _parts(value: object) -> object:
 
 
 class Message(Strict):
-    unsupported = MESSAGE_UNSUPPORTED
+    unsupported = UNSUPPORTED["messages"]
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[TextPart], BeforeValidator(_parts, json_schema_input_type=str | list[TextPart])]
@@ -68,7 +70,7 @@ Messages = Annotated[list[Message], Field(min_length=1)]
 
 
 def check_ending(messages: list[Message], continues: bool | None, opens: bool | None) -> None:
-    """vLLM's two switches may say what happens anyway."""
+    """Refuse vLLM's two switches unless they agree with the last message."""
     assistants = messages[-1].role == "assistant"
     if continues not in (None, assistants):
         raise refused("continue_final_message", "the last message is continued if and only if it is an assistant's")
@@ -76,38 +78,150 @@ def check_ending(messages: list[Message], continues: bool | None, opens: bool | 
         raise refused("add_generation_prompt", "an answer is opened unless the last message is an assistant's")
 
 
-class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
-    """What both endpoints share: OpenAI's sampling parameters, and our decoder with its knobs."""
+class StreamOptions(Strict):
+    unsupported = UNSUPPORTED["stream_options"]
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_lanes: bool | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.continuous_usage_stats and not self.include_usage:
+            raise refused("continuous_usage_stats", "only with include_usage: true")
+        return self
+
+
+def _scalar(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise refused(None, f"must be a number, a string, true or false, not {shown(value)}")
+
+
+def _param_schema(kind: Range | Choice) -> dict[str, Any]:
+    if isinstance(kind, Choice):
+        return {"enum": [None, *kind.values]}
+    number = {"type": "integer" if kind.whole else "number", "minimum": kind.low, "maximum": kind.high}
+    return {"anyOf": [number, {"enum": [None, *kind.words]}]}
+
+
+class _ScalarFields(Strict):
+    """Fields of any scalar type: the engine checks which decoder has which parameter, and its range. The JSON Schema
+    has the ranges."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler(schema)
+        properties = handler.resolve_ref_schema(found)["properties"]
+        properties |= {name: _param_schema(kind) for name, kind in ALL_PARAMS.items()}
+        return found
+
+
+if TYPE_CHECKING:
+
+    class DecoderParams(_ScalarFields):
+        """The parameters of all decoders; None: not given."""
+
+else:
+    _field = Annotated[object, PlainValidator(_scalar)]
+    DecoderParams = create_model(
+        "DecoderParams", __base__=_ScalarFields, __module__=__name__, **dict.fromkeys(ALL_PARAMS, (_field, None))
+    )
+
+
+def _stops(value: object) -> object:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list):
+        return value
+    raise refused(None, f"must be a string or a list of up to 4 strings, not {shown(value)}")
+
+
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+Stops = Annotated[list[Stop], Field(max_length=4)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Ranks = Annotated[int, Field(ge=0, le=MOST_RANKS)]
+Choices = Annotated[int, Field(ge=1, le=16)]
+AnswerTokens = Annotated[int, Field(ge=1, lt=INT64)]
+TokenName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})$"})]
+Biases = Annotated[dict[TokenName, Annotated[float, Field(ge=BAN, le=100)]], Field(max_length=MAX_BIASES)]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=INT32)]], Field(max_length=MAX_BIASES)]
+
+
+class GenerationRequest(DecoderParams, Body):
+    """The parameters of both endpoints: OpenAI's, vLLM's, and ours for the decoder."""
 
     model: str
-    max_tokens: Annotated[int, Field(ge=1, lt=INT64)] | None = None
+    max_tokens: AnswerTokens | None = None
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    # These three ask nothing of the server.
+    # These three change nothing.
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
     decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *DECODERS]})] = None
+    # How tokens are drawn, and where the answer stops.
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=INT32)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Biases | None = None
+    stop: Annotated[Stops, BeforeValidator(_stops, json_schema_input_type=Stop | Stops | None)] = Field(
+        default_factory=list
+    )
+    stop_token_ids: TokenIds | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=INT64)] | None = None
+    # The format of the answer's text: one of these at most.
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: str | None = None
+    guided_choice: Options | None = None
 
     @classmethod
     def offers(cls) -> str:
         """OpenAI's parameters are in every manual; ours are not."""
-        return f"the decoders' knobs are {', '.join(DecoderParams.model_fields)}"
+        return f"the decoders' parameters are {', '.join(DecoderParams.model_fields)}"
 
     @model_validator(mode="after")
-    def _check_stream(self) -> Self:
+    def _check_together(self) -> Self:
+        formats = list(self._formats())
+        if len(formats) > 1:
+            raise refused(formats[1].param, f"not together with {formats[0].param}: give one")
+        for name in self.logit_bias or {}:
+            if not (name.isascii() and name.isdigit() and len(name) < 10 and str(int(name)) == name):
+                raise refused(f"logit_bias.{name}", f"names of logit_bias are token ids, not {shown(name)}")
+        if self.min_tokens and self.stop:
+            raise refused("min_tokens", "not together with stop: it bans end tokens and stop_token_ids alone")
         if self.stream_options is not None and not self.stream:
             raise refused("stream_options", "only with stream: true")
+        for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
+            if formats and value:
+                raise refused(param, f"not together with {formats[0].param}, which says where an answer may end")
         return self
 
-    @model_validator(mode="after")
-    def _check_end(self) -> Self:
-        for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
-            if self.wanted is not None and value:
-                raise refused(param, f"not together with {self.wanted.param}, which says where an answer may end")
-        return self
+    @cached_property
+    def wanted(self) -> Wanted | None:
+        """The format that the answer's text must have."""
+        return next(self._formats(), None)
+
+    def _formats(self) -> Iterator[Wanted]:
+        outputs = self.structured_outputs
+        if self.response_format is not None and self.response_format.wanted is not None:
+            yield self.response_format.wanted
+        if outputs is not None:
+            yield from _texts("structured_outputs.", outputs.schema_text, outputs.regex, outputs.choice)
+        yield from _texts("guided_", self.guided_json, self.guided_regex, self.guided_choice)
+        if outputs is not None and outputs.json_object:
+            yield Wanted("structured_outputs.json_object", schema=ANY_OBJECT)
 
     @property
     def limit_param(self) -> str:
@@ -121,22 +235,22 @@ class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
 
     @property
     def kept(self) -> int:
-        """Choices of a prompt that are answered with."""
+        """The number of choices of a prompt in the response."""
         return self.n or 1
 
     @property
     def choices(self) -> int:
-        """Choices of a prompt that are computed."""
+        """The number of choices of a prompt that are computed."""
         return self.kept
 
     @property
     def tries_lengths(self) -> bool:
-        """Whether several lengths of each answer are tried."""
+        """True if several lengths of each answer are tried."""
         return False
 
     @property
     def ranks(self) -> int | None:
-        """How many likeliest tokens are told at each place, with the log-probability of its own; None: neither."""
+        """The number of likeliest tokens to report at each position; None: no log-probabilities at all."""
         return None
 
     @property
@@ -148,15 +262,17 @@ class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
-    def include_lanes(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_lanes)
-
-    @property
     def include_usage_so_far(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
+    @property
+    def named_tokens(self) -> dict[str, int]:
+        """Every token id in the body, by the parameter to name if there is no such token."""
+        biased = {f"logit_bias.{name}": int(name) for name in self.logit_bias or {}}
+        return biased | {f"stop_token_ids.{at}": token for at, token in enumerate(self.stop_token_ids or ())}
+
     def draw_seed(self) -> int:
-        """The seed of a prompt's first choice: the one given, else one that differs from call to call."""
+        """The seed of a prompt's first choice: the one given, else a new one for each request."""
         if self.seed is not None:
             return self.seed
         return secrets.randbelow(INT64) if self.temperature else 0
@@ -165,7 +281,7 @@ class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
         self,
         max_tokens: int,
         seed: int,
-        family: str | None = None,
+        share_group: str | None = None,
         grammar: Grammar | None = None,
         suffix: tuple[int, ...] = (),
     ) -> AnswerOptions:
@@ -182,30 +298,44 @@ class GenerationRequest(DecoderParams, SamplingFields, FormatFields, Body):
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             # A ban does not break the format: where nothing else may come, the token comes all the same.
-            logit_bias=self.biases() if grammar is None else self.biases(ban=STRONG),
+            logit_bias=self._biases(ban=-math.inf if grammar is None else STRONG),
             ignore_end=bool(self.ignore_eos),
             min_tokens=self.min_tokens or 0,
             grammar=grammar,
             ranks=self.ranks,
-            share_group=family,
+            share_group=share_group,
             suffix=suffix,
             cache_salt=self.cache_salt or "",
             decoder=self.decoder,
             params=tuple((name, value) for name, value in params.items() if value is not None),
-            watch=self.include_lanes,
+            watch=self.stream_options is not None and bool(self.stream_options.include_lanes),
         )
+
+    def _biases(self, ban: float) -> tuple[tuple[int, float], ...]:
+        """Token ids and the values to add to their logits: `ban` for a banned token."""
+        given = (self.logit_bias or {}).items()
+        return tuple((int(name), ban if value == BAN else value) for name, value in given if value)
+
+
+def _texts(prefix: str, schema: str | None, regex: str | None, choice: list[str] | None) -> Iterator[Wanted]:
+    if schema is not None:
+        yield Wanted(f"{prefix}json", schema=schema)
+    if regex is not None:
+        yield Wanted(f"{prefix}regex", regex=regex)
+    if choice is not None:
+        yield Wanted(f"{prefix}choice", choice=tuple(choice))
 
 
 class ChatCompletionRequest(GenerationRequest):
     """A final message of the assistant is continued."""
 
-    unsupported = CHAT_UNSUPPORTED
-    elsewhere = ONLY_COMPLETIONS
+    unsupported = unsupported_by(CHAT)
+    elsewhere = ELSEWHERE[CHAT]
 
     messages: Messages
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=INT64)] | None = None
+    max_completion_tokens: AnswerTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Ranks | None = None
 
@@ -213,7 +343,7 @@ class ChatCompletionRequest(GenerationRequest):
     def _check_chat(self) -> Self:
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
-            raise refused("max_completion_tokens", f"max_tokens says {old}, max_completion_tokens {new}: give one")
+            raise refused("max_completion_tokens", f"max_tokens is {old}, max_completion_tokens is {new}: give one")
         check_ending(self.messages, self.continue_final_message, self.add_generation_prompt)
         if self.top_logprobs and not self.logprobs:
             raise refused("top_logprobs", "only with logprobs: true")
@@ -229,16 +359,13 @@ class ChatCompletionRequest(GenerationRequest):
 
 
 def _prompts(value: object) -> list[str | list[int]]:
-    """Any of the four forms as a list of prompts. Raises for an empty one."""
+    """Return any of the four forms as a list of prompts. Raises for an empty one."""
     prompts: list[Any] = value if isinstance(value, list) else [value]
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         prompts = [value]
-    kinds = {_prompt_kind(prompt) for prompt in prompts}
-    if kinds not in ({"text"}, {"ids"}):
-        raise refused(
-            None,
-            f"must be text, texts, token ids or lists of them, none of it empty, not {shown(value)}",
-        )
+    if {_prompt_kind(prompt) for prompt in prompts} not in ({"text"}, {"ids"}):
+        reason = "must be a text, a list of texts, token ids or a list of such lists, none of them empty"
+        raise refused(None, f"{reason}, not {shown(value)}")
     return prompts
 
 
@@ -251,38 +378,30 @@ def _prompt_kind(prompt: object) -> str | None:
 
 
 Text = Annotated[str, Field(min_length=1)]
-Id = Annotated[int, Field(ge=0)]
-Ids = Annotated[list[Id], Field(min_length=1)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Prompts = Text | Annotated[list[Text], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
 
 
 class CompletionRequest(GenerationRequest):
-    unsupported = COMPLETION_UNSUPPORTED
-    elsewhere = ONLY_CHAT
+    unsupported = unsupported_by(COMPLETIONS)
+    elsewhere = ELSEWHERE[COMPLETIONS]
 
-    prompt: Annotated[
-        list[str | list[int]],
-        PlainValidator(_prompts, json_schema_input_type=Prompts),
-    ]
+    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts, json_schema_input_type=Prompts)]
     logprobs: Ranks | None = None
     echo: bool | None = None
     best_of: Choices | None = None
     suffix: str | None = None
 
     @model_validator(mode="after")
-    def _check_choices(self) -> Self:
+    def _check_completion(self) -> Self:
         if self.best_of is not None and self.best_of < self.kept:
-            raise refused("best_of", f"the best {self.kept} (n) cannot be chosen of {self.best_of}")
+            raise refused("best_of", f"must be at least n, which is {self.kept}, not {self.best_of}")
         if self.choices > self.kept and self.stream:
-            raise refused(
-                "best_of", "nothing can be streamed while the best is not known: leave out stream, or best_of"
-            )
+            raise refused("best_of", "cannot be streamed, since the best is known at the end: leave out one of them")
         if self.suffix and self.wanted is not None:
-            raise refused("suffix", f"not together with {self.wanted.param}, whose answers are as long as they must be")
+            raise refused("suffix", f"not together with {self.wanted.param}, which decides the answer's length")
         if self.tries_lengths and self.stream:
-            raise refused(
-                "suffix", "nothing can be streamed while its best length is not known: give max_tokens, or no stream"
-            )
+            raise refused("suffix", "cannot be streamed while several lengths are tried: give max_tokens, or no stream")
         if self.echo and self.logprobs is not None:
             raise refused("logprobs", "not together with echo: log-probabilities of a prompt are not supported")
         return self
@@ -293,12 +412,12 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def tries_lengths(self) -> bool:
-        """Whether an answer must have the right length, but nobody says which."""
+        """True for an answer before a suffix, which must have the right length, without a length given."""
         return bool(self.suffix) and self.answer_limit is None
 
     @property
     def ranks(self) -> int | None:
-        # The best is chosen by its log-probability, shown or not.
+        # The best answer is chosen by its log-probability, shown or not.
         chosen = 0 if self.choices > self.kept or self.tries_lengths else None
         return chosen if self.logprobs is None else self.logprobs
 

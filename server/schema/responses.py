@@ -1,52 +1,55 @@
-"""Writes answers in OpenAI's shapes: whole, or as the chunks of a stream, for both endpoints."""
+"""Answers in OpenAI's shapes, whole or as the chunks of a stream, for both endpoints; and the model in `/v1/models`."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from ..engine.messages import Finish, Usage
+from ..errors import UnknownModel
 from ..text.lanes import LaneEvent
 from ..text.logprobs import Token, TokenLogprob
 
 Json = dict[str, Any]
+Scores = Sequence[TokenLogprob]
+COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `completion_tokens_details`
 
-COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """The model as clients see it. `decoders` maps names to their parameters' defaults; `created` is Unix time."""
+
+    id: str
+    max_model_len: int
+    decoders: Mapping[str, Mapping[str, object]]
+    default_decoder: str
+    created: int = 0
+
+    def check_name(self, name: str) -> None:
+        if name != self.id:
+            raise UnknownModel(name, self.id)
+
+    def json(self) -> Json:
+        decoders = {name: dict(defaults) for name, defaults in self.decoders.items()}
+        return {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One choice, complete; `scores` None: nobody asked."""
+    """One complete choice. `scores` is None if no log-probabilities were requested."""
 
     text: str
     finish: Finish
-    scores: Sequence[TokenLogprob] | None = None
+    scores: Scores | None = None
     usage: Usage = field(default_factory=Usage)
-
-
-class Reply(Protocol):
-    """One endpoint's shapes. A choice in a stream opens, has deltas, and closes with its finish reason.
-
-    Chunks with lanes have them beside their choice, whose delta is empty, so that clients who know nothing of lanes
-    pass over them.
-    """
-
-    @property
-    def envelope(self) -> Envelope: ...
-
-    def opening(self, index: int) -> Json | None: ...
-    def delta(self, index: int, text: str, scores: Sequence[TokenLogprob] | None = None) -> Json: ...
-    def lanes(self, index: int, event: LaneEvent) -> Json: ...
-    def closing(self, index: int, finish: Finish) -> Json: ...
-    def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What all chunks of a response have in common. With `usage_follows`, chunks say that theirs is null."""
+    """The fields that all chunks of a response share. With `usage_follows`, every chunk has `usage: null`."""
 
     id: str
     created: int
@@ -54,13 +57,7 @@ class Envelope:
     usage_follows: bool
 
     def wrap(self, kind: str, choices: list[Json]) -> Json:
-        chunk = {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        }
+        chunk = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
         return {**chunk, "usage": None} if self.usage_follows else chunk
 
 
@@ -68,27 +65,34 @@ def new_envelope(prefix: str, model: str, usage_follows: bool) -> Envelope:
     return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, usage_follows)
 
 
+class Reply(Protocol):
+    """The shapes of one endpoint. A choice in a stream opens, has deltas, and closes with its finish reason.
+
+    A chunk with lanes has them next to its choice, whose delta is empty: clients that know nothing of lanes ignore it.
+    """
+
+    def opening(self, index: int) -> Json | None: ...
+    def delta(self, index: int, text: str, scores: Scores | None = None) -> Json: ...
+    def lanes(self, index: int, event: LaneEvent) -> Json: ...
+    def closing(self, index: int, finish: Finish) -> Json: ...
+    def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     envelope: Envelope
 
     def opening(self, index: int) -> Json | None:
-        return self._chunk(index, {"role": "assistant", "content": ""}, None)
+        return self._chunk(index, {"role": "assistant", "content": ""})
 
-    def delta(self, index: int, text: str, scores: Sequence[TokenLogprob] | None = None) -> Json:
-        return self._chunk(index, {"content": text}, None, scores)
+    def delta(self, index: int, text: str, scores: Scores | None = None) -> Json:
+        return self._chunk(index, {"content": text}, scores=scores)
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
-        return {**self._chunk(index, {}, None), "lanes": event.json()}
+        return {**self._chunk(index, {}), "lanes": event.json()}
 
     def closing(self, index: int, finish: Finish) -> Json:
         return self._chunk(index, {}, finish)
-
-    def _chunk(
-        self, index: int, delta: Json, finish: Finish | None, scores: Sequence[TokenLogprob] | None = None
-    ) -> Json:
-        choice = {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
-        return self.envelope.wrap("chat.completion.chunk", [choice])
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
@@ -102,6 +106,10 @@ class ChatReply:
         ]
         return {**self.envelope.wrap("chat.completion", shaped), "usage": usage}
 
+    def _chunk(self, index: int, delta: Json, finish: Finish | None = None, scores: Scores | None = None) -> Json:
+        choice = {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
+        return self.envelope.wrap("chat.completion.chunk", [choice])
+
 
 @dataclass(frozen=True, slots=True)
 class TextReply:
@@ -110,28 +118,29 @@ class TextReply:
     def opening(self, index: int) -> Json | None:
         return None
 
-    def delta(self, index: int, text: str, scores: Sequence[TokenLogprob] | None = None) -> Json:
-        return self.envelope.wrap("text_completion", [self._choice(index, text, None, scores)])
+    def delta(self, index: int, text: str, scores: Scores | None = None) -> Json:
+        return self._wrap(_text_choice(index, text, scores=scores))
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self.delta(index, ""), "lanes": event.json()}
 
     def closing(self, index: int, finish: Finish) -> Json:
-        return self.envelope.wrap("text_completion", [self._choice(index, "", finish)])
+        return self._wrap(_text_choice(index, "", finish))
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
-        shaped = [
-            self._choice(index, choice.text, choice.finish, choice.scores) for index, choice in enumerate(choices)
-        ]
-        return {**self.envelope.wrap("text_completion", shaped), "usage": usage}
+        shaped = [_text_choice(index, one.text, one.finish, one.scores) for index, one in enumerate(choices)]
+        return {**self._wrap(*shaped), "usage": usage}
 
-    @staticmethod
-    def _choice(index: int, text: str, finish: Finish | None, scores: Sequence[TokenLogprob] | None = None) -> Json:
-        return {"index": index, "text": text, "logprobs": _text_logprobs(scores), "finish_reason": finish}
+    def _wrap(self, *choices: Json) -> Json:
+        return self.envelope.wrap("text_completion", list(choices))
 
 
-def _chat_logprobs(scores: Sequence[TokenLogprob] | None) -> Json | None:
-    """`step` is ours: the request's own step that committed the token."""
+def _text_choice(index: int, text: str, finish: Finish | None = None, scores: Scores | None = None) -> Json:
+    return {"index": index, "text": text, "logprobs": _text_logprobs(scores), "finish_reason": finish}
+
+
+def _chat_logprobs(scores: Scores | None) -> Json | None:
+    """`step` is an extension: the request's own step that committed the token."""
     if scores is None:
         return None
     content = [
@@ -149,9 +158,9 @@ def _chat_token(token: Token, logprob: float) -> Json:
     return {"token": token.text, "logprob": logprob, "bytes": list(token.raw)}
 
 
-def _text_logprobs(scores: Sequence[TokenLogprob] | None) -> Json | None:
-    """OpenAI's older form: lists, and a table by text, where of two tokens with one text the likelier stays, and the
-    answer's own token is always there. `steps` is ours."""
+def _text_logprobs(scores: Scores | None) -> Json | None:
+    """OpenAI's older form: lists, and at each position a table from text to log-probability. It always has the answer's
+    own token; of two tokens with the same text it has the likelier. `steps` is an extension."""
     if scores is None:
         return None
     return {
@@ -171,13 +180,13 @@ def _by_text(ranked: Sequence[tuple[Token, float]]) -> dict[str, float]:
 
 
 def usage_chunk(reply: Reply, usage: Json) -> Json:
-    """The chunk behind all choices, for those who asked."""
+    """The chunk after all choices, with `include_usage`."""
     return {**reply.delta(0, ""), "choices": [], "usage": usage}
 
 
 def usage_json(prompt_tokens: int, usages: Mapping[int, Usage], choices: int) -> Json:
-    """Of answers by their number, so many `choices` for each prompt. A prompt counts once, with what its first choice
-    found computed; answers and what they cost add up, those of `best_of` that were not chosen, too."""
+    """Sum up the usage of answers, given by number, `choices` for each prompt. Cached tokens of a prompt count once,
+    from its first choice. Answers that `best_of` did not choose count too."""
     total = Usage.total(usages.values())
     completion_tokens = total.completion_tokens
     cached_tokens = sum(usage.stats.cached_tokens for number, usage in usages.items() if number % choices == 0)

@@ -1,8 +1,7 @@
-"""Compiles what an answer's text may be, a JSON schema or a regular expression, into constraints for the scheduler.
+"""Compiles JSON schemas, regular expressions and choices into constraints for the scheduler, with llguidance.
 
-llguidance does the work. It has no time limit but counts what it does, so a text that asks for too much is an error; a
-schema keyword that it does not enforce is one too. JSON is written on one line, with a space behind commas and colons,
-as models have read it most; free whitespace would only be a way to ramble.
+llguidance has no time limit but counts its work, so a grammar that is too complex is an error; a schema keyword that it
+does not enforce is one too.
 """
 
 from __future__ import annotations
@@ -10,41 +9,41 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ..engine import messages
 from ..errors import InvalidValue
-from .grammar_errors import NO_TEXT, plain
-from .json_schema import GrammarError, check_schema, json_grammar
+from ..text.tokenizer import Tokenizer
+from .grammar_errors import NO_TEXT, GrammarError, plain
+from .json_schema import check_schema, json_grammar
 
 if TYPE_CHECKING:
-    import tokenizers
     from llguidance import LLMatcher, LLTokenizer
 
 Ints = npt.NDArray[np.int32]
 
 MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_COMPILE_S = 2.0  # of a processor
-MAX_STEP_S = 0.2  # of a processor: what a step costs is paid on the event loop
+MAX_STEP_S = 0.2  # of a processor, on the event loop
 KEPT = 128  # compiled grammars
-# In this order: what ends strings, objects and arrays, what goes on behind a value, and is a short value. A comma
-# stands before digits, so that a number ends where another value must follow.
+# Tokens that lead to an end, in order of preference: ends of strings, objects and arrays, what follows a value, short
+# values. A comma stands before digits, so that a number ends where another value must follow.
 CLOSERS = ('"', "}", "]", ",", ":", "0", "1", "e")
-SPARE = 32  # positions before the end of an answer's room, and twice its shortest way, where it begins to watch out
-LONGEST_END = 256  # tokens within which an end is looked for
+SPARE = 32  # positions, besides twice the shortest way to an end, below which the room for an end is watched
+LONGEST_END = 256  # tokens: longer ways to an end are not searched
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an answer's text must be: an instance of a JSON schema, a full match of a regular expression, or one of
-    some texts. `param` asked for it."""
+    """The required format of an answer's text: an instance of a JSON schema, a full match of a regular expression, or
+    one of some texts. `param` is the request's parameter."""
 
     param: str
     schema: str | None = None
@@ -57,45 +56,32 @@ class Wanted:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for the same grammar, whoever asked for it."""
+        """The same for the same grammar, whatever the parameter."""
         return self.schema, self.regex, self.choice
 
 
-class HasVocabulary(Protocol):
-    """What is needed of `text.Tokenizer`."""
-
-    @property
-    def backend(self) -> tokenizers.Tokenizer: ...
-
-    @property
-    def pieces(self) -> Sequence[str]: ...
-
-    @property
-    def end_ids(self) -> Collection[int]: ...
-
-
 class Grammars:
-    """Compiles in a thread of its own, once for each of the last texts."""
+    """Compiles grammars in a thread of its own, and keeps the last ones."""
 
-    def __init__(self, text: HasVocabulary) -> None:
-        self._text = text
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._known: OrderedDict[tuple[object, ...], Future[Compiled]] = OrderedDict()
         self._by_text: OrderedDict[str, Compiled] = OrderedDict()
 
     async def compile(self, wanted: Wanted) -> messages.Grammar:
-        """For a front end: compile a grammar in the thread. Raises `InvalidValue`."""
+        """Compile a grammar in the thread, for a front end. Raises `InvalidValue`."""
         try:
-            # Others may wait for the same: who leaves must not cancel it.
+            # Shielded: other requests may wait for the same grammar.
             compiled = await asyncio.shield(asyncio.wrap_future(self._compiled(wanted)))
         except GrammarError as error:
             raise InvalidValue(wanted.param, f"{wanted.param}: {error}") from None
         self._keep(compiled)
         return messages.Grammar(wanted.param.partition(".")[0], compiled.text)
 
-    def constraint(self, grammar: messages.Grammar) -> Spoken:
-        """For an engine: the constraint of one answer. A grammar that was compiled here is not compiled again. Raises
-        `InvalidValue`."""
+    def constraint(self, grammar: messages.Grammar) -> GrammarConstraint:
+        """Return the constraint of one answer, for an engine. A grammar that was compiled here is not compiled again.
+        Raises `InvalidValue`."""
         compiled = self._by_text.get(grammar.text)
         if compiled is None:
             try:
@@ -103,7 +89,7 @@ class Grammars:
             except GrammarError as error:
                 raise InvalidValue(grammar.param, f"{grammar.param}: {error}") from None
         self._keep(compiled)
-        return Spoken(grammar.param, compiled)
+        return GrammarConstraint(grammar.param, compiled)
 
     def _keep(self, compiled: Compiled) -> None:
         self._by_text[compiled.text] = compiled
@@ -113,7 +99,7 @@ class Grammars:
 
     def _compiled(self, wanted: Wanted) -> Future[Compiled]:
         future = self._known.pop(wanted.key, None) or self._worker.submit(self._compile, wanted)
-        self._known[wanted.key] = future  # the last one asked for
+        self._known[wanted.key] = future  # the most recent one
         if len(self._known) > KEPT:
             self._known.popitem(last=False)
         return future
@@ -123,11 +109,11 @@ class Grammars:
 
         if wanted.chars > MAX_CHARS:
             raise GrammarError(f"{wanted.chars} characters are more than {MAX_CHARS}")
-        tokenizer, _ = self._tokenizer, self._closers  # made once, at no schema's expense
+        tokenizer, _ = self._ll_tokenizer, self._closers  # made once, before the clock starts
         started = time.thread_time()
         try:
             if wanted.schema is None:
-                regex = "|".join(map(_spelt, wanted.choice)) if wanted.choice else wanted.regex or ""
+                regex = "|".join(map(_escaped, wanted.choice)) if wanted.choice else wanted.regex or ""
                 text = LLMatcher.grammar_from_lark(f"start: /{_lark(regex)}/")
             else:
                 check_schema(wanted.schema, tokenizer)
@@ -143,32 +129,42 @@ class Grammars:
         return compiled
 
     def _probed(self, text: str) -> Compiled:
-        """Raises `GrammarError`."""
+        """Take a grammar's first steps, so that one that is too large fails here. Raises `GrammarError`."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(verbose_errors=False)
-        return probed(text, LLMatcher(self._tokenizer, text, log_level=0, limits=limits), self._closers)
+        matcher = LLMatcher(self._ll_tokenizer, text, log_level=0, limits=limits)
+        trial, started = matcher.deep_copy(), time.thread_time()
+        words_of(trial)
+        trial.compute_ff_tokens()
+        taken = time.thread_time() - started
+        _check(matcher, trial)
+        if taken > MAX_STEP_S:
+            raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
+        way = shortest_end(trial, self._closers, LONGEST_END)
+        _check(trial)
+        return Compiled(text, matcher, self._closers, LONGEST_END if way is None else len(way))
 
     @cached_property
-    def _tokenizer(self) -> LLTokenizer:
+    def _ll_tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer
 
         return LLTokenizer(
-            self._text.backend.to_str(),
-            n_vocab=len(self._text.pieces),
-            eos_token=sorted(self._text.end_ids),
+            self._tokenizer.backend.to_str(),
+            n_vocab=len(self._tokenizer.pieces),
+            eos_token=sorted(self._tokenizer.end_ids),
             slices=LLTokenizer.json_slices(),
         )
 
     @cached_property
     def _closers(self) -> tuple[int, ...]:
-        pieces = list(self._text.pieces)
+        pieces = self._tokenizer.pieces
         return tuple(pieces.index(closer) for closer in CLOSERS if closer in pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled grammar, before its first token. `closers` are tried first on the way to an end, which is `shortest`
+    """A compiled grammar before its first token. `closers` are tried first on the way to an end, which is `shortest`
     tokens away."""
 
     text: str
@@ -177,28 +173,14 @@ class Compiled:
     shortest: int
 
 
-def probed(text: str, matcher: LLMatcher, closers: tuple[int, ...]) -> Compiled:
-    """Takes the first steps, so that what is too large for them fails here. Raises `GrammarError`."""
-    trial, started = matcher.deep_copy(), time.thread_time()
-    words_of(trial)
-    trial.compute_ff_tokens()
-    taken = time.thread_time() - started
-    _check(matcher, trial)
-    if taken > MAX_STEP_S:
-        raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
-    way = shortest_end(trial, closers, LONGEST_END)
-    _check(trial)
-    return Compiled(text, matcher, closers, LONGEST_END if way is None else len(way))
-
-
 def _check(*matchers: LLMatcher) -> None:
     """Raises `GrammarError`."""
     for problem in filter(None, map(problem_of, matchers)):
         raise GrammarError(problem)
 
 
-class Spoken:
-    """The constraint of one answer."""
+class GrammarConstraint:
+    """The constraint of one answer: `scheduler.Constraint`."""
 
     def __init__(self, name: str, grammar: Compiled) -> None:
         self.name = name
@@ -206,9 +188,9 @@ class Spoken:
         self.closing = False
         self._matcher = grammar.matcher.deep_copy()
         self._closers = grammar.closers
-        # With so much room left, there must be a way to an end behind a token.
+        # With so much room left or less, a token is accepted only if there is room for an end after it.
         self._look_at = 2 * grammar.shortest + SPARE
-        self._way: list[int] | None = None  # to an end from here, if it is known
+        self._way: list[int] | None = None  # a known way to an end from here
 
     @property
     def complete(self) -> bool:
@@ -225,30 +207,30 @@ class Spoken:
 
     def accept(self, token: int, room: int) -> bool:
         if self.closing:
-            return self._say(token)
+            return self._consume(token)
         if room > self._look_at:
             self._way = None
-            return self._say(token)
+            return self._consume(token)
         before = self._way_to_end(room) if self._way is None else self._way
-        if before is None:  # the end is too far, or not seen: it may come into reach
+        if before is None:  # no end was found within reach: look again later
             self._look_at = room - 1 - room // 8
-            return self._say(token)
-        if not self._say(token):
+            return self._consume(token)
+        if not self._consume(token):
             return False
         after = before[1:] if before[:1] == [token] else self._way_to_end(room - 1)
-        if after is None:  # behind this token there would not be room for an end
+        if after is None:  # no room for an end would be left after this token
             self._matcher.rollback(1)
             self._way, self.closing = before, True
             return False
         self._way = after
-        # A millisecond of the event loop for every ten tokens of a way: as long as there is room, not at each token.
+        # Ten tokens of a way take a millisecond of the event loop: while there is room, do not look at each token.
         self._look_at = room - 1 - max(0, room - len(after) - SPARE) // 2
         return True
 
-    def _say(self, token: int) -> bool:
-        said = self._matcher.try_consume_tokens([token]) == 1
+    def _consume(self, token: int) -> bool:
+        consumed = self._matcher.try_consume_tokens([token]) == 1
         self.failed = self.failed or problem_of(self._matcher)
-        return said
+        return consumed
 
     def forced(self, room: int) -> list[int]:
         if self.failed or self.finished:
@@ -261,13 +243,13 @@ class Spoken:
         return shortest_end(self._matcher.deep_copy(), self._closers, min(room, LONGEST_END))
 
 
-def _spelt(text: str) -> str:
-    """The expression that matches a text and nothing else."""
+def _escaped(text: str) -> str:
+    """Return the expression that matches a text and nothing else."""
     return "".join(letter if letter.isascii() and letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
 
 
 def _lark(regex: str) -> str:
-    r"""An expression as llguidance has it between slashes. \d and \w are ASCII, as in JSON Schema."""
+    r"""Return an expression as llguidance has it between slashes. \d and \w are ASCII, as in JSON Schema."""
     from llguidance import regex_to_lark
 
     if (len(regex) - len(regex.rstrip("\\"))) % 2:
@@ -276,12 +258,12 @@ def _lark(regex: str) -> str:
 
 
 def words_of(matcher: LLMatcher) -> Ints:
-    """The tokens that may come next, packed."""
+    """Return the tokens that may come next, packed as bits."""
     return np.frombuffer(matcher.compute_bitmask(), np.int32)
 
 
 def problem_of(matcher: LLMatcher) -> str:
-    """Why a matcher cannot go on, empty if it can."""
+    """Return why a matcher cannot continue; empty if it can."""
     if matcher.is_error():
         return plain(matcher.get_error())
     if matcher.is_stopped() and not matcher.is_accepting():
@@ -290,8 +272,8 @@ def problem_of(matcher: LLMatcher) -> str:
 
 
 def shortest_end(trial: LLMatcher, closers: Sequence[int], limit: int) -> list[int] | None:
-    """Tokens that lead `trial` to an end, a short way if not the shortest; None if there is none of up to `limit`, or
-    none is found: it does not search, so a string that must hold some letter later does not get there."""
+    """Return tokens that lead `trial` to an end, by a short way if not the shortest; None if none is found within
+    `limit` tokens. It does not search, so it fails for a string that needs some letter later."""
     way: list[int] = []
     while not trial.is_accepting():
         tokens = trial.compute_ff_tokens()
@@ -306,7 +288,7 @@ def shortest_end(trial: LLMatcher, closers: Sequence[int], limit: int) -> list[i
 
 
 def _first(words: Ints) -> list[int]:
-    """The lowest token of a mask, if there is one."""
+    """Return the lowest token of a mask, if there is one."""
     some = np.flatnonzero(words)
     if not len(some):
         return []

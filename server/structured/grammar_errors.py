@@ -1,4 +1,4 @@
-"""Says in our words why a grammar cannot be: llguidance tells it in its own, with pictures of what was given."""
+"""Reasons why a grammar is refused, in plain words: llguidance's own messages quote and draw the grammar."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 NO_TEXT = "no text can be so"
 TOO_COMPLEX = "it is too complex"
-SHOWN_CHARS = 300  # of a reason: it quotes what was given
+SHOWN_CHARS = 300  # of a reason: it may quote the grammar
 
-# The first that is found says it; what has no row is told as it is.
+# The first pattern that is found decides; a message without one is kept.
 REASONS: tuple[tuple[str, str], ...] = (
     (r"NoExtensionBias", NO_TEXT),
     (r"lookarounds not supported yet", "anchors and word boundaries within an expression are not supported"),
@@ -30,8 +30,12 @@ REASONS: tuple[tuple[str, str], ...] = (
 )
 
 
+class GrammarError(ValueError):
+    """A schema or an expression that cannot be enforced; the message is for the client."""
+
+
 def plain(reason: str) -> str:
-    """One line, and not a long one."""
+    """Translate one of llguidance's messages into one short line."""
     line = " ".join(reason.split("<state>")[0].replace("<non-verbose/>", "").split()) or TOO_COMPLEX
     for theirs, ours in REASONS:
         found = re.search(theirs, line)

@@ -1,7 +1,7 @@
-"""JSON schemas that a text can be held to: those that llguidance enforces, and what it enforces differently, refused.
+"""JSON schemas as grammars. A schema that llguidance enforces differently from JSON Schema is refused.
 
-JSON is written on one line, with a space behind commas and colons, as models have read it most; free whitespace would
-only be a way to ramble.
+JSON is written on one line, with a space after commas and colons: models have read it so most, and free whitespace
+would only let them ramble.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from .grammar_errors import GrammarError
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -24,12 +26,8 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 VALUES = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
 
 
-class GrammarError(ValueError):
-    """A schema or an expression that cannot be held to, with a message for the client."""
-
-
 def schema_text(schema: object) -> str:
-    """A schema as JSON; the order of its properties is that of the answer's. Raises `GrammarError`."""
+    """Write a schema as JSON. Its properties keep their order, which is the answer's. Raises `GrammarError`."""
     if schema is True:
         return "{}"
     if not isinstance(schema, dict):
@@ -41,14 +39,14 @@ def schema_text(schema: object) -> str:
 
 
 def json_grammar(schema: str) -> str:
-    """llguidance's grammar of a schema. Raises `ValueError`."""
+    """Return llguidance's grammar of a schema. Raises `ValueError`."""
     from llguidance import LLMatcher
 
     return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
 
 
 def check_schema(schema: str, tokenizer: LLTokenizer) -> None:
-    """Raises `GrammarError` for what llguidance would hold a text to in another way than JSON Schema means it."""
+    """Raises `GrammarError` for a keyword that llguidance enforces differently from JSON Schema."""
     try:
         root = json.loads(schema)
     except RecursionError:
@@ -66,7 +64,7 @@ def check_schema(schema: str, tokenizer: LLTokenizer) -> None:
 
 
 def _schemas(node: object) -> Iterator[Mapping[str, Any]]:
-    """All objects that may be schemas, not only those that are: names of properties look alike."""
+    """Yield all objects that may be schemas. Some are not: a property may have the name of a keyword."""
     stack = [node]
     while stack:
         node = stack.pop()
@@ -78,7 +76,7 @@ def _schemas(node: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _takes_its_bound(node: Mapping[str, Any], name: str, tokenizer: LLTokenizer) -> bool:
-    """Whether llguidance takes an exclusive bound as a value. It compares decimals, and errs near whole numbers."""
+    """True if llguidance accepts an exclusive bound as a value: it compares decimals, and errs near whole numbers."""
     from llguidance import LLMatcher
 
     bounds = {key: node[key] for key in BOUNDS if _is_number(node.get(key))}

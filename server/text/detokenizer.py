@@ -1,31 +1,25 @@
 """Turns committed ids into final text: never half a character, and never a stop string or a part of one.
 
-Whatever the chunks in which ids arrive, the text is the same.
+The text does not depend on the chunks in which ids arrive.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tokenizers.decoders import DecodeStream
 
 from .logprobs import Place
+from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tokenizers
 
 
-class HasBackend(Protocol):
-    """`text.Tokenizer`, or anything else with a tokenizer."""
-
-    @property
-    def backend(self) -> tokenizers.Tokenizer: ...
-
-
 class Detokenizer:
-    """Decodes a growing row of ids; special tokens have no text."""
+    """Decodes a growing list of ids. Special tokens have no text."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -34,7 +28,7 @@ class Detokenizer:
         self._emitted = 0
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that has become certain: the last character stays here until it is whole."""
+        """Return the text that is now certain. The last character is kept back until it is complete."""
         self._ids += ids
         steps = (self._stream.step(self._tokenizer, token) for token in ids)
         text = "".join(step for step in steps if step)
@@ -42,7 +36,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What `feed` still held. Bytes that are no character come as U+FFFD, as in a decode of all ids."""
+        """Return the rest. Bytes that form no character become U+FFFD, as when all ids are decoded at once."""
         text = self._tokenizer.decode(self._ids, skip_special_tokens=True)[self._emitted :]
         self._emitted += len(text)
         return text
@@ -51,7 +45,7 @@ class Detokenizer:
 class StopMatcher:
     """Finds the leftmost stop string in a text that arrives in pieces; of two at one place, the shorter.
 
-    What could still become a match is held back, and nothing else.
+    Only text that could still become a match is kept back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -59,25 +53,25 @@ class StopMatcher:
             raise ValueError("an empty stop string would match everywhere")
         self._stops = sorted(stops, key=len)
         self._longest = max(map(len, stops), default=0)
-        self._held = ""
+        self._kept = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """Text to emit, and whether a stop string has been found right behind it."""
-        return self._scan(self._held + text, ended=False)
+        """Return the text to emit, and whether a stop string follows it."""
+        return self._scan(self._kept + text, ended=False)
 
     def flush(self) -> tuple[str, bool]:
-        """The text has ended: nothing can become a longer match any more."""
-        return self._scan(self._held, ended=True)
+        """Return the rest at the end of the text, where no match can grow longer."""
+        return self._scan(self._kept, ended=True)
 
     def _scan(self, text: str, ended: bool) -> tuple[str, bool]:
-        self._held = ""
+        self._kept = ""
         if not self._stops:
             return text, False
         for start in range(len(text)):
             if any(text.startswith(stop, start) for stop in self._stops):
                 return text[:start], True
             if not ended and len(text) - start < self._longest and self._may_match(text[start:]):
-                self._held = text[start:]
+                self._kept = text[start:]
                 return text[:start], False
         return text, False
 
@@ -86,7 +80,7 @@ class StopMatcher:
 
 
 class Places:
-    """Where each token's text is, once it is complete: a character that several tokens make belongs to all of them."""
+    """The place of each token's text, once it is complete. Tokens that make one character share it."""
 
     def __init__(self) -> None:
         self._known: deque[Place] = deque()
@@ -94,19 +88,19 @@ class Places:
         self._waiting = 0  # tokens without text so far
 
     def add(self, text: str) -> None:
-        """One more token, with the text that it made certain."""
+        """Add one token, with the text that it made certain."""
         self._waiting += 1
         if text:
             self.close(text)
 
     def close(self, text: str = "") -> None:
-        """`text` is the end of all tokens that wait for one."""
+        """Give `text` to all tokens that still have no place."""
         place = Place(self._chars, self._chars + len(text))
         self._known += [place] * self._waiting
         self._waiting, self._chars = 0, place.end
 
     def take(self, chars: int) -> list[Place]:
-        """Those not taken yet of the leading tokens whose text lies within the first `chars` characters."""
+        """Return and remove the places of the next tokens whose text ends within the first `chars` characters."""
         taken = []
         while self._known and self._known[0].end <= chars:
             taken.append(self._known.popleft())
@@ -114,16 +108,16 @@ class Places:
 
 
 class AnswerText:
-    """An answer's text, from its ids to what the client may read.
+    """The text of one answer, made from its ids.
 
-    `stops` end it before their first match, `stop_ids` before the first such token. With `placed` it knows where each
-    token's text is.
+    `stops` end it before their first match, `stop_ids` before the first such token. With `placed` it records the place
+    of each token's text.
     """
 
     def __init__(
-        self, text: HasBackend, stops: Sequence[str] = (), stop_ids: Collection[int] = (), placed: bool = False
+        self, tokenizer: Tokenizer, stops: Sequence[str] = (), stop_ids: Collection[int] = (), placed: bool = False
     ) -> None:
-        self._detokenizer = Detokenizer(text.backend)
+        self._detokenizer = Detokenizer(tokenizer.backend)
         self._matcher = StopMatcher(stops)
         self._stop_ids = stop_ids
         self._places = Places() if placed else None
@@ -132,16 +126,16 @@ class AnswerText:
         self._stopped = False
 
     def take_places(self) -> list[Place]:
-        """Of the next tokens whose text has been emitted as a whole, those not taken yet."""
+        """Return the places of further tokens whose text has been emitted completely."""
         return [] if self._places is None else self._places.take(self._emitted)
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has ended the text, be it in `feed` or in `flush`."""
+        """True once a stop string or a stop token has ended the text."""
         return self._stopped
 
     def feed(self, ids: Sequence[int]) -> tuple[str, int, bool]:
-        """Text to emit, how many of `ids` the answer has used, and whether a stop has ended it."""
+        """Return the text to emit, how many of `ids` the answer has used, and whether a stop has ended it."""
         end = next((at for at, token in enumerate(ids) if token in self._stop_ids), len(ids))
         text, used, stopped = self._feed(ids[:end])
         self._emitted += len(text)
@@ -152,7 +146,7 @@ class AnswerText:
         return text, used, True
 
     def flush(self) -> str:
-        """The rest, once the answer has ended without a match in `feed`; look at `stopped` again."""
+        """Return the rest of an answer that ended without a stop. It may contain a stop string: see `stopped`."""
         if self._stopped:
             return ""
         rest = self._detokenizer.flush()

@@ -1,18 +1,18 @@
-"""Tells in text what one step did to an answer's lanes: for streams with lanes, traces and the terminal view."""
+"""The lane events of a step as text: for streams with lanes, traces and the terminal view."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ...scheduler import LaneEvents
+from .tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """A lane as the step found it, `[start, end)`, and what became of it; `tokens` are the texts of its positions
-    behind the step, None where one is still open."""
+    """A lane `[start, end)` as the step found it, and its fate. `tokens` are the texts of its positions after the step,
+    None where a position is still open."""
 
     id: int
     parent: int | None
@@ -33,7 +33,7 @@ class Commit:
 class LaneEvent:
     """One step of one answer, in canvas positions: `computed` is `[start, end)`, and the prompt is below 0.
 
-    Special tokens, end tokens among them, have the text "". A token that holds a part of a character has U+FFFD.
+    Special tokens and end tokens have the text "". A token that is a part of a character has U+FFFD.
     """
 
     step: int
@@ -54,27 +54,14 @@ class LaneEvent:
         return asdict(self)
 
 
-class Tokens(Protocol):
-    """What is needed of `text.Tokenizer`."""
-
-    @property
-    def pieces(self) -> Sequence[str]: ...
-
-    @property
-    def mask_id(self) -> int: ...
-
-    @property
-    def end_ids(self) -> Collection[int]: ...
-
-
 class Watcher:
-    """Makes events of a request's frames, one of each."""
+    """Turns the lane events of one request into text."""
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
 
-    def look(self, frame: LaneEvents | None) -> LaneEvent | None:
-        if frame is None:
+    def look(self, events: LaneEvents | None) -> LaneEvent | None:
+        if events is None:
             return None
         lanes = tuple(
             LaneView(
@@ -86,14 +73,14 @@ class Watcher:
                 fate=lane.fate.value,
                 tokens=tuple(map(self._text, lane.tokens.tolist())),
             )
-            for lane in frame.lanes
+            for lane in events.lanes
         )
-        committed = zip(frame.positions.tolist(), frame.tokens.tolist(), strict=True)
+        committed = zip(events.positions.tolist(), events.tokens.tolist(), strict=True)
         commits = tuple(Commit(position, self._text(token) or "") for position, token in committed)
-        return LaneEvent(frame.step, (frame.start, frame.end), frame.refresh, lanes, commits)
+        return LaneEvent(events.step, (events.start, events.end), events.refresh, lanes, commits)
 
     def _text(self, token: int) -> str | None:
-        if token == self._tokens.mask_id:
+        if token == self._tokenizer.mask_id:
             return None
-        # Not every checkpoint marks all tokens that end an answer as special.
-        return "" if token in self._tokens.end_ids else self._tokens.pieces[token]
+        # Not every checkpoint marks all of its end tokens as special.
+        return "" if token in self._tokenizer.end_ids else self._tokenizer.pieces[token]

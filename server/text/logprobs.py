@@ -1,4 +1,4 @@
-"""Tells in text what each token of an answer cost its committing step: log-probabilities, and what else was likely."""
+"""Log-probabilities of an answer's tokens, and the likeliest alternatives, as text."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...scheduler import Scored
+from .tokenizer import Tokenizer
 
-LEAST = -9999.0  # OpenAI's word for a probability of 0
+LEAST = -9999.0  # OpenAI's value for a probability of 0
 
 
 class Token(NamedTuple):
-    """A token's own text, with U+FFFD for parts of characters, and its own bytes. Special tokens have neither."""
+    """A token's own text, with U+FFFD for a part of a character, and its bytes. Special tokens have neither."""
 
     text: str
     raw: bytes
 
 
 class Place(NamedTuple):
-    """Where a token's text is in the answer's: `[start, end)` in characters. Tokens that share a character share it."""
+    """The range `[start, end)` of a token's text, in characters. Tokens that share a character share their place."""
 
     start: int
     end: int
@@ -29,8 +30,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of the answer, at its `offset` in characters: its log-probability at `step`, which is the request's own
-    step that committed it, counted from 0, and the likeliest tokens at that step with theirs, in falling order."""
+    """A token of the answer, at `offset` in characters, with its log-probability at `step`: the request's own step that
+    committed it, counted from 0. `ranked` are the likeliest tokens at that step, in falling order."""
 
     token: Token
     logprob: float
@@ -39,25 +40,17 @@ class TokenLogprob:
     ranked: tuple[tuple[Token, float], ...]
 
 
-class Tokens(Protocol):
-    """What is needed of `text.Tokenizer`."""
-
-    @property
-    def pieces(self) -> Sequence[str]: ...
-
-    def token_bytes(self, token: int) -> bytes: ...
-
-
 class LogprobReader:
     """Joins the scores of an answer's tokens to their places in its text."""
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self._rows: deque[tuple[float, int, list[int], list[float]]] = deque()  # of tokens without a place so far
         self._read = 0
 
     def read(self, ids: Sequence[int], places: Sequence[Place], scored: Scored | None) -> tuple[TokenLogprob, ...]:
-        """The next of the answer's tokens `ids`, one for each of `places`; `scored` are those of the last step."""
+        """Return the next of the answer's tokens `ids`, one for each of `places`. `scored` are the tokens of the last
+        step."""
         if scored is not None:
             self._rows += zip(*(values.tolist() for values in scored), strict=True)
         start, self._read = self._read, self._read + len(places)
@@ -71,20 +64,20 @@ class LogprobReader:
                 step=step,
                 offset=place.start,
                 ranked=tuple(
-                    (self._token(other), _finite(chance))
-                    for other, chance in zip(ranked, commit_probability, strict=True)
-                    if chance != -math.inf  # what could not come is no alternative
+                    (self._token(other), _finite(score))
+                    for other, score in zip(ranked, ranked_logprobs, strict=True)
+                    if score != -math.inf  # a banned token is no alternative
                 ),
             )
-            for token, place, logprob, step, ranked, commit_probability in columns
+            for token, place, logprob, step, ranked, ranked_logprobs in columns
         )
 
     def _token(self, token: int) -> Token:
-        return Token(self._tokens.pieces[token], self._tokens.token_bytes(token))
+        return Token(self._tokenizer.pieces[token], self._tokenizer.token_bytes(token))
 
 
 def mean_logprob(scores: Sequence[TokenLogprob]) -> float:
-    """By which the best of several answers is chosen; an empty answer is the worst."""
+    """The score by which the best of several answers is chosen. An empty answer is the worst."""
     return sum(score.logprob for score in scores) / len(scores) if scores else LEAST
 
 

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tokenizer, chat template and special tokens, so that no id is written in code."""
+"""A checkpoint's tokenizer, chat template and special tokens. No token id is written in code."""
 
 from __future__ import annotations
 
@@ -6,68 +6,46 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...scheduler import Vocabulary
 from ..errors import InvalidValue
-from ..structured.grammar import HasVocabulary
 
 if TYPE_CHECKING:
     import tokenizers
 
 ChatMessage = Mapping[str, str]
 
-MARKER = "asynclane"  # stands for an assistant's answer when the template is asked what is around one
-
-
+MARKER = "asynclane"  # stands for an assistant's answer, to find what the template puts around one
 NO_TEMPLATE = "this model has no chat template: use /v1/completions, or --raw in a terminal"
 
-# Names of the tokenizer that vocab.json and merges.txt are enough for: Dream's is Qwen2's under its own name.
+# Tokenizers for which vocab.json and merges.txt are enough. Dream's is Qwen2's under its own name.
 QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer")
-
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def _letters_of_bytes() -> dict[str, int]:
-    """Byte-level vocabularies spell a byte by its Latin-1 character, or by one from 256 on if that is no letter to
-    see (Radford et al., 2019)."""
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in seen]
-    return {chr(byte): byte for byte in seen} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+    """The byte of each letter in a byte-level vocabulary: a byte is spelt by its Latin-1 character, or by one from 256
+    on if that is not visible (Radford et al., 2019)."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
 
 
 BYTES_OF_LETTERS = _letters_of_bytes()
 
 
 class BadTokenizer(ValueError):
-    """What a checkpoint's tokenizer lacks, in one line."""
-
-
-class TokenizerLike(HasVocabulary, Protocol):
-    """What the HTTP layer needs of a tokenizer."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def mask_id(self) -> int: ...
-
-    def encode(self, text: str, *, specials: bool = True) -> list[int]: ...
-
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int], *, specials: bool = False) -> str: ...
-
-    def token_strings(self, ids: Sequence[int]) -> list[str]: ...
+    """A checkpoint's tokenizer is missing something; the message is one line."""
 
 
 class Tokenizer:
-    """The tokenizer in `model_dir`. Raises `BadTokenizer` for what the checkpoint lacks, and whatever the libraries
-    raise at a file that is broken."""
+    """The tokenizer in `model_dir`. Raises `BadTokenizer` for a missing part, and whatever the libraries raise for a
+    broken file."""
 
     def __init__(self, model_dir: Path) -> None:
-        # Here, since transformers takes a second to import. Not AutoTokenizer: it would import torch and look
-        # for model classes, where tokenizer.json says everything.
+        # Imported here, since transformers takes a second. Not AutoTokenizer: it imports torch and looks for model
+        # classes, and tokenizer.json has everything.
         from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
         self._dir = model_dir
@@ -77,15 +55,15 @@ class Tokenizer:
             self._require_qwen()
             kind = Qwen2Tokenizer
         self._tokenizer = kind.from_pretrained(model_dir, local_files_only=True)
-        # The Rust tokenizer is used directly: transformers' wrapper sets truncation on every call, which two
-        # threads must not do at once.
+        # The Rust tokenizer is used directly: transformers' wrapper sets truncation on every call, which is not safe
+        # in two threads.
         self.backend: tokenizers.Tokenizer = self._tokenizer.backend_tokenizer
         self.backend.no_truncation()
         self.backend.no_padding()
 
     @property
     def vocab_size(self) -> int:
-        """Ids below it have text; the network may have a few more, which `pieces` shows as empty."""
+        """Ids below it have a token. The network may have a few more, which are empty in `pieces`."""
         return len(self._tokenizer)
 
     @cached_property
@@ -107,7 +85,6 @@ class Tokenizer:
 
     @property
     def has_template(self) -> bool:
-        """Whether chats can be rendered."""
         return self._tokenizer.chat_template is not None
 
     @cached_property
@@ -117,7 +94,7 @@ class Tokenizer:
 
     @cached_property
     def end_ids(self) -> frozenset[int]:
-        """Ids that end an answer: every end of text that the checkpoint names, and its end of turn."""
+        """Ids that end an answer: every end of text in the checkpoint's files, and the end of turn."""
         found: set[Any] = set()
         for source in (self._config, self._read("generation_config.json")):
             named = source.get("eos_token_id")
@@ -131,27 +108,26 @@ class Tokenizer:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """What the scheduler must know of it."""
         return Vocabulary(self.pieces, self.mask_id, self.end_ids)
 
     @cached_property
     def pieces(self) -> list[str]:
-        """The text of every id of the network, empty for special tokens and for ids without a token."""
+        """The text of every id of the network; empty for special tokens and for ids without a token."""
         size = self._config.get("embedding_size") or self._config.get("vocab_size")
         ids = [[token] for token in range(max(self.vocab_size, size if isinstance(size, int) else 0))]
         return self.backend.decode_batch(ids, skip_special_tokens=True)
 
     def encode(self, text: str, *, specials: bool = True) -> list[int]:
-        """Without `specials`, nothing is put around the text, whatever the tokenizer's own habit."""
+        """Without `specials`, no special token is added, whatever the tokenizer's own default."""
         return self.backend.encode(text, add_special_tokens=specials).ids
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """The prompt of a chat: an answer opens behind the last message, or goes on with it, if it is an assistant's.
-        Raises `InvalidValue` where the checkpoint's template does not take it."""
+        """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Raises
+        `InvalidValue` for messages that the checkpoint's template does not accept."""
         *before, last = messages
         if last["role"] != "assistant":
             return self.encode(self._render(messages, add_generation_prompt=True), specials=False)
-        # Its text goes in as it is: templates trim what they are given, and close the turn behind it.
+        # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
         rendered = self._render([*before, {**last, "content": MARKER}], add_generation_prompt=False)
         opened, marker, _ = rendered.rpartition(MARKER)
         if not marker:
@@ -159,7 +135,7 @@ class Tokenizer:
         return self.encode(opened + last["content"], specials=False)
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
-        """With `specials`, special tokens come as they are spelt; otherwise they have no text."""
+        """With `specials`, special tokens are spelt out; otherwise they have no text."""
         return self.backend.decode(ids, skip_special_tokens=not specials)
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
@@ -167,7 +143,7 @@ class Tokenizer:
         return [self.backend.id_to_token(token) or "" for token in ids]
 
     def token_bytes(self, token: int) -> bytes:
-        """A token's own bytes, also where they are a part of a character; special tokens have none."""
+        """A token's own bytes, even if they are a part of a character. Special tokens have none."""
         piece = self.pieces[token]
         spelt = self.backend.id_to_token(token) or ""
         if REPLACEMENT in piece and all(letter in BYTES_OF_LETTERS for letter in spelt):
@@ -190,18 +166,18 @@ class Tokenizer:
         return str(rendered)
 
     def _end_of_turn(self) -> int | None:
-        """The first special token that the chat template puts behind an assistant's answer."""
+        """The first special token that the chat template puts after an assistant's answer."""
         try:
             chat = [{"role": "user", "content": "."}, {"role": "assistant", "content": MARKER}]
             rendered = self._render(chat, add_generation_prompt=False)
         except InvalidValue:
             return None
-        behind = rendered.rpartition(MARKER)[2]
-        ids = self.backend.encode(behind, add_special_tokens=False).ids
+        after = rendered.rpartition(MARKER)[2]
+        ids = self.backend.encode(after, add_special_tokens=False).ids
         return next((token for token in ids if token in self.special_ids), None)
 
     def _require_qwen(self) -> None:
-        """Raises `BadTokenizer` unless the files are those of Qwen2's tokenizer, which some publish as they are."""
+        """Raises `BadTokenizer` unless the files are those of Qwen2's tokenizer, which some checkpoints ship."""
         if any(not (self._dir / name).is_file() for name in ("vocab.json", "merges.txt")):
             raise BadTokenizer(
                 f"{self._dir} has no tokenizer.json, and no vocab.json with merges.txt: download them too"

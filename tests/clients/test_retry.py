@@ -118,7 +118,7 @@ def test_the_longest_waits_are_too_long_and_no_fault(ask: Any, header: str) -> N
 
 @pytest.mark.parametrize("retries", [0, 63, 64, 1100, 10**9])
 def test_any_number_of_retries_has_a_wait(retries: int) -> None:
-    wait_s = fixed(times=10**10).wait_s(StatusError(503, "busy"), retries)
+    wait_s = fixed(times=10**10).wait_after(httpx.Response(503), retries)
     assert wait_s == (0.5 if not retries else 8.0)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asynclane.clients import StreamError
-from asynclane.clients.sse import MOST_BYTES, Event, EventDecoder
+from asynclane.clients.reader import MOST_BYTES, Event, EventDecoder
 
 STREAM = (
     '\ufeffdata: {"a": "wörld 🦆"}\n\n'

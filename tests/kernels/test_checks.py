@@ -10,22 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
+from asynclane.kernels.attention.tiles import AttentionConfig, AttentionPlan
+from asynclane.kernels.common.types import Prediction, SpanRules
 
-from asynclane.kernels.prediction import Prediction
-from asynclane.kernels.tiles import AttentionConfig, AttentionPlan
-from asynclane.kernels.triton import (
-    attention,
-    commit,
-    confidence,
-    elementwise,
-    linear,
-    measures,
+from ..support.kernel_cases import DEVICE, attention_case, draws_of, kernels_of, span_case
+
+attention, commit, elementwise, linear, measure, predict = (
+    kernels_of(name) for name in ("attention", "commit", "elementwise", "linear", "measure", "predict")
 )
-
-from ..support.kernel_cases import attention_case, draws_of, span_case
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def ids(*shape: int) -> Tensor:
@@ -38,13 +30,27 @@ def floats(*shape: int) -> Tensor:
 
 def attention_arguments() -> dict[str, Any]:
     case = attention_case([(3, 20), (2, 9)], 2, 2, 16, 16, device=DEVICE)
-    return {**case, "block": 8}
+    return {**case, "block_size": 8}
+
+
+def transfer_of(confidence: Tensor, open_: Tensor, **rules: Tensor) -> Tensor:
+    return commit.transfer(confidence, open_, SpanRules(**rules))
+
+
+def transfer_arguments() -> dict[str, Any]:
+    confidence, open_, rules = span_case([4, 5], DEVICE)
+    return {"confidence": confidence, "open_": open_, **rules._asdict()}
+
+
+def commit_of(canvases: Tensor, slots: Tensor, positions: Tensor, tokens: Tensor, **rules: Tensor) -> Tensor:
+    confidence = rules.pop("confidence")
+    return commit.commit(canvases, slots, positions, tokens, confidence, 5, SpanRules(**rules))
 
 
 def commit_arguments() -> dict[str, Any]:
-    spans = span_case([4, 5], DEVICE)
-    del spans["open_"]
-    return {"canvases": ids(2, 9), "slots": ids(9), "positions": ids(9), "tokens": ids(9), "mask_id": 5, **spans}
+    given = transfer_arguments()
+    del given["open_"]
+    return {"canvases": ids(2, 9), "slots": ids(9), "positions": ids(9), "tokens": ids(9), **given}
 
 
 def predict_arguments() -> dict[str, Any]:
@@ -56,44 +62,50 @@ def measure_of(**given: Tensor) -> Tensor:
     """`measure` with each of its tensors by name."""
     draws = draws_of(3, DEVICE)._replace(**{name: given.pop(name) for name in ("seeds", "positions", "steps")})
     kinds, noise = given.pop("kinds"), given.pop("noise")
-    return measures.measure(Prediction(confidence=floats(3).double(), **given), kinds, noise, draws)
+    found = Prediction(confidence=floats(3).double(), **given)
+    return measure.measure(floats(3, 8), found, kinds, noise, draws)
 
 
 def measure_arguments() -> dict[str, Any]:
     numbers = {name: ids(3) for name in ("proposals", "tokens", "seeds", "positions", "steps")}
-    commit_probability = {name: floats(3).double() for name in ("chances", "margin")}
-    return {"kinds": ids(3).int(), "noise": floats(3), "entropy": floats(3), **numbers, **commit_probability}
+    wide = {name: floats(3).double() for name in ("commit_probability", "margin")}
+    return {"kinds": ids(3).int(), "noise": floats(3), "entropy": floats(3), **numbers, **wide}
+
+
+def kernel(operation: Any, name: str) -> Callable[..., object]:
+    """The kernel of that name, looked up when it is called: Triton may be absent."""
+    return lambda **given: getattr(operation, name)(**given)
 
 
 KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] = {
-    "paged_attention": (attention.paged_attention, attention_arguments),
-    "rms_norm": (elementwise.rms_norm, lambda: {"x": floats(3, 8), "weight": floats(8), "eps": 1e-5}),
+    "paged_attention": (kernel(attention, "paged_attention"), attention_arguments),
+    "rms_norm": (kernel(elementwise, "rms_norm"), lambda: {"x": floats(3, 8), "weight": floats(8), "eps": 1e-5}),
     "add_rms_norm": (
-        elementwise.add_rms_norm,
+        kernel(elementwise, "add_rms_norm"),
         lambda: {"x": floats(3, 8), "residual": floats(3, 8), "weight": floats(8), "eps": 1e-5},
     ),
-    "swiglu": (elementwise.swiglu, lambda: {"gate_up": floats(3, 8)}),
+    "swiglu": (kernel(elementwise, "swiglu"), lambda: {"gate_up": floats(3, 8)}),
     "rope_write_kv": (
-        elementwise.rope_write_kv,
+        kernel(elementwise, "rope_write_kv"),
         lambda: {
             "qkv": floats(3, 4, 16),
             "cos": floats(3, 16),
             "sin": floats(3, 16),
+            "places": ids(3),
             "keys": floats(2, 16, 1, 16),
             "values": floats(2, 16, 1, 16),
-            "places": ids(3),
         },
     ),
     "embed": (
-        elementwise.embed,
+        kernel(elementwise, "embed"),
         lambda: {"canvases": ids(2, 9), "slots": ids(3), "positions": ids(3), "embedding": floats(7, 8)},
     ),
-    "predict": (confidence.predict, predict_arguments),
+    "predict": (kernel(predict, "predict"), predict_arguments),
     "measure": (measure_of, measure_arguments),
-    "transfer": (commit.transfer, lambda: span_case([4, 5], DEVICE)),
-    "commit": (commit.commit, commit_arguments),
-    "fixed_linear": (linear.fixed_linear, lambda: {"x": floats(3, 16), "weight": floats(8, 16)}),
-    "quantize_rows": (linear.quantize_rows, lambda: {"x": floats(3, 16)}),
+    "transfer": (transfer_of, transfer_arguments),
+    "commit": (commit_of, commit_arguments),
+    "fixed_linear": (kernel(linear, "fixed_linear"), lambda: {"x": floats(3, 16), "weight": floats(8, 16)}),
+    "quantize_rows": (kernel(linear, "quantize_rows"), lambda: {"x": floats(3, 16)}),
 }
 SPOILT: dict[str, Callable[[Tensor], Tensor]] = {
     "dtype": lambda tensor: tensor.to(torch.complex64),
@@ -160,4 +172,4 @@ def test_a_plan_that_does_not_belong_to_the_launch_is_refused(change: dict[str, 
 
 def test_draws_of_another_length_are_named() -> None:
     with pytest.raises(ValueError, match=r"temperature must be \[3\] float32, not \[2\] float32"):
-        confidence.predict(**predict_arguments(), draws=draws_of(2, DEVICE))
+        predict.predict(**predict_arguments(), draws=draws_of(2, DEVICE))

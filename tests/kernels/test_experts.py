@@ -1,4 +1,4 @@
-"""Experts: each token passes those that it chose, in the kernels as in torch, whoever else is in the batch."""
+"""Experts: each token passes those that it chose, in the kernels as in torch, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
+from asynclane.kernels.common.types import Fp8Matrix, Matrix, Routing
+from asynclane.kernels.experts import experts_mlp, reference
+from asynclane.kernels.linear import quantize_rows
 
-from asynclane.kernels import experts as twins
-from asynclane.kernels import linear as products
-from asynclane.kernels import ops
-from asynclane.kernels.linear import Fp8Matrix, Matrix
-from asynclane.kernels.routing import Routing
-from asynclane.kernels.triton import experts as device
+from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-# The interpreter cannot multiply matrices of bf16.
-NARROW = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
-
+device = kernels_of("experts")
 ROUTINGS = [
     (Routing(2), 8, False),
     (Routing(1, normed=True), 6, False),
@@ -31,11 +24,7 @@ ROUTINGS = [
     (Routing(4, sigmoid=True, groups=2, live_groups=1), 8, False),
     (Routing(7), 7, False),
 ]
-
-
-def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator(DEVICE).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=DEVICE).to(dtype)
+SHAPES = [(1, 16, 16, 2, 1), (5, 40, 24, 4, 2), (37, 48, 80, 7, 3), (70, 64, 32, 3, 2)]
 
 
 @pytest.mark.parametrize(("routing", "experts", "biased"), ROUTINGS, ids=str)
@@ -45,21 +34,21 @@ def test_each_token_chooses_as_in_torch(routing: Routing, experts: int, biased: 
     bias = drawn(experts, seed=1) if biased else None
     if bias is not None:
         bias[:] = bias.round() / 4
-    want, got = twins.route(logits, bias, routing), device.route(logits, bias, routing)
+    want, got = reference.route(logits, bias, routing), device.route(logits, bias, routing)
     assert torch.equal(got[0], want[0])
     torch.testing.assert_close(got[1], want[1])
 
 
 def test_the_bias_helps_to_choose_and_has_no_weight() -> None:
     logits = torch.tensor([[0.0, 1.0, -1.0]])
-    chosen, weights = twins.route(logits, torch.tensor([0.0, 0.0, 9.0]), Routing(2, sigmoid=True))
+    chosen, weights = reference.route(logits, torch.tensor([0.0, 0.0, 9.0]), Routing(2, sigmoid=True))
     assert chosen.tolist() == [[2, 1]]
     torch.testing.assert_close(weights, logits.sigmoid()[:, [2, 1]])
 
 
 def test_experts_of_a_weaker_group_are_not_chosen_however_good() -> None:
     scores = torch.tensor([[0.9, 0.1, 0.6, 0.5]])
-    chosen, _ = twins.route(torch.logit(scores), None, Routing(1, sigmoid=True, groups=2, live_groups=1))
+    chosen, _ = reference.route(torch.logit(scores), None, Routing(1, sigmoid=True, groups=2, live_groups=1))
     assert chosen.tolist() == [[2]]
 
 
@@ -78,16 +67,13 @@ class Case:
     def quantized(self) -> Case:
         assert isinstance(self.gate_up, Tensor)
         assert isinstance(self.down, Tensor)
-        self.gate_up = Fp8Matrix(*products.quantize_rows(self.gate_up))
-        self.down = Fp8Matrix(*products.quantize_rows(self.down))
+        self.gate_up = Fp8Matrix(*quantize_rows(self.gate_up))
+        self.down = Fp8Matrix(*quantize_rows(self.down))
         return self
 
     def both(self, fixed: bool = False) -> tuple[Tensor, Tensor]:
         given = self.x, self.gate_up, self.down, self.chosen, self.weights, fixed
-        return device.experts_mlp(*given), twins.experts_mlp(*given)
-
-
-SHAPES = [(1, 16, 16, 2, 1), (5, 40, 24, 4, 2), (37, 48, 80, 7, 3), (70, 64, 32, 3, 2)]
+        return device.experts_mlp(*given), reference.experts_mlp(*given)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -97,31 +83,32 @@ def test_experts_compute_what_torch_does(
     shape: tuple[int, int, int, int, int], dtype: torch.dtype, fixed: bool
 ) -> None:
     got, want = Case(*shape, dtype).both(fixed)
-    torch.testing.assert_close(got.float(), want.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    assert_near(got, want)
 
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype) -> None:
     got, want = Case(37, 48, 80, 7, 3, dtype).quantized().both()
-    torch.testing.assert_close(got.float(), want.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    assert_near(got, want)
 
 
-@pytest.mark.parametrize("tile", [tile for _, tile in device._TILES], ids=str)
-def test_every_tile_gives_the_same(monkeypatch: pytest.MonkeyPatch, tile: device.Tile) -> None:
+@pytest.mark.parametrize("number", range(3))
+def test_every_tile_gives_the_same(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    tile = device._TILES[number][1]
     monkeypatch.setattr(device, "_tile", lambda *given: tile)
     got, want = Case(37, 48, 80, 7, 3, NARROW[0]).both()
-    torch.testing.assert_close(got.float(), want.float(), atol=4e-3, rtol=4e-3)
+    assert_near(got, want)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("tokens", [1, 3, 20])
-def test_a_token_has_the_same_bits_alone_and_in_a_crowd(tokens: int, fixed: bool) -> None:
+def test_a_token_has_the_same_bits_alone_and_among_others(tokens: int, fixed: bool) -> None:
     """In float32 on a CPU always; of fixed order everywhere."""
     if DEVICE == "cuda" and not fixed:
         pytest.skip("on a GPU only sums of fixed order promise it")
     case = Case(70, 64, 32, 5, 3, torch.float32 if DEVICE == "cpu" else torch.bfloat16)
-    whole = ops.experts_mlp(case.x, case.gate_up, case.down, case.chosen, case.weights, fixed)
-    few = ops.experts_mlp(case.x[:tokens], case.gate_up, case.down, case.chosen[:tokens], case.weights[:tokens], fixed)
+    whole = experts_mlp(case.x, case.gate_up, case.down, case.chosen, case.weights, fixed)
+    few = experts_mlp(case.x[:tokens], case.gate_up, case.down, case.chosen[:tokens], case.weights[:tokens], fixed)
     assert torch.equal(whole[:tokens], few)
 
 

@@ -1,4 +1,4 @@
-"""Matrix products: fixed ones give a row the same bits in any batch, FP8 ones come near, both as their twins say."""
+"""Matrix products: fixed ones give a row the same bits in any batch, FP8 ones come near, both as their references."""
 
 from __future__ import annotations
 
@@ -8,67 +8,62 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
+from asynclane.kernels.common.types import Fp8Matrix
+from asynclane.kernels.linear import linear, reference
 
-from asynclane.kernels import linear as twins
-from asynclane.kernels import ops
-from asynclane.kernels.linear import FP8_MAX, Fp8Matrix
-from asynclane.kernels.triton import linear as device
+from ..support.kernel_cases import DEVICE, drawn, kernels_of
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-on_gpu = [pytest.mark.gpu, pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")]
+device = kernels_of("linear")
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    generator = torch.Generator(DEVICE).manual_seed(seed)
-    return torch.randn(shape, generator=generator, device=DEVICE).to(dtype)
+@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 33])
+def test_a_row_of_a_product_has_the_same_bits_alone_and_among_others(tokens: int) -> None:
+    torch.manual_seed(4)
+    x, weight = torch.randn(500, 256), torch.randn(768, 256)
+    assert torch.equal(linear(x[7 : 7 + tokens], weight), linear(x, weight)[7 : 7 + tokens])
 
 
 def fp8(weight: Tensor) -> Fp8Matrix:
-    return Fp8Matrix(*twins.quantize_rows(weight))
+    return Fp8Matrix(*reference.quantize_rows(weight))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
-@pytest.mark.parametrize(("tokens", "inner", "columns"), [(1, 16, 16), (3, 40, 17), (70, 72, 130), (65, 8, 1)])
+@pytest.mark.parametrize(
+    ("tokens", "inner", "columns"), [(1, 16, 16), (3, 40, 17), (70, 72, 130), (65, 8, 1), (0, 16, 24), (3, 16, 0)]
+)
 def test_fixed_products_equal_their_twin_at_odd_sizes(
     tokens: int, inner: int, columns: int, dtype: torch.dtype
 ) -> None:
     x, weight = drawn(tokens, inner, dtype=dtype), drawn(columns, inner, dtype=dtype, seed=1)
-    got, want = device.fixed_linear(x, weight), twins.fixed_linear(x, weight)
+    got, want = device.fixed_linear(x, weight), reference.fixed_linear(x, weight)
     limit = 1e-4 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(got, want, atol=limit, rtol=limit)
-
-
-def test_a_product_of_no_rows_is_empty() -> None:
-    assert device.fixed_linear(drawn(0, 16), drawn(24, 16)).shape == (0, 24)
-    values, scales = device.quantize_rows(drawn(0, 16))
-    assert (values.shape, scales.shape) == ((0, 16), (0,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_row_alone_has_the_bits_it_has_among_others(dtype: torch.dtype) -> None:
     """On whichever device this runs, through the function that networks call."""
     x, weight = drawn(300, 64, dtype=dtype), drawn(48, 64, dtype=dtype, seed=1)
-    whole = ops.linear(x, weight, fixed=True)
+    whole = linear(x, weight, fixed=True)
     for tokens in (1, 2, 15, 64, 129, 257):
-        assert torch.equal(ops.linear(x[:tokens].contiguous(), weight, fixed=True), whole[:tokens])
+        assert torch.equal(linear(x[:tokens].contiguous(), weight, fixed=True), whole[:tokens])
 
 
 @pytest.mark.parametrize(("tokens", "width"), [(1, 16), (5, 33), (3, 1500)])
 def test_rows_are_quantized_as_by_the_twin(tokens: int, width: int) -> None:
     x = drawn(tokens, width) * torch.logspace(-4, 4, tokens, device=DEVICE)[:, None]
     x[-1] = 0.0
-    got, want = device.quantize_rows(x), twins.quantize_rows(x)
+    got, want = device.quantize_rows(x), reference.quantize_rows(x)
     torch.testing.assert_close(got[1], want[1], rtol=1e-6, atol=0)
     ours, theirs = got[0].float(), want[0].float()
     # The interpreter loses the carry of a number that is rounded up to a power of two.
     counted = torch.frexp(theirs)[0].abs() != 0.5 if DEVICE == "cpu" else torch.ones_like(theirs, dtype=torch.bool)
     assert ((ours - theirs).abs() <= theirs.abs() / 8)[counted].all(), "more than one step of FP8 apart"
-    assert got[0].float().abs().max() <= FP8_MAX
+    assert got[0].float().abs().max() <= reference.FP8_MAX
     assert got[0][-1].float().abs().max() == 0
 
 
-@pytest.mark.parametrize("ops", [device, twins], ids=["triton", "torch"])
+@pytest.mark.parametrize("ops", [device, reference], ids=["triton", "torch"])
 def test_a_row_with_nan_does_not_become_numbers(ops: Any) -> None:
     x = drawn(3, 16)
     x[1, 5] = float("nan")
@@ -78,13 +73,9 @@ def test_a_row_with_nan_does_not_become_numbers(ops: Any) -> None:
     assert dequantized[[0, 2]].isfinite().all()
 
 
-def test_a_product_without_columns_is_empty() -> None:
-    assert device.fixed_linear(drawn(3, 16), drawn(0, 16)).shape == (3, 0)
-
-
 def test_an_fp8_product_comes_within_its_numbers_precision() -> None:
     x, weight = drawn(20, 256, dtype=torch.bfloat16), drawn(64, 256, dtype=torch.bfloat16, seed=1)
-    got, want = ops.linear(x, fp8(weight)).float(), x.float() @ weight.float().T
+    got, want = linear(x, fp8(weight)).float(), x.float() @ weight.float().T
     # Both factors are rounded to 3 bits behind the first: an error of 2^-4 at most each, mostly smaller, independent.
     assert ((got - want).norm() / want.norm()).item() < 0.05
 
@@ -106,32 +97,13 @@ def test_wrong_factors_are_named(x: Tensor, weight: Tensor, message: str) -> Non
 
 
 def test_an_fp8_weight_with_other_scales_is_refused() -> None:
-    values, scales = twins.quantize_rows(drawn(4, 16))
+    values, scales = reference.quantize_rows(drawn(4, 16))
     with pytest.raises(ValueError, match=r"scales must be \[4\] float32, not \[1\] float32"):
         Fp8Matrix(values, scales[:1])
     with pytest.raises(ValueError, match=r"x must be \[T, 16\]"):
-        ops.linear(drawn(2, 8), Fp8Matrix(values, scales))
+        linear(drawn(2, 8), Fp8Matrix(values, scales))
 
 
 def test_fp8_sizes_that_no_product_takes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"multiples of 16, not \[40, 64\]"):
         Fp8Matrix.empty(40, 64, torch.device("cpu"))
-
-
-class TestAtRealShapes:
-    pytestmark = on_gpu
-
-    @pytest.mark.parametrize(("columns", "inner"), [(12288, 4096), (4096, 12288), (4608, 3584), (126464, 4096)])
-    def test_bits_do_not_depend_on_the_batch(self, columns: int, inner: int) -> None:
-        x, weight = drawn(2048, inner, dtype=torch.bfloat16), drawn(columns, inner, dtype=torch.bfloat16, seed=1)
-        whole = device.fixed_linear(x, weight)
-        for tokens in (1, 32, 100, 200, 300, 1024):
-            assert torch.equal(device.fixed_linear(x[:tokens].contiguous(), weight), whole[:tokens])
-        wide = x[:64].float() @ weight.float().T
-        assert ((whole[:64].float() - wide).norm() / wide.norm()).item() < 4e-3
-
-    @pytest.mark.parametrize("tokens", [16, 32, 300, 2048])
-    def test_fp8_products_equal_their_twin(self, tokens: int) -> None:
-        x, weight = drawn(tokens, 4096, dtype=torch.bfloat16), fp8(drawn(512, 4096, dtype=torch.bfloat16, seed=1))
-        got, want = ops.linear(x, weight).float(), twins.fp8_linear(x, weight).float()
-        assert ((got - want).norm() / want.norm()).item() < 1e-2

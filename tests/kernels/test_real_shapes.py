@@ -1,4 +1,4 @@
-"""Kernels against their torch twins at the shapes of published models, on a GPU."""
+"""The kernels against their references in float32, at the shapes of published models, on a GPU."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton", minversion="3.5" if torch.cuda.is_available() else "3.9")
-
-from asynclane.kernels import reference, tiles
-from asynclane.kernels.triton import attention, confidence, elementwise
+from asynclane.kernels import attention, elementwise, experts, linear, measure, predict
+from asynclane.kernels.attention import tiles
+from asynclane.kernels.common.types import Fp8Matrix, Matrix, QkNorm, Routing
 
 from ..support.kernel_cases import attention_case, draws_of, plan_of, some_logits
 
@@ -18,10 +17,19 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 DEVICE = "cuda"
+GIVEN = "queries", "keys", "values", "page_table", "row_starts", "visible"
+LLADA2 = Routing(8, sigmoid=True, normed=True, scale=2.5, groups=8, live_groups=4)
+LLADA_MOE = Routing(8)
+# dim, experts, width, routing
+MIXTURES = [(2048, 256, 512, LLADA2), (2048, 64, 1024, LLADA_MOE)]
 
 
-def assert_close_overall(got: Tensor, want: Tensor, limit: float) -> None:
-    assert ((got.float() - want.float()).norm() / want.float().norm()).item() < limit
+def randn(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape, device=DEVICE).to(dtype)
+
+
+def distance(got: Tensor, want: Tensor) -> float:
+    return ((got.double() - want.double()).norm() / want.double().norm()).item()
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 32, 128), (28, 4, 128), (4, 4, 64)])
@@ -35,12 +43,12 @@ def test_attention_at_real_shapes(
     rows: list[tuple[int, int]], heads: int, kv_heads: int, dim: int, page_size: int
 ) -> None:
     case = attention_case(rows, heads, kv_heads, dim, page_size, torch.bfloat16, DEVICE)
-    given = [case[name] for name in ("queries", "keys", "values", "page_table", "row_starts", "visible")]
+    given = [case[name] for name in GIVEN]
     most = max(visible for _, visible in rows)
     config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, dim)
     wide = [x.float() if x.is_floating_point() else x for x in given]
     got = attention.paged_attention(*given, plan=plan_of(case, config))
-    assert_close_overall(got, reference.paged_attention(*wide), 6e-3)
+    assert distance(got, attention.reference.paged_attention(*wide)) < 6e-3
 
 
 @pytest.mark.parametrize("count", [1, 32, 300])
@@ -50,8 +58,8 @@ def test_predictions_at_real_shapes(count: int) -> None:
     logits = some_logits(DEVICE, count, 126_464, torch.bfloat16, spread=3.0)
     endless = torch.zeros(count, dtype=torch.bool, device=DEVICE)
     banned, ends = torch.tensor([126_336], device=DEVICE), torch.tensor([126_081], device=DEVICE)
-    want = reference.predict(logits.clone(), banned, ends, endless, draws)
-    got = confidence.predict(logits, banned, ends, endless, draws)
+    want = predict.reference.predict(logits.clone(), banned, ends, endless, draws)
+    got = predict.predict(logits, banned, ends, endless, draws)
     greedy = draws.temperature == 0
     assert torch.equal(got.proposals[greedy], want.proposals[greedy])
     torch.testing.assert_close(got.confidence[greedy], want.confidence[greedy], rtol=1e-4, atol=1e-9)
@@ -61,8 +69,99 @@ def test_predictions_at_real_shapes(count: int) -> None:
 
 def test_small_operations_at_real_shapes() -> None:
     torch.manual_seed(0)
-    x = torch.randn(333, 4096, device=DEVICE, dtype=torch.bfloat16)
-    weight = torch.randn(4096, device=DEVICE, dtype=torch.bfloat16)
-    assert_close_overall(elementwise.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5), 3e-3)
-    wide = torch.randn(333, 2 * 12288, device=DEVICE, dtype=torch.bfloat16)
-    assert_close_overall(elementwise.swiglu(wide), reference.swiglu(wide), 3e-3)
+    x = torch.randn(333, 4096, device=DEVICE)
+    weight = torch.randn(4096, device=DEVICE)
+    assert distance(elementwise.rms_norm(x, weight, 1e-5), elementwise.reference.rms_norm(x, weight, 1e-5)) < 3e-3
+    wide = torch.randn(333, 2 * 12288, device=DEVICE)
+    assert distance(elementwise.swiglu(wide), elementwise.reference.swiglu(wide)) < 3e-3
+
+
+@pytest.mark.parametrize(("dim", "count", "width", "routing"), MIXTURES, ids=str)
+@pytest.mark.parametrize("tokens", [1, 33, 700, 2944])
+def test_a_token_chooses_and_its_experts_compute_at_real_shapes(
+    tokens: int, dim: int, count: int, width: int, routing: Routing
+) -> None:
+    torch.manual_seed(tokens)
+    logits, bias = randn(tokens, count, dtype=torch.float32), randn(count, dtype=torch.float32) / 8
+    want = experts.reference.route(logits, bias, routing)
+    chosen, weights = experts.route(logits, bias, routing)
+    assert (chosen == want[0]).float().mean() > 0.999  # sigmoids that differ by a rounding may change places
+    alike = (chosen == want[0]).all(-1)
+    torch.testing.assert_close(weights[alike], want[1][alike], rtol=1e-5, atol=1e-6)
+
+    x = randn(tokens, dim)
+    gate_up, down = randn(count * 2 * width, dim) * dim**-0.5, randn(count * dim, width) * width**-0.5
+    truth = experts.reference.experts_mlp(x.float(), gate_up.float(), down.float(), chosen, weights)
+    for fixed in (False, True):
+        assert distance(experts.experts_mlp(x, gate_up, down, chosen, weights, fixed), truth) < 8e-3
+    of_fp8: list[Matrix] = [Fp8Matrix(*linear.quantize_rows(matrix)) for matrix in (gate_up, down)]
+    found, want_fp8 = (kind.experts_mlp(x, *of_fp8, chosen, weights) for kind in (experts, experts.reference))
+    assert distance(found, want_fp8) < 8e-3
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "rotary"), [(32, 8, 128), (16, 4, 64), (16, 16, 128), (28, 4, 128)])
+@pytest.mark.parametrize("norms", [False, True])
+def test_heads_at_real_shapes(heads: int, kv_heads: int, rotary: int, norms: bool) -> None:
+    torch.manual_seed(0)
+    tokens, dim, size = 333, 128, 64
+    qkv = randn(tokens, heads + 2 * kv_heads, dim)
+    places = torch.randperm(8 * size, device=DEVICE)[:tokens]
+    cos, sin = torch.rand(2, tokens, rotary, device=DEVICE)
+    bias = None if norms else randn((heads + 2 * kv_heads) * dim)
+    qk_norm = QkNorm(bias, *((randn(dim), randn(dim)) if norms else (None, None)))
+    done = []
+    for ops in (elementwise.reference, elementwise):
+        keys, values = torch.zeros(2, 8, size, kv_heads, dim, device=DEVICE)
+        done.append((ops.rope_write_kv(qkv, cos, sin, keys, values, places, qk_norm), keys, values))
+    for want, got in zip(*done, strict=True):
+        assert distance(got, want) < 4e-3
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(32, 8), (16, 4)])
+@pytest.mark.parametrize(("block", "page_size"), [(4, 16), (4, 64), (16, 16), (32, 32), (32, 64)])
+@pytest.mark.parametrize("rows", [[(64, 512)], [(2048, 2048), (4, 300), (31, 95)], [(64, 512)] * 16], ids=str)
+def test_attention_within_blocks_at_real_shapes(
+    rows: list[tuple[int, int]], block: int, page_size: int, heads: int, kv_heads: int
+) -> None:
+    case = attention_case(rows, heads, kv_heads, 128, page_size, torch.bfloat16, DEVICE)
+    given = [case[name] for name in GIVEN]
+    wide = [x.float() if x.is_floating_point() else x for x in given]
+    want = attention.reference.paged_attention(*wide, block, case["positions"])
+    most = max(visible for _, visible in rows)
+    config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, 128)
+    plan = tiles.plan_attention(case["queries"], case["keys"], case["page_table"], case["row_starts"], config)
+    assert distance(attention.paged_attention(*given, block, case["positions"], plan=plan), want) < 6e-3
+
+
+def test_measures_at_a_real_vocabulary() -> None:
+    torch.manual_seed(0)
+    count = 2048
+    logits, nobody = randn(count, 152_064) * 3, torch.zeros(count, dtype=torch.bool, device=DEVICE)
+    none = torch.zeros(0, dtype=torch.int64, device=DEVICE)
+    draws = draws_of(count, DEVICE, positions=list(range(count)))
+    found = predict.predict(logits, none, none, nobody, draws)
+    number = torch.arange(count, device=DEVICE)
+    kinds, noise = (number % 4).int(), (number // 4 % 2).float()
+    want, got = (kind.measure(logits, found, kinds, noise, draws) for kind in (measure.reference, measure))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert torch.equal(got[noise == 0], want[noise == 0])
+    truth = predict.reference.predict(logits, none, none, nobody, draws)
+    torch.testing.assert_close(found.margin, truth.margin, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(found.entropy, truth.entropy, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("columns", "inner"), [(12288, 4096), (4096, 12288), (4608, 3584), (126464, 4096)])
+def test_bits_do_not_depend_on_the_batch(columns: int, inner: int) -> None:
+    x, weight = randn(2048, inner), randn(columns, inner)
+    whole = linear.linear(x, weight, fixed=True)
+    for tokens in (1, 32, 100, 200, 300, 1024):
+        assert torch.equal(linear.linear(x[:tokens].contiguous(), weight, fixed=True), whole[:tokens])
+    wide = x[:64].float() @ weight.float().T
+    assert ((whole[:64].float() - wide).norm() / wide.norm()).item() < 4e-3
+
+
+@pytest.mark.parametrize("tokens", [16, 32, 300, 2048])
+def test_fp8_products_equal_their_reference(tokens: int) -> None:
+    x, weight = randn(tokens, 4096), Fp8Matrix(*linear.quantize_rows(randn(512, 4096)))
+    got, want = linear.linear(x, weight).float(), linear.reference.fp8_linear(x, weight).float()
+    assert ((got - want).norm() / want.norm()).item() < 1e-2

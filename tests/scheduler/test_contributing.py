@@ -18,7 +18,7 @@ from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.server.schema.sampling import DecoderParams
+from asynclane.server.schema.requests import DecoderParams
 from tests.support.fakes import ScriptedExecutor, add, vocabulary
 
 sure = {3, 4, 5, 9}

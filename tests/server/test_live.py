@@ -14,7 +14,7 @@ from asynclane.server import errors
 from asynclane.server.engine.messages import Delta
 
 from ..support.fake_engine import SCRIPT, FakeEngine
-from .conftest import CHAT, CONTEXT
+from ..support.http import CHAT, CONTEXT
 
 SOON_S = 5
 

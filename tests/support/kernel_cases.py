@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from asynclane.kernels import tiles
-from asynclane.kernels.prediction import Draws
+from asynclane.kernels.attention import tiles
+from asynclane.kernels.common.types import Draws, SpanRules
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Triton's interpreter cuts bf16 off instead of rounding it, and cannot multiply matrices of it.
+NARROW = [torch.float16, torch.bfloat16] if DEVICE == "cuda" else [torch.float16]
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+class _Absent:
+    """The kernels of a machine without Triton: a test that uses one is skipped."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        pytest.skip(self._reason)
+
+
+def kernels_of(operation: str) -> Any:
+    """The module with an operation's Triton kernels, which run in Triton's interpreter where there is no GPU."""
+    try:  # the interpreter of older ones fails on loops with the numpy of today
+        pytest.importorskip("triton", minversion="3.5" if DEVICE == "cuda" else "3.9")
+    except pytest.skip.Exception as error:
+        return _Absent(str(error))
+    return importlib.import_module(f"asynclane.kernels.{operation}.triton")
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=DEVICE).to(dtype)
+
+
+def assert_near(got: Tensor, want: Tensor) -> None:
+    limit = TOLERANCE[want.dtype]
+    torch.testing.assert_close(got.float(), want.float(), atol=limit, rtol=limit)
 
 
 def attention_case(
@@ -60,13 +96,13 @@ def attention_case(
     }
 
 
-def draws_of(count: int, device: str = "cpu", **knobs: Any) -> Draws:
-    """Draws of `count` positions: greedy, but for the knobs given as a number or a list."""
+def draws_of(count: int, device: str = "cpu", **params: Any) -> Draws:
+    """Draws of `count` positions: greedy, but for the parameters given as a number or a list."""
     plain = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seeds": 3, "positions": 7, "steps": 1}
     whole = {"top_k": torch.int32, "seeds": torch.int64, "positions": torch.int64, "steps": torch.int64}
     return Draws(
         **{
-            name: torch.tensor(knobs.get(name, value), dtype=whole.get(name, torch.float32), device=device)
+            name: torch.tensor(params.get(name, value), dtype=whole.get(name, torch.float32), device=device)
             .expand(count)
             .contiguous()
             for name, value in plain.items()
@@ -74,24 +110,22 @@ def draws_of(count: int, device: str = "cpu", **knobs: Any) -> Draws:
     )
 
 
-def span_case(sizes: list[int], device: str = "cpu", seed: int = 0) -> dict[str, Tensor]:
+def span_case(sizes: list[int], device: str = "cpu", seed: int = 0) -> tuple[Tensor, Tensor, SpanRules]:
     """Arguments of `transfer` for spans of these sizes: some ties, some closed positions, rules of every kind."""
     generator = torch.Generator().manual_seed(seed)
     total, count = sum(sizes), len(sizes)
-    starts = torch.tensor(np.concatenate(([0], np.cumsum(sizes))), dtype=torch.int32)
     confidence = torch.rand(total, generator=generator, dtype=torch.float64)
     confidence = torch.where(torch.rand(total, generator=generator) < 0.3, 0.75, confidence)
     pick = torch.randint(0, 3, (count,), generator=generator)
-    case = {
-        "confidence": confidence,
-        "open_": torch.rand(total, generator=generator) < 0.7,
-        "span_starts": starts,
-        "sure": torch.randint(0, 3, (count,), generator=generator).int(),
-        "threshold": torch.tensor([0.5, 1.0, math.inf])[pick],
-        "factor": torch.tensor([0.0, 1.0, 0.3])[torch.randint(0, 3, (count,), generator=generator)],
-        "last_free": torch.rand(count, generator=generator) < 0.5,
-    }
-    return {name: value.to(device) for name, value in case.items()}
+    open_ = torch.rand(total, generator=generator) < 0.7
+    rules = (
+        torch.tensor(np.concatenate(([0], np.cumsum(sizes))), dtype=torch.int32),
+        torch.randint(0, 3, (count,), generator=generator).int(),
+        torch.tensor([0.5, 1.0, math.inf])[pick],
+        torch.tensor([0.0, 1.0, 0.3])[torch.randint(0, 3, (count,), generator=generator)],
+        torch.rand(count, generator=generator) < 0.5,
+    )
+    return confidence.to(device), open_.to(device), SpanRules(*(numbers.to(device) for numbers in rules))
 
 
 def plan_of(case: dict[str, Tensor], config: tiles.AttentionConfig, spare: int = 3) -> tiles.AttentionPlan:

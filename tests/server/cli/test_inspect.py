@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import embedded_models
-from asynclane.models.checkpoint.weight_report import survey
+from asynclane.models.checkpoint.weight_report import weight_report
 from asynclane.models.kv_cache import KvPages
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli
@@ -68,7 +68,7 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
 
 
 def test_the_reported_bytes_are_those_of_the_tensors() -> None:
-    weights = survey(MODEL, read_config(MODEL))
+    weights = weight_report(MODEL, read_config(MODEL))
     tensors = [tensor for shard in MODEL.glob("*.safetensors") for tensor in load_file(shard).values()]
     assert weights.weights_bytes["bfloat16"] == sum(tensor.nbytes for tensor in tensors)
     pages = KvPages(read_config(MODEL), 10, 100, 1, torch.float32, torch.device("cpu"))

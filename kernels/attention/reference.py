@@ -1,0 +1,95 @@
+"""Attention in torch, row by row, in an order of sums that does not depend on where a row starts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..linear.reference import MIN_ROWS
+from .tiles import AttentionPlan
+
+# torch takes queries in blocks of some multiple of these many, and sums a last block of one or two otherwise.
+BLOCK_ROWS = 32
+FEW_ROWS = 2
+
+
+def paged_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    row_starts: Tensor,
+    visible: Tensor,
+    block_size: int = 0,
+    positions: Tensor | None = None,
+    mask_offsets: Tensor | None = None,
+    plan: AttentionPlan | None = None,
+) -> Tensor:
+    """Attention of each row to the first `visible` keys of its request: [T, H * D].
+
+    queries [T, H, D]; keys, values [pages, page_size, G, D]; page_table [R, pages per request] int32;
+    row_starts [R + 1] int32, row r has tokens `row_starts[r] .. row_starts[r + 1]`; visible [R] int32.
+    block_size > 0 with positions [T] int64, ascending within a row: a query at p sees keys below
+    `(p // block_size + 1) * block_size`.
+    mask_offsets [R] int32 with positions: in a row r where it is above 0 a query at p does not see the key at
+    `p - mask_offsets[r]`. plan: the layout of a launch on a GPU, not used here.
+    """
+    page_size = keys.shape[1]
+    out = torch.empty_like(queries)
+    bounds, lengths = row_starts.tolist(), visible.tolist()
+    offsets = [0] * len(lengths) if mask_offsets is None else mask_offsets.tolist()
+    for row, length in enumerate(lengths):
+        start, end = bounds[row], bounds[row + 1]
+        if start == end:  # the last layer has no queries of a row without spans
+            continue
+        pages = page_table[row, : -(-length // page_size)]
+        k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
+        for part, limit in _parts(positions, start, end, block_size, length):
+            masked = None if positions is None or not offsets[row] else positions[part] - offsets[row]
+            out[part] = sdpa(queries[part].transpose(0, 1), k[:, :limit], v[:, :limit], masked)
+    return out.flatten(1)
+
+
+def _parts(positions: Tensor | None, start: int, end: int, block_size: int, length: int) -> list[tuple[slice, int]]:
+    """Tokens `[start, end)` of a row cut where they see different keys, and the number of keys that each part sees.
+
+    Each block attends by itself, instead of all under a mask: its bits then do not depend on later positions.
+    """
+    if not block_size:
+        return [(slice(start, end), length)]
+    if positions is None:
+        raise ValueError("block_size needs positions")
+    blocks = (positions[start:end] // block_size).tolist()
+    cuts = [start, *(start + at for at, (here, there) in enumerate(pairwise(blocks), 1) if here != there), end]
+    return [(slice(cut, to), min((blocks[cut - start] + 1) * block_size, length)) for cut, to in pairwise(cuts)]
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None) -> Tensor:
+    """q [H, queries, D] attends to k, v [G, keys, D]: [queries, H, D]. masked [queries] int64: the key that each query
+    does not see.
+
+    The last queries of a row of `keys` positions have the same bits in a row that starts a page or more later: both
+    are cut where the longer one would be.
+    """
+    queries, keys = q.shape[1], k.shape[1]
+    few = keys % BLOCK_ROWS if keys % BLOCK_ROWS <= FEW_ROWS else 0
+    cut = max(queries - few, 0)
+    parts = [slice(start, end) for start, end in ((0, cut), (cut, queries)) if start < end]
+    out = [_sdpa(q[:, part], k, v, None if masked is None else masked[part]) for part in parts]
+    return (out[0] if len(out) == 1 else torch.cat(out, dim=1)).transpose(0, 1)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
+    """As `sdpa`, but [H, queries, D], for queries that torch sums in whole blocks or for a few that it does not."""
+    queries = q.shape[1]
+    if queries > FEW_ROWS:
+        q = F.pad(q, (0, 0, 0, -queries % MIN_ROWS))
+    seen = None
+    if masked is not None:
+        seen = torch.ones((q.shape[1], k.shape[1]), dtype=torch.bool, device=q.device)
+        seen[:queries].scatter_(1, masked[:, None], value=False)
+    grouped = q.shape[0] != k.shape[0]
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], seen, enable_gqa=grouped)[0, :, :queries]

@@ -1,0 +1,240 @@
+"""Attention reads paged keys without gathering them first, at one launch for rows of any length.
+
+The loop is FlashAttention-2's (Dao, 2023), the split over keys Flash-Decoding's (Dao et al., 2023). A block of keys
+lies in one page, so the GPU's bulk copy engine fetches it whole, while the number of the next page is on its way.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..common.checks import FLOATS, expect
+from .tiles import AttentionPlan, plan_attention, workspace_floats
+
+LOG2E = tl.constexpr(1.4426950408889634)
+# Where a running maximum starts. Not -inf: a query that sees nothing of a block would compute inf - inf.
+LOWEST = tl.constexpr(-1.0e30)
+COMBINED = 8  # (token, head) pairs of one program that adds up splits
+
+
+def paged_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    page_table: Tensor,
+    row_starts: Tensor,
+    visible: Tensor,
+    block_size: int = 0,
+    positions: Tensor | None = None,
+    mask_offsets: Tensor | None = None,
+    plan: AttentionPlan | None = None,
+) -> Tensor:
+    """queries fp16, bf16 or float32; D and the page size are powers of two from 16.
+
+    In a CUDA graph give a `plan`: every number of a row is read on the device, and only the plan's capacity, config
+    and workspace are fixed. Rows after the last real one are empty (`row_starts` repeats its end). The
+    result of tokens without a row is undefined.
+    """
+    _require(queries, keys, values, page_table, row_starts, visible)
+    tokens, heads, head_dim = queries.shape
+    rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
+    if block_size or mask_offsets is not None:
+        if positions is None:
+            raise ValueError(f"{'block_size' if block_size else 'mask_offsets'} needs positions")
+        expect("positions", positions, (tokens,), (torch.int64,))
+    if mask_offsets is not None:
+        expect("mask_offsets", mask_offsets, (rows,), (torch.int32,))
+    out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
+    if plan is None:
+        plan = plan_attention(queries, keys, page_table, row_starts)
+    config = plan.config
+    expect("the plan's tiles", plan.tiles, ("tiles", 2), (torch.int32,))
+    if config.block_m < heads // kv_heads:
+        raise ValueError(f"a tile of {config.block_m} cannot hold {heads // kv_heads} heads of one key head")
+    block_n = min(config.block_n, page_size)
+    partial = out  # never touched without splits
+    if config.splits > 1:
+        floats = workspace_floats(config, tokens, heads, head_dim)
+        partial = plan.workspace if plan.workspace is not None else out.new_empty(floats, dtype=torch.float32)
+        expect("the plan's workspace", partial, ("floats",), (torch.float32,))
+        if partial.numel() < floats:
+            raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
+    # Positions and offsets that are not given are not read: any int32 tensor stands in for them.
+    _attend[(len(plan.tiles), kv_heads, config.splits)](
+        queries, _rows_of(keys, block_n), _rows_of(values, block_n), page_table, row_starts, visible,
+        row_starts if positions is None else positions, row_starts if mask_offsets is None else mask_offsets,
+        plan.tiles, out, partial, head_dim**-0.5 * 1.4426950408889634, page_table.stride(0), tokens, HEADS=heads,
+        KV_HEADS=kv_heads, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n, SPLITS=config.splits,
+        BLOCK=block_size, MASKS=mask_offsets is not None,
+        PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", num_warps=config.warps,
+        num_stages=config.stages,
+    )  # fmt: skip
+    if config.splits > 1:
+        _combine[(triton.cdiv(tokens * heads, COMBINED),)](
+            partial, row_starts, out, tokens, rows, heads, DIM=head_dim, SPLITS=config.splits, PAIRS=COMBINED
+        )
+    return out
+
+
+def _rows_of(cache: Tensor, block_n: int) -> TensorDescriptor:
+    """Keys or values [pages, page_size, G, D] for the copy engine: positions by heads."""
+    return TensorDescriptor.from_tensor(cache.view(-1, cache.shape[2] * cache.shape[3]), [block_n, cache.shape[3]])
+
+
+def _require(
+    queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, row_starts: Tensor, visible: Tensor
+) -> None:
+    expect("queries", queries, ("T", "H", "D"), FLOATS)
+    heads, head_dim = queries.shape[1:]
+    expect("keys", keys, ("pages", "page_size", "G", head_dim), (queries.dtype,))
+    expect("values", values, tuple(keys.shape), (queries.dtype,))
+    expect("visible", visible, ("R",), (torch.int32,))
+    rows = len(visible)
+    expect("row_starts", row_starts, (rows + 1,), (torch.int32,))
+    expect("page_table", page_table, (rows, "pages of a request"), (torch.int32,), contiguous=False)
+    for name, size in (("head dim", head_dim), ("page size", keys.shape[1])):
+        if size < 16 or size & (size - 1):
+            raise ValueError(f"{name} must be a power of two from 16, not {size}")
+    if not keys.shape[2] or heads % keys.shape[2]:
+        raise ValueError(f"{heads} query heads cannot share {keys.shape[2]} key heads evenly")
+    if page_table.stride(1) != 1:
+        raise ValueError("rows of page_table must be contiguous")
+
+
+@triton.jit(do_not_specialize=["table_stride", "tokens"])
+def _attend(
+    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr, out_ptr,
+    partial_ptr, scale, table_stride, tokens, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+    MASKS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries of one key head, over one split of the keys.
+
+    keys, values: descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head;
+    scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
+    of some rows do not see one key each.
+    """
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row = tl.load(tiles_ptr + 2 * tile)
+    if row < 0:
+        return
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
+    token = tl.load(starts_ptr + row) + tl.load(tiles_ptr + 2 * tile + 1) + packed // GROUP
+    valid = (packed < BLOCK_M // GROUP * GROUP) & (token < tl.load(starts_ptr + row + 1))
+    pair = token.to(tl.int64) * HEADS + kv_head * GROUP + packed % GROUP
+    dim = tl.arange(0, DIM)
+    spot = pair[:, None] * DIM + dim[None, :]
+    q = tl.load(queries_ptr + spot, mask=valid[:, None], other=0.0)
+
+    seen = tl.load(visible_ptr + row)
+    limit = tl.where(valid, seen, 0)
+    whole = seen  # keys that all queries of the tile see
+    if BLOCK > 0:
+        position = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
+        limit = tl.where(valid, tl.minimum((position // BLOCK + 1) * BLOCK, seen), 0)
+        whole = tl.min(tl.where(valid, limit, seen), axis=0)
+        seen = tl.max(limit, axis=0)
+    masked = limit  # never read
+    if MASKS:
+        distance = tl.load(mask_offsets_ptr + row)
+        at = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
+        masked = tl.where(distance > 0, at - distance, -1)
+        whole = tl.where(distance > 0, 0, whole)
+    turns = tl.cdiv(seen, BLOCK_N)
+    share = tl.cdiv(turns, SPLITS)
+    begin = tl.minimum(split * share, turns)
+    stop = tl.minimum(begin + share, turns)
+    unmasked = tl.maximum(begin, tl.minimum(stop, whole // BLOCK_N))
+
+    top = tl.full([BLOCK_M], LOWEST, tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, DIM], tl.float32)
+    table_ptr += row.to(tl.int64) * table_stride
+    page = tl.load(table_ptr + tl.maximum(tl.minimum(begin, turns - 1), 0) * BLOCK_N // PAGE)
+    for turn in range(begin, unmasked):
+        following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
+        acc, top, weight = _turn(
+            acc, top, weight, q, page, turn, seen, limit, masked, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N,
+            False, BLOCK > 0, MASKS, PRECISION,
+        )  # fmt: skip
+        page = following
+    for turn in range(unmasked, stop):
+        page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
+        acc, top, weight = _turn(
+            acc, top, weight, q, page, turn, seen, limit, masked, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N,
+            True, BLOCK > 0, MASKS, PRECISION,
+        )  # fmt: skip
+
+    if SPLITS == 1:
+        acc = acc / tl.where(weight > 0, weight, 1.0)[:, None]
+        tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=valid[:, None])
+    else:
+        pairs = tokens.to(tl.int64) * HEADS
+        tl.store(partial_ptr + split * pairs * DIM + spot, acc, mask=valid[:, None] & (weight > 0)[:, None])
+        state_ptr = partial_ptr + SPLITS * pairs * DIM + (split * pairs + pair) * 2
+        tl.store(state_ptr, top, mask=valid)
+        tl.store(state_ptr + 1, weight, mask=valid)
+
+
+@triton.jit
+def _turn(
+    acc, top, weight, q, page, turn, seen, limit, masked, scale, keys, values, column, PAGE: tl.constexpr,
+    BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, MASKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One block of keys: the new (sum of values, maximum, sum of weights)."""
+    key = turn * BLOCK_N + tl.arange(0, BLOCK_N)
+    first = page * PAGE + turn * BLOCK_N % PAGE
+    k = keys.load([first, column])
+    scores = tl.dot(q, k.T, input_precision=PRECISION)
+    if EDGE:  # after the last key anything may follow, NaN too
+        if BLOCK_CAUSAL:
+            scores = tl.where(key[None, :] < limit[:, None], scores, float("-inf"))
+        else:
+            scores = tl.where((key < seen)[None, :], scores, float("-inf"))
+        if MASKS:
+            scores = tl.where(key[None, :] != masked[:, None], scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
+    weights = tl.exp2(scores * scale - higher[:, None])
+    shrink = tl.exp2(top - higher)
+    weight = weight * shrink + tl.sum(weights, axis=1)
+    v = values.load([first, column])
+    if EDGE:
+        v = tl.where((key < seen)[:, None], v, 0.0)
+    acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
+    return acc, higher, weight
+
+
+@triton.jit(do_not_specialize=["tokens", "rows", "heads"])
+def _combine(
+    partial_ptr, starts_ptr, out_ptr, tokens, rows, heads, DIM: tl.constexpr, SPLITS: tl.constexpr, PAIRS: tl.constexpr
+):
+    """Add up the results of the splits of a tile."""
+    real = tl.load(starts_ptr + rows) * heads  # later pairs are padding
+    first = tl.program_id(0) * PAIRS
+    if first >= real:
+        return
+    pair = (first + tl.arange(0, PAIRS)).to(tl.int64)
+    valid = pair < real
+    pairs = tokens.to(tl.int64) * heads
+    spot = pair[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    states_ptr = partial_ptr + SPLITS * pairs * DIM + pair * 2
+    top = tl.full([PAIRS], LOWEST, tl.float32)
+    for split in tl.static_range(SPLITS):
+        top = tl.maximum(top, tl.load(states_ptr + split * pairs * 2, mask=valid, other=LOWEST))
+    acc = tl.zeros([PAIRS, DIM], tl.float32)
+    total = tl.zeros([PAIRS], tl.float32)
+    for split in tl.static_range(SPLITS):
+        state_ptr = states_ptr + split * pairs * 2
+        weight = tl.load(state_ptr + 1, mask=valid, other=0.0)
+        shrink = tl.exp2(tl.load(state_ptr, mask=valid, other=LOWEST) - top)
+        part = tl.load(partial_ptr + split * pairs * DIM + spot, mask=(weight > 0)[:, None], other=0.0)
+        acc += part * shrink[:, None]
+        total += weight * shrink
+    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=valid[:, None])

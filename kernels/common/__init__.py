@@ -1,0 +1,1 @@
+"""Shared by the operations: dispatch by device, argument checks, types, noise."""

@@ -1,0 +1,116 @@
+"""Types of arguments and results that a reference and its kernel share. They hold tensors and numbers, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .checks import expect
+
+FP8 = torch.float8_e4m3fn
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Matrix:
+    """A weight in FP8: `values` [out, in] float8_e4m3fn times `scales` [out] float32, one for each output channel."""
+
+    values: Tensor
+    scales: Tensor
+
+    def __post_init__(self) -> None:
+        expect("values", self.values, ("out", "in"), (FP8,))
+        expect("scales", self.scales, (len(self.values),), (torch.float32,))
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scales.nbytes
+
+    @classmethod
+    def empty(cls, rows: int, columns: int, device: torch.device) -> Fp8Matrix:
+        """Raise `ValueError` for sizes that the product cannot take."""
+        if rows % 16 or columns % 16:
+            raise ValueError(f"FP8 products take sizes that are multiples of 16, not [{rows}, {columns}]")
+        return cls(
+            torch.empty((rows, columns), dtype=FP8, device=device),
+            torch.empty(rows, dtype=torch.float32, device=device),
+        )
+
+
+Matrix = Tensor | Fp8Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class QkNorm:
+    """What changes the heads of a position before they are rotated.
+
+    `bias` [(H + 2 * G) * D] is added to queries, keys and values. Then each query and key is divided by its root mean
+    square and multiplied by `query_norm` or `key_norm` [D]. None: the operation is left out; the norms come together.
+    """
+
+    bias: Tensor | None = None
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+    eps: float = 1e-6
+
+
+PLAIN = QkNorm()  # changes nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a token chooses `chosen` experts. Scores are a softmax over all experts, or a sigmoid of each logit.
+
+    With `groups`, experts are chosen from the `live_groups` groups whose two best experts have the highest sum.
+    `normed`: the weights of the chosen are divided by their sum. At last they are multiplied by `scale`.
+    """
+
+    chosen: int
+    sigmoid: bool = False
+    normed: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    live_groups: int = 1
+
+
+class Draws(NamedTuple):
+    """How each of N positions is sampled. Positions with temperature 0 take the best token.
+
+    The filters nest as in vLLM: `min_p`, then `top_k` of what it leaves, then `top_p` of the mass that these leave.
+    Tokens as likely as the least likely kept one stay too.
+    """
+
+    temperature: Tensor  # [N] float32, 0: greedy
+    top_p: Tensor  # [N] float32, 1: off
+    top_k: Tensor  # [N] int32, 0: off
+    min_p: Tensor  # [N] float32, share of the best token's probability; 0: off
+    seeds: Tensor  # [N] int64
+    positions: Tensor  # [N] int64
+    steps: Tensor  # [N] int64
+
+
+class SpanRules(NamedTuple):
+    """The numbers of `scheduler.contract.DeviceCommitRule` for S spans, which lie end to end over N positions."""
+
+    starts: Tensor  # [S + 1] int32
+    sure: Tensor  # [S] int32
+    threshold: Tensor  # [S] float32
+    factor: Tensor  # [S] float32
+    last_free: Tensor  # [S] bool
+
+
+class Prediction(NamedTuple):
+    """The prediction for N positions. Probabilities are at temperature 1 over all tokens that are not banned."""
+
+    proposals: Tensor  # [N] int64: the best or the drawn token
+    confidence: Tensor  # [N] float64: its probability
+    tokens: Tensor  # [N] int64: what may commit: the proposal, or the best other token where none may end the answer
+    commit_probability: Tensor  # [N] float64: the probability of `tokens`
+    margin: Tensor  # [N] float64: the best token's probability less the second best's, 0 on a tie
+    entropy: Tensor  # [N] float32, nats

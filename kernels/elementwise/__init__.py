@@ -1,0 +1,13 @@
+"""The small operations of a transformer block.
+
+T tokens of many rows laid end to end, H query heads, G key heads, D numbers of a head.
+"""
+
+from ..common.dispatch import by_device
+from . import reference
+
+embed = by_device(reference.embed)
+rms_norm = by_device(reference.rms_norm)
+add_rms_norm = by_device(reference.add_rms_norm)
+swiglu = by_device(reference.swiglu)
+rope_write_kv = by_device(reference.rope_write_kv)

@@ -1,0 +1,66 @@
+"""The small operations of a block in torch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..common.types import PLAIN, QkNorm
+
+
+def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:
+    """Embeddings [T, dim] of the canvas tokens at (slots, positions).
+
+    canvases [slots, length] int64; slots, positions [T] int64; embedding [V, dim].
+    """
+    return embedding[canvases[slots, positions]]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [..., dim] over its root mean square, in float32, times weight [dim] (Zhang and Sennrich, 2019)."""
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype).mul_(weight)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(`rms_norm` of the sum, the sum) of `residual + x` [T, dim]."""
+    total = residual + x
+    return rms_norm(total, weight, eps), total
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """gate_up [T, 2 * ff] -> silu(gate) * up [T, ff] (Shazeer, 2020)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+def rope_write_kv(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
+) -> Tensor:
+    """Apply `qk_norm`, rotate queries and keys, write keys and values to their pages, return the queries [T, H, D].
+
+    qkv [T, H + 2 * G, D]; cos, sin [T, R] float32, half-split rotation (Su et al., 2021) in float32 of the first R
+    numbers of each head; keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`, where a
+    negative one writes nothing.
+    """
+    kv_heads = keys.shape[2]
+    heads = qkv.shape[1] - 2 * kv_heads
+    if qk_norm.bias is not None:
+        qkv = qkv + qk_norm.bias.view(qkv.shape[1:])
+    rotated = qkv[:, : heads + kv_heads]
+    if qk_norm.query_norm is not None and qk_norm.key_norm is not None:
+        normed = (rotated[:, :heads], qk_norm.query_norm), (rotated[:, heads:], qk_norm.key_norm)
+        rotated = torch.cat([rms_norm(part, weight, qk_norm.eps) for part, weight in normed], dim=1)
+    rotated = _rotate(rotated.float(), cos[:, None], sin[:, None]).to(qkv.dtype)
+    written = (places >= 0).nonzero()[:, 0]
+    keys.flatten(0, 1)[places[written]] = rotated[written, heads:]
+    values.flatten(0, 1)[places[written]] = qkv[written, heads + kv_heads :]
+    return rotated[:, :heads]
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    rotated, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    low, high = rotated.chunk(2, dim=-1)
+    rotated = rotated * cos + torch.cat((-high, low), dim=-1) * sin
+    return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated

@@ -1,0 +1,228 @@
+"""The small operations of a block read and write each number once, with what they compute kept in registers."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..common.checks import FLOATS, expect, expect_each
+from ..common.types import PLAIN, QkNorm
+
+COLUMNS = 1024  # numbers of one program of an operation without a row-wide sum
+ROTATED = 1024  # numbers of heads that one program rotates
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    expect("x", x, ("T", "dim"), FLOATS)
+    expect("weight", weight, (x.shape[1],), (x.dtype,))
+    out = torch.empty_like(x)
+    _norm(x, x, x, weight, out, eps, False)
+    return out
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    expect("x", x, ("T", "dim"), FLOATS)
+    expect("residual", residual, tuple(x.shape), (x.dtype,))
+    expect("weight", weight, (x.shape[1],), (x.dtype,))
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    _norm(x, residual, total, weight, out, eps, True)
+    return out, total
+
+
+def _norm(x: Tensor, residual: Tensor, total: Tensor, weight: Tensor, out: Tensor, eps: float, add: bool) -> None:
+    tokens, dim = x.shape
+    if tokens:
+        block = triton.next_power_of_2(dim)
+        warps = min(8, max(1, block // 512))
+        _norm_row[(tokens,)](x, residual, total, weight, out, eps, DIM=dim, BLOCK=block, ADD=add, num_warps=warps)
+
+
+@triton.jit
+def _norm_row(
+    x_ptr, residual_ptr, total_ptr, weight_ptr, out_ptr, eps, DIM: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
+):
+    start = tl.program_id(0).to(tl.int64) * DIM
+    column = tl.arange(0, BLOCK)
+    inside = column < DIM
+    x = tl.load(x_ptr + start + column, mask=inside, other=0.0)
+    if ADD:
+        residual = tl.load(residual_ptr + start + column, mask=inside, other=0.0)
+        x = (residual.to(tl.float32) + x.to(tl.float32)).to(x.dtype)
+        tl.store(total_ptr + start + column, x, mask=inside)
+    wide = x.to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / DIM + eps)
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    # Rounded before the weight as well, as torch does it.
+    normed = (wide * scale).to(x.dtype).to(tl.float32) * weight
+    tl.store(out_ptr + start + column, normed.to(x.dtype), mask=inside)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    expect("gate_up", gate_up, ("T", "2 * ff"), FLOATS)
+    tokens, width = gate_up.shape
+    if width % 2:
+        raise ValueError(f"gate_up must have an even width, not {width}")
+    ff = width // 2
+    out = gate_up.new_empty((tokens, ff))
+    if tokens:
+        _swiglu[(tokens, triton.cdiv(ff, COLUMNS))](gate_up, out, FF=ff, BLOCK=COLUMNS)
+    return out
+
+
+@triton.jit
+def _swiglu(gate_up_ptr, out_ptr, FF: tl.constexpr, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < FF
+    gate = tl.load(gate_up_ptr + token * 2 * FF + column, mask=inside, other=0.0)
+    up = tl.load(gate_up_ptr + token * 2 * FF + FF + column, mask=inside, other=0.0)
+    wide = gate.to(tl.float32)
+    silu = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype).to(tl.float32)
+    tl.store(out_ptr + token * FF + column, (silu * up.to(tl.float32)).to(gate.dtype), mask=inside)
+
+
+def rope_write_kv(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
+) -> Tensor:
+    expect("qkv", qkv, ("T", "H + 2 * G", "D"), FLOATS)
+    tokens, parts, head_dim = qkv.shape
+    expect("keys", keys, ("pages", "page_size", "G", head_dim), (qkv.dtype,))
+    expect("values", values, tuple(keys.shape), (qkv.dtype,))
+    expect_each((tokens, cos.shape[-1]), torch.float32, cos=cos, sin=sin)
+    expect("places", places, (tokens,), (torch.int64,))
+    kv_heads, rotary = keys.shape[2], cos.shape[1]
+    heads = parts - 2 * kv_heads
+    if rotary % 2 or rotary > head_dim or heads < 1:
+        raise ValueError(
+            f"{parts} parts of {head_dim}, {rotary} of it rotated, hold no queries besides {kv_heads} keys and values"
+        )
+    if qk_norm.bias is not None:
+        expect("bias", qk_norm.bias, (parts * head_dim,), (qkv.dtype,))
+    for name, norm in (("query_norm", qk_norm.query_norm), ("key_norm", qk_norm.key_norm)):
+        if norm is not None:
+            expect(name, norm, (head_dim,), (qkv.dtype,))
+    queries = qkv.new_empty((tokens, heads, head_dim))
+    half, rest = rotary // 2, head_dim - rotary
+    width = triton.next_power_of_2(half)
+    block = max(1, ROTATED // (2 * width))
+    if tokens:
+        _rope[(tokens, triton.cdiv(parts, block))](
+            qkv, cos, sin, qk_norm.bias, qk_norm.query_norm, qk_norm.key_norm, keys, values, places, queries,
+            qk_norm.eps, HEADS=heads, KV_HEADS=kv_heads, HALF=half, WIDTH=width, REST=rest,
+            REST_WIDTH=triton.next_power_of_2(max(1, rest)), BLOCK=block, BIAS=qk_norm.bias is not None,
+            NORMS=qk_norm.query_norm is not None,
+        )  # fmt: skip
+    return queries
+
+
+@triton.jit
+def _rope(
+    qkv_ptr, cos_ptr, sin_ptr, bias_ptr, query_norm_ptr, key_norm_ptr, keys_ptr, values_ptr, places_ptr, queries_ptr,
+    eps, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
+    REST_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, NORMS: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
+    column = tl.arange(0, WIDTH)[None, :]
+    tail = tl.arange(0, REST_WIDTH)[None, :]  # columns that are not rotated
+    DIM: tl.constexpr = 2 * HALF + REST
+    PARTS: tl.constexpr = HEADS + 2 * KV_HEADS
+    inside = column < HALF
+    live = (head < PARTS) & inside
+    rest_live = (head < PARTS) & (tail < REST)
+    spot = token * PARTS + head
+    low = _part(qkv_ptr, bias_ptr, spot, head, column, live, DIM, BIAS)
+    high = _part(qkv_ptr, bias_ptr, spot, head, column + HALF, live, DIM, BIAS)
+    rest = low
+    rotated_low, rotated_high, rotated_rest = low, high, low
+    if REST > 0:
+        rest = _part(qkv_ptr, bias_ptr, spot, head, tail + 2 * HALF, rest_live, DIM, BIAS)
+        rotated_rest = rest
+    if NORMS:
+        wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
+        total = tl.sum(wide_low * wide_low, axis=1) + tl.sum(wide_high * wide_high, axis=1)
+        if REST > 0:
+            total += tl.sum(rest.to(tl.float32) * rest.to(tl.float32), axis=1)
+        scale = (1.0 / tl.sqrt(total / DIM + eps))[:, None]
+        is_query = head < HEADS
+        rotated_low = _normed(low, scale, query_norm_ptr, key_norm_ptr, column, inside, is_query)
+        rotated_high = _normed(high, scale, query_norm_ptr, key_norm_ptr, column + HALF, inside, is_query)
+        if REST > 0:
+            rotated_rest = _normed(
+                rest, scale, query_norm_ptr, key_norm_ptr, tail + 2 * HALF, tail < REST, is_query
+            )  # fmt: skip
+    angle = token * 2 * HALF + column
+    cos_low = tl.load(cos_ptr + angle, mask=inside, other=0.0)
+    cos_high = tl.load(cos_ptr + angle + HALF, mask=inside, other=0.0)
+    sin_low = tl.load(sin_ptr + angle, mask=inside, other=0.0)
+    sin_high = tl.load(sin_ptr + angle + HALF, mask=inside, other=0.0)
+    wide_low, wide_high = rotated_low.to(tl.float32), rotated_high.to(tl.float32)
+    rotated_low = (wide_low * cos_low - wide_high * sin_low).to(low.dtype)
+    rotated_high = (wide_high * cos_high + wide_low * sin_high).to(low.dtype)
+
+    place = tl.load(places_ptr + token).to(tl.int64)
+    to = (queries_ptr, keys_ptr, values_ptr)
+    _put(to, rotated_low, low, head, column, live, token, place, HEADS, KV_HEADS, DIM)
+    _put(to, rotated_high, high, head, column + HALF, live, token, place, HEADS, KV_HEADS, DIM)
+    if REST > 0:
+        _put(to, rotated_rest, rest, head, tail + 2 * HALF, rest_live, token, place, HEADS, KV_HEADS, DIM)
+
+
+@triton.jit
+def _part(qkv_ptr, bias_ptr, spot, head, column, live, DIM: tl.constexpr, BIAS: tl.constexpr):
+    part = tl.load(qkv_ptr + spot * DIM + column, mask=live, other=0.0)
+    if BIAS:
+        bias = tl.load(bias_ptr + head * DIM + column, mask=live, other=0.0)
+        part = (part.to(tl.float32) + bias.to(tl.float32)).to(part.dtype)
+    return part
+
+
+@triton.jit
+def _normed(part, scale, query_norm_ptr, key_norm_ptr, column, inside, is_query):
+    query_norm = tl.load(query_norm_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    key_norm = tl.load(key_norm_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    normed = (part.to(tl.float32) * scale).to(part.dtype).to(tl.float32)
+    return (normed * tl.where(is_query, query_norm, key_norm)).to(part.dtype)
+
+
+@triton.jit
+def _put(
+    to, rotated, plain, head, column, live, token, place, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr
+):
+    """Store numbers of queries and keys as they are rotated, and of values as they are."""
+    queries_ptr, keys_ptr, values_ptr = to
+    tl.store(queries_ptr + (token * HEADS + head) * DIM + column, rotated, mask=live & (head < HEADS))
+    if place >= 0:
+        key = live & (head >= HEADS) & (head < HEADS + KV_HEADS)
+        tl.store(keys_ptr + (place * KV_HEADS + head - HEADS) * DIM + column, rotated, mask=key)
+        spot = place * KV_HEADS + head - HEADS - KV_HEADS
+        tl.store(values_ptr + spot * DIM + column, plain, mask=live & (head >= HEADS + KV_HEADS))
+
+
+def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:
+    expect("canvases", canvases, ("slots", "length"), (torch.int64,))
+    expect("embedding", embedding, ("V", "dim"), FLOATS)
+    expect("slots", slots, ("T",), (torch.int64,))
+    expect("positions", positions, tuple(slots.shape), (torch.int64,))
+    tokens, dim = len(slots), embedding.shape[1]
+    out = embedding.new_empty((tokens, dim))
+    if tokens:
+        _embed[(tokens, triton.cdiv(dim, COLUMNS))](
+            canvases, slots, positions, embedding, out, canvases.stride(0), DIM=dim, BLOCK=COLUMNS
+        )
+    return out
+
+
+@triton.jit
+def _embed(
+    canvases_ptr, slots_ptr, positions_ptr, embedding_ptr, out_ptr, canvas_stride, DIM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    slot = tl.load(slots_ptr + token).to(tl.int64)
+    entry = tl.load(canvases_ptr + slot * canvas_stride + tl.load(positions_ptr + token)).to(tl.int64)
+    row = tl.load(embedding_ptr + entry * DIM + column, mask=column < DIM)
+    tl.store(out_ptr + token * DIM + column, row, mask=column < DIM)

@@ -1,0 +1,253 @@
+"""A mixture of experts on a GPU: tokens are sorted by expert on the device, so that a CUDA graph can hold all of it.
+
+Pairs of a token and one of its choices are laid out expert by expert, each expert's padded to whole tiles. The largest
+number of tiles follows from the numbers of tokens and experts alone; tiles after the last one end at once. A number of
+the result is summed in one order, whatever else is in the batch, if the tile is the same (`fixed`).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..common.checks import FLOATS, expect
+from ..common.types import FP8, Fp8Matrix, Matrix, Routing
+from ..linear.triton import Tile
+from .reference import LEAST_SUM
+
+COLUMNS = 1024  # numbers of one program where choices are added up
+PAIRS = 1024  # that a program looks at together while it sorts
+
+# (most pairs of an expert on average, its tile, whose rows are such pairs), swept on an H200. They fit cards of 99 KB
+# shared memory.
+_TILES = [
+    (16, Tile(16, 64, 128, 4, 3)),
+    (48, Tile(64, 64, 64, 4, 3)),
+    (1 << 31, Tile(128, 128, 64, 8, 3)),
+]
+_FIXED = Tile(64, 64, 64, 4, 4)
+_WIDE = Tile(32, 32, 32, 4, 2)  # float32
+
+
+def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+    expect("logits", logits, ("T", "E"), (torch.float32,))
+    tokens, count = logits.shape
+    if bias is not None:
+        expect("bias", bias, (count,), (torch.float32,))
+    if count % routing.groups or routing.chosen > count // routing.groups * routing.live_groups:
+        raise ValueError(f"{routing.chosen} of {count} experts in {routing.groups} groups cannot be chosen")
+    chosen = torch.empty((tokens, routing.chosen), dtype=torch.int32, device=logits.device)
+    weights = torch.empty((tokens, routing.chosen), dtype=torch.float32, device=logits.device)
+    members = count // routing.groups
+    if tokens:
+        _route[(tokens,)](
+            logits, bias, chosen, weights, routing.scale, LEAST_SUM, GROUPS=routing.groups, MEMBERS=members,
+            GROUPS_WIDTH=triton.next_power_of_2(routing.groups), MEMBERS_WIDTH=triton.next_power_of_2(members),
+            LIVE=routing.live_groups, CHOSEN=routing.chosen, CHOSEN_WIDTH=triton.next_power_of_2(routing.chosen),
+            SIGMOID=routing.sigmoid, NORMED=routing.normed, BIAS=bias is not None, num_warps=1,
+        )  # fmt: skip
+    return chosen, weights
+
+
+@triton.jit
+def _route(
+    logits_ptr, bias_ptr, chosen_ptr, weights_ptr, scale, least, GROUPS: tl.constexpr, MEMBERS: tl.constexpr,
+    GROUPS_WIDTH: tl.constexpr, MEMBERS_WIDTH: tl.constexpr, LIVE: tl.constexpr, CHOSEN: tl.constexpr,
+    CHOSEN_WIDTH: tl.constexpr, SIGMOID: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    group = tl.arange(0, GROUPS_WIDTH)
+    member = tl.arange(0, MEMBERS_WIDTH)
+    COUNT: tl.constexpr = GROUPS * MEMBERS
+    inside = (group < GROUPS)[:, None] & (member < MEMBERS)[None, :]
+    expert = group[:, None] * MEMBERS + member[None, :]
+    logits = tl.load(logits_ptr + token * COUNT + expert, mask=inside, other=float("-inf"))
+    if SIGMOID:
+        scores = 1.0 / (1.0 + tl.exp(-logits))
+    else:
+        scores = tl.exp(logits - tl.max(tl.max(logits, axis=1), axis=0))
+        scores = scores / tl.sum(tl.sum(scores, axis=1), axis=0)
+    ranked = scores
+    if BIAS:
+        ranked += tl.load(bias_ptr + expert, mask=inside, other=0.0)
+    ranked = tl.where(inside, ranked, float("-inf"))
+    if GROUPS > 1:
+        best = tl.max(ranked, axis=1)
+        first = tl.min(tl.where(ranked == best[:, None], expert, COUNT), axis=1)
+        strength = best + tl.max(tl.where(expert == first[:, None], float("-inf"), ranked), axis=1)
+        live = group < 0
+        for _ in tl.static_range(LIVE):
+            rest = tl.where(live | (group >= GROUPS), float("-inf"), strength)
+            live = live | (group == tl.min(tl.where(rest == tl.max(rest, axis=0), group, GROUPS), axis=0))
+        ranked = tl.where(live[:, None], ranked, float("-inf"))
+    choice = tl.arange(0, CHOSEN_WIDTH)
+    chosen = tl.zeros([CHOSEN_WIDTH], tl.int32)
+    weights = tl.zeros([CHOSEN_WIDTH], tl.float32)
+    for number in tl.static_range(CHOSEN):
+        top = tl.max(tl.max(ranked, axis=1), axis=0)
+        taken = tl.min(tl.min(tl.where(ranked == top, expert, COUNT - 1), axis=1), axis=0)
+        weight = tl.sum(tl.sum(tl.where(inside & (expert == taken), scores, 0.0), axis=1), axis=0)
+        chosen = tl.where(choice == number, taken, chosen)
+        weights = tl.where(choice == number, weight, weights)
+        ranked = tl.where(expert == taken, float("-inf"), ranked)
+    if NORMED:
+        weights = weights / (tl.sum(weights, axis=0) + least)
+    spot = token * CHOSEN + choice
+    tl.store(chosen_ptr + spot, chosen, mask=choice < CHOSEN)
+    tl.store(weights_ptr + spot, weights * scale, mask=choice < CHOSEN)
+
+
+def experts_mlp(
+    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False
+) -> Tensor:
+    expect("x", x, ("T", "dim"), FLOATS)
+    tokens, dim = x.shape
+    expect("chosen", chosen, (tokens, "K"), (torch.int32,))
+    expect("weights", weights, tuple(chosen.shape), (torch.float32,))
+    kinds = (x.dtype, FP8)
+    gate_up_values, gate_up_scales = _matrix(gate_up)
+    down_values, down_scales = _matrix(down)
+    expect("gate_up", gate_up_values, ("E * 2 * F", dim), kinds)
+    experts = len(down_values) // dim
+    inner = down_values.shape[1]
+    expect("down", down_values, (experts * dim, "F"), kinds)
+    if len(gate_up_values) != experts * 2 * inner:
+        raise ValueError(f"gate_up has {len(gate_up_values)} rows, {experts} experts of {inner} have two for each")
+    out = torch.empty_like(x)
+    if not tokens:
+        return out
+    choices = chosen.shape[1]
+    pairs = tokens * choices
+    tile = _tile(pairs / experts, x.dtype, fixed)
+    tiles = (pairs + min(experts, pairs) * (tile.m - 1)) // tile.m
+    order, ends = _sorted(chosen, experts, tiles, tile.m)
+    hidden = x.new_empty((pairs, inner))
+    parts = x.new_empty((pairs, dim))
+    common = {
+        "EXPERTS": experts, "EXPERTS_WIDTH": triton.next_power_of_2(experts), "BLOCK_M": tile.m, "BLOCK_N": tile.n,
+        "BLOCK_K": tile.k, "SCALED": gate_up_scales is not None, "num_warps": tile.warps, "num_stages": tile.stages,
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
+    }  # fmt: skip
+    _experts[(tiles * triton.cdiv(inner, tile.n),)](
+        x, gate_up_values, gate_up_scales, order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner, GATED=True,
+        **common,
+    )  # fmt: skip
+    _experts[(tiles * triton.cdiv(dim, tile.n),)](
+        hidden, down_values, down_scales, order, ends, parts, tiles, SHARED=1, IN=inner, OUT=dim, GATED=False,
+        **common,
+    )  # fmt: skip
+    _add_up[(tokens, triton.cdiv(dim, COLUMNS))](parts, weights, out, DIM=dim, CHOICES=choices, BLOCK=COLUMNS)
+    return out
+
+
+def _matrix(weight: Matrix) -> tuple[Tensor, Tensor | None]:
+    return (weight.values, weight.scales) if isinstance(weight, Fp8Matrix) else (weight, None)
+
+
+def _tile(pairs: float, dtype: torch.dtype, fixed: bool) -> Tile:
+    if dtype == torch.float32:
+        return _WIDE
+    return _FIXED if fixed else next(tile for most, tile in _TILES if pairs <= most)
+
+
+def _sorted(chosen: Tensor, experts: int, tiles: int, size: int) -> tuple[Tensor, Tensor]:
+    """Pairs by expert [tiles * size] int32, each expert's padded with -1 to whole tiles, and the tile at which each
+    expert's have ended [E] int32. A pair's number is `token * K + choice`."""
+    counts = torch.empty(experts, dtype=torch.int32, device=chosen.device)
+    ends = torch.empty_like(counts)
+    order = torch.empty(tiles * size, dtype=torch.int32, device=chosen.device)
+    _count[(experts,)](chosen, counts, chosen.numel(), BLOCK=PAIRS)
+    _place[(experts,)](
+        chosen, counts, order, ends, chosen.numel(), EXPERTS=experts, WIDTH=triton.next_power_of_2(experts),
+        SIZE=size, BLOCK=PAIRS,
+    )  # fmt: skip
+    return order, ends
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _count(chosen_ptr, counts_ptr, pairs, BLOCK: tl.constexpr):
+    expert = tl.program_id(0)
+    found = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, pairs, BLOCK):
+        pair = start + tl.arange(0, BLOCK)
+        found += (tl.load(chosen_ptr + pair, mask=pair < pairs, other=-1) == expert).to(tl.int32)
+    tl.store(counts_ptr + expert, tl.sum(found, axis=0))
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _place(
+    chosen_ptr, counts_ptr, order_ptr, ends_ptr, pairs, EXPERTS: tl.constexpr, WIDTH: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    expert = tl.program_id(0)
+    each = tl.arange(0, WIDTH)
+    needed = tl.cdiv(tl.load(counts_ptr + each, mask=each < EXPERTS, other=0), SIZE)
+    end = tl.sum(tl.where(each <= expert, needed, 0), axis=0)
+    tl.store(ends_ptr + expert, end)
+    spot = tl.sum(tl.where(each < expert, needed, 0), axis=0) * SIZE
+    for start in range(0, pairs, BLOCK):
+        pair = start + tl.arange(0, BLOCK)
+        mine = tl.load(chosen_ptr + pair, mask=pair < pairs, other=-1) == expert
+        rank = tl.cumsum(mine.to(tl.int32), axis=0)
+        tl.store(order_ptr + spot + rank - 1, pair, mask=mine)
+        spot += tl.sum(mine.to(tl.int32), axis=0)
+    spare = tl.arange(0, SIZE)
+    tl.store(order_ptr + spot + spare, -1, mask=spot + spare < end * SIZE)
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def _experts(
+    x_ptr, weight_ptr, scales_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr, IN: tl.constexpr,
+    OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One tile of one expert's product. `SHARED` pairs read the same row of x. `GATED`: a second product, of the rows
+    after the gate's, is multiplied with the gate's result."""
+    tile = tl.program_id(0) % tiles  # tiles of one expert, beside each other, read the same part of its weight
+    column = tl.program_id(0) // tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    each = tl.arange(0, EXPERTS_WIDTH)
+    ends = tl.load(ends_ptr + each, mask=each < EXPERTS, other=1 << 30)
+    expert = tl.sum((ends <= tile).to(tl.int32), axis=0).to(tl.int64)
+    if expert >= EXPERTS:
+        return
+    pair = tl.load(order_ptr + tile * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    real = (pair >= 0)[:, None]
+    ROWS: tl.constexpr = 2 * OUT if GATED else OUT
+    inside = column < OUT
+    x_rows = x_ptr + (pair // SHARED * IN)[:, None]
+    weight_rows = weight_ptr + ((expert * ROWS + column) * IN)[None, :]
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, IN, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        x = tl.load(x_rows + k[None, :], mask=real & (k < IN)[None, :], other=0.0)
+        mask = (k < IN)[:, None] & inside[None, :]
+        weight = tl.load(weight_rows + k[:, None], mask=mask, other=0.0).to(x.dtype)
+        acc = tl.dot(x, weight, acc, input_precision=PRECISION)
+        if GATED:
+            weight = tl.load(weight_rows + OUT * IN + k[:, None], mask=mask, other=0.0).to(x.dtype)
+            second = tl.dot(x, weight, second, input_precision=PRECISION)
+    kind = out_ptr.dtype.element_ty
+    if SCALED:
+        acc *= tl.load(scales_ptr + expert * ROWS + column, mask=inside, other=0.0)[None, :]
+    if GATED:
+        if SCALED:
+            second *= tl.load(scales_ptr + expert * ROWS + OUT + column, mask=inside, other=0.0)[None, :]
+        gate = acc.to(kind).to(tl.float32)
+        silu = (gate / (1.0 + tl.exp(-gate))).to(kind).to(tl.float32)
+        acc = silu * second.to(kind).to(tl.float32)
+    tl.store(out_ptr + (pair * OUT)[:, None] + column[None, :], acc.to(kind), mask=real & inside[None, :])
+
+
+@triton.jit
+def _add_up(parts_ptr, weights_ptr, out_ptr, DIM: tl.constexpr, CHOICES: tl.constexpr, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for choice in tl.static_range(CHOICES):
+        pair = token * CHOICES + choice
+        part = tl.load(parts_ptr + pair * DIM + column, mask=column < DIM, other=0.0)
+        total += part.to(tl.float32) * tl.load(weights_ptr + pair)
+    tl.store(out_ptr + token * DIM + column, total.to(out_ptr.dtype.element_ty), mask=column < DIM)

@@ -1,0 +1,130 @@
+"""Matrix products whose bits do not depend on the batch, and the quantizer of FP8 products.
+
+A library picks its kernel by the number of rows, and with it the order of a sum. Here every number of the result is
+summed over the same blocks of the inner dimension, in the same order and with the same instruction; only how many
+numbers a program computes follows the number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..common.checks import FLOATS, expect
+from ..common.types import FP8, Fp8Matrix, Matrix
+from .reference import FP8_MAX, LEAST_SCALE
+
+GROUP = 8  # tiles of rows that pass one tile of the weight while it is in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The work of one program: `m` rows by `n` columns, `k` of the inner dimension at a time."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# (largest number of rows, its tile). No tile has fewer than 64 rows: below, another instruction would sum.
+_HALF = [
+    (128, Tile(64, 64, 128, 4, 6)),
+    (256, Tile(64, 128, 64, 4, 4)),
+    (1 << 31, Tile(128, 128, 64, 4, 3)),
+]
+_WIDE = [(1 << 31, Tile(64, 64, 32, 4, 2))]  # float32
+
+
+def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
+    if isinstance(weight, Fp8Matrix):
+        return fp8_linear(x, weight)
+    return fixed_linear(x, weight) if fixed else F.linear(x, weight)
+
+
+def fixed_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """As the reference, for fp16, bf16 or float32; rows of both begin at multiples of 16 bytes."""
+    expect("x", x, ("T", "in"), FLOATS)
+    tokens, inner = x.shape
+    expect("weight", weight, ("out", inner), (x.dtype,))
+    if inner * x.element_size() % 16 or x.data_ptr() % 16 or weight.data_ptr() % 16:
+        raise ValueError(f"rows of {inner} numbers of {x.element_size()} bytes must begin at multiples of 16 bytes")
+    columns = len(weight)
+    out = x.new_empty((tokens, columns))
+    if not tokens or not columns:
+        return out
+    tile = next(t for most, t in (_WIDE if x.dtype == torch.float32 else _HALF) if tokens <= most)
+    _product[(triton.cdiv(tokens, tile.m) * triton.cdiv(columns, tile.n),)](
+        TensorDescriptor.from_tensor(x, [tile.m, tile.k]), TensorDescriptor.from_tensor(weight, [tile.n, tile.k]), out,
+        tokens, columns, inner, BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_K=tile.k, GROUPED=GROUP,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _product(
+    x, weight, out_ptr, tokens, columns, inner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUPED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    tiles_m = tl.cdiv(tokens, BLOCK_M)
+    width = GROUPED * tl.cdiv(columns, BLOCK_N)
+    first = program // width * GROUPED
+    size = tl.minimum(tiles_m - first, GROUPED)
+    start_m = (first + program % width % size) * BLOCK_M
+    start_n = program % width // size * BLOCK_N
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start_k in range(0, inner, BLOCK_K):  # beyond the edges zeros are read
+        a = x.load([start_m, start_k])
+        b = weight.load([start_n, start_k])
+        acc = tl.dot(a, b.T, acc, input_precision=PRECISION)
+    row, column = start_m + tl.arange(0, BLOCK_M), start_n + tl.arange(0, BLOCK_N)
+    spot = row.to(tl.int64)[:, None] * columns + column[None, :]
+    inside = (row < tokens)[:, None] & (column < columns)[None, :]
+    tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    expect("x", x, ("T", "n"), FLOATS)
+    tokens, width = x.shape
+    values = torch.empty(x.shape, dtype=FP8, device=x.device)
+    scales = torch.empty(tokens, dtype=torch.float32, device=x.device)
+    if tokens:
+        block = triton.next_power_of_2(width)
+        warps = min(8, max(1, block // 512))
+        _quantize[(tokens,)](
+            x, values, scales, WIDTH=width, BLOCK=block, LEAST=LEAST_SCALE, MOST=FP8_MAX, num_warps=warps
+        )
+    return values, scales
+
+
+@triton.jit
+def _quantize(
+    x_ptr, values_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.math.div_rn(tl.max(tl.abs(x), axis=0), MOST), LEAST)
+    # Maxima ignore NaN; a row with one must not come out as numbers.
+    scale = tl.where(tl.max((x != x).to(tl.int32), axis=0) > 0, float("nan"), scale)
+    scaled = tl.minimum(tl.maximum(tl.math.div_rn(x, tl.zeros_like(x) + scale), -MOST), MOST)
+    tl.store(values_ptr + row * WIDTH + column, scaled.to(tl.float8e4nv), mask=column < WIDTH)
+    tl.store(scales_ptr + row, scale)
+
+
+def fp8_linear(x: Tensor, weight: Fp8Matrix) -> Tensor:
+    """As the reference, for x in bf16."""
+    expect("x", x, ("T", weight.values.shape[1]), (torch.bfloat16,))
+    values, scales = quantize_rows(x)
+    return torch._scaled_mm(
+        values, weight.values.T, scales[:, None], weight.scales[None, :], out_dtype=x.dtype, use_fast_accum=True
+    )

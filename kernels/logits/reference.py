@@ -1,0 +1,49 @@
+"""Biases, masks of the vocabulary and log-probabilities in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..common.types import Prediction
+
+
+def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor) -> None:
+    """Add `deltas` to logits [N, V], in place: bias b to its tokens at its positions, in float32, then rounded.
+
+    begins, ends [B] int32: positions `[begins[b], ends[b])` of bias b, which no other bias has; entry_starts [B + 1]
+    int32: its entries among ids [E] int32, each once in a bias, and deltas [E] float32, where minus infinity bans.
+    Biases may be empty, as padding is.
+    """
+    bounds = entry_starts.tolist()
+    for bias, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+        entries = slice(bounds[bias], bounds[bias + 1])
+        columns = ids[entries].long()
+        logits[begin:end, columns] = (logits[begin:end, columns].float() + deltas[entries]).to(logits.dtype)
+
+
+def restrict(logits: Tensor, places: Tensor, words: Tensor) -> None:
+    """Set the logits [N, V] of tokens that are not allowed to minus infinity, in place.
+
+    places [R] int32: a row of logits each, below 0: none; words [R, W] int32: token t is allowed at places[r] if bit
+    t % 32 of words[r, t // 32] is set. W * 32 is V at least.
+    """
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    for place, mask in zip(places.tolist(), words, strict=True):
+        if place >= 0:
+            allowed = mask[tokens // 32] >> (tokens % 32) & 1
+            logits[place].masked_fill_(allowed == 0, float("-inf"))
+
+
+def rank(logits: Tensor, banned: Tensor, found: Prediction, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities at temperature 1: of the token that may commit [N] float32; then the `count` likeliest tokens
+    [N, count] int64 of each position, in falling order, and their log-probabilities [N, count] float32.
+
+    logits [N, V] as `predict` read them for `found`, overwritten at the ids `banned` [any] int64. In torch on every
+    device.
+    """
+    chosen = found.commit_probability.log().float()
+    best = logits.index_fill_(-1, banned, float("-inf")).topk(count, dim=-1)
+    # The proposal's probability is known, so one difference of logits gives that of any other token.
+    known = logits.gather(-1, found.proposals[:, None]).double() - found.confidence.log()[:, None]
+    return chosen, best.indices, (best.values.double() - known).float()

@@ -1,0 +1,219 @@
+"""The path that both completion endpoints share, streamed or whole, so that their texts cannot differ."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from .. import errors
+from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
+from ..http.body import JsonRoute
+from ..http.sse import DONE, ClientGone, EventStream, event, merge, until_gone
+from ..schema.openapi import REFUSALS
+from ..schema.requests import GenerationRequest
+from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
+from ..settings import Settings
+from ..structured.grammar import Grammars
+from ..text.logprobs import TokenLogprob, mean_logprob
+from ..text.tokenizer import Tokenizer
+from .infill_lengths import lengths, likeliest
+
+T = TypeVar("T")
+
+LONG_CHARS = 20_000  # or tokens: more are read in a thread, so that the event loop can plan steps meanwhile
+CLIENT_CLOSED_REQUEST = 499
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The objects that answering a request needs."""
+
+    engine: AnswerSource
+    tokenizer: Tokenizer
+    settings: Settings
+    card: ModelCard
+    grammars: Grammars
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt: the parameter to name if it does not fit, its ids, the text that its answers begin with, and the ids
+    of the suffix."""
+
+    param: str
+    ids: list[int]
+    echo: str = ""
+    suffix: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids) + len(self.suffix)
+
+
+def generation_router() -> APIRouter:
+    return APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS, route_class=JsonRoute)
+
+
+def check_choices(backend: Backend, body: GenerationRequest, prompts: int) -> None:
+    """Raises `InvalidValue` for more answers than the queue can hold."""
+    limit = backend.settings.max_queue
+    if prompts * body.choices > limit:
+        param = "prompt" if prompts > 1 else "n" if body.choices == body.kept else "best_of"
+        each = f"{prompts} prompts with {body.choices} choices each" if prompts > 1 else f"{body.choices} choices"
+        raise errors.InvalidValue(param, f"{param}: {each} are too many: at most {limit} answers may wait at once")
+
+
+async def off_loop_if_long(size: int, work: Callable[[], T]) -> T:
+    """The result of `work` on so many characters or tokens, in a thread if it would block the event loop for long."""
+    return await asyncio.to_thread(work) if size > LONG_CHARS else work()
+
+
+def check_token(tokenizer: Tokenizer, param: str, token: int) -> None:
+    if not 0 <= token < tokenizer.vocab_size:
+        raise errors.InvalidValue(param, f"{param}: token ids are from 0 to {tokenizer.vocab_size - 1}, not {token}")
+
+
+async def respond(
+    backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
+) -> Response:
+    """Queue all answers of a request, and send them as a stream or as one response."""
+    for param, token in body.named_tokens.items():
+        check_token(backend.tokenizer, param, token)
+        if token == backend.tokenizer.mask_id:
+            raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
+    grammar = None if body.wanted is None else await backend.grammars.compile(body.wanted)
+    # One entry for each choice, with the options of all its tries.
+    planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, grammar)]
+    submitted = [(prompt, options) for prompt, tries in planned for options in tries]
+    limit = backend.settings.max_queue
+    if len(submitted) > limit:
+        reason = (
+            f"{len(planned)} choices in several lengths are {len(submitted)} answers; at most {limit} may wait here"
+        )
+        raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
+    prompt_tokens = sum(prompt.tokens for prompt in prompts)
+    echoes = [prompt.echo for prompt, _ in submitted]
+    async with AsyncExitStack() as stack:
+        # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
+        answers = [
+            await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
+        ]
+        if body.stream:
+            return EventStream(_events(answers, echoes, reply, body, prompt_tokens), stack.pop_all())
+        try:
+            tried = iter(await until_gone(request.receive, _collect(answers, echoes)))
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+    groups = [list(islice(tried, len(tries))) for _, tries in planned]
+    finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
+    choices = [
+        choice if body.shows_scores else replace(choice, scores=None)
+        for start in range(0, len(finished), body.choices)
+        for choice in _best(finished[start : start + body.choices], body.kept)
+    ]
+    usages = {number: choice.usage for number, choice in enumerate(finished)}
+    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
+
+
+def _options(
+    backend: Backend, body: GenerationRequest, prompt: Prompt, grammar: Grammar | None
+) -> list[list[AnswerOptions]]:
+    """The options of each choice of a prompt, one for each length that is tried. Raises `ContextLengthExceeded`, and
+    `InvalidValue` for values that depend on the answer's length."""
+    context, requested = backend.card.max_model_len, body.answer_limit
+    room = context - prompt.tokens
+    if (requested or 1) > room:
+        # A prompt that leaves room for one token is not what is too long.
+        param = prompt.param if room < 1 else body.limit_param
+        suffix_tokens = len(prompt.suffix)
+        raise errors.ContextLengthExceeded(
+            context, len(prompt.ids), requested, suffix_tokens=suffix_tokens, param=param
+        )
+    max_tokens = requested or min(room, backend.settings.default_max_tokens)
+    if (body.min_tokens or 0) > max_tokens:
+        raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
+    # Seeds count up within a prompt, so that its answers do not depend on other prompts of the request.
+    seed = body.draw_seed()
+    tried = lengths(max_tokens, body.min_tokens or 0) if body.tries_lengths else [max_tokens]
+    groups = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
+    return [
+        [
+            body.options(tokens, seed + choice, group, grammar, prompt.suffix)
+            for tokens, group in zip(tried, groups, strict=True)
+        ]
+        for choice in range(body.choices)
+    ]
+
+
+def _best(choices: list[Finished], kept: int) -> list[Finished]:
+    """The `kept` choices with the highest mean log-probability, the best first. If all are kept, in their order."""
+    if kept == len(choices):
+        return choices
+    return sorted(choices, key=lambda choice: mean_logprob(choice.scores or ()), reverse=True)[:kept]
+
+
+async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> list[Finished]:
+    texts: list[list[str]] = [[echo] for echo in echoes]
+    scores: list[list[TokenLogprob]] = [[] for _ in answers]
+    ends: dict[int, tuple[Finish, Usage]] = {}
+    async with aclosing(merge(answers)) as deltas:
+        async for index, delta in deltas:
+            texts[index].append(delta.text)
+            scores[index] += delta.scores
+            if delta.finish is not None:
+                ends[index] = (delta.finish, delta.usage or Usage())
+    _check_complete(answers, ends)
+    return [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
+
+
+async def _events(
+    answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, body: GenerationRequest, prompt_tokens: int
+) -> AsyncGenerator[bytes, None]:
+    """The events of one streamed response."""
+    usages: dict[int, Usage] = {}
+    ends: dict[int, Finish] = {}
+
+    def chunk(payload: dict[str, Any]) -> bytes:
+        so_far = {"usage": usage_json(prompt_tokens, usages, body.choices)} if body.include_usage_so_far else {}
+        return event({**payload, **so_far})
+
+    try:
+        for index, echo in enumerate(echoes):
+            opening = reply.opening(index)
+            if opening is not None:
+                yield chunk(opening)
+            if echo:
+                yield chunk(reply.delta(index, echo))
+        async with aclosing(merge(answers)) as deltas:
+            async for index, delta in deltas:
+                usages[index] = delta.usage or usages.get(index, Usage())
+                if delta.lanes is not None:
+                    yield chunk(reply.lanes(index, delta.lanes))
+                if delta.text or delta.scores:
+                    yield chunk(reply.delta(index, delta.text, delta.scores if body.shows_scores else None))
+                if delta.finish is not None:
+                    ends[index] = delta.finish
+                    yield chunk(reply.closing(index, delta.finish))
+        _check_complete(answers, ends)
+        if body.include_usage:
+            yield event(usage_chunk(reply, usage_json(prompt_tokens, usages, body.choices)))
+        yield DONE
+    except Exception as error:
+        # The status has been sent: the error becomes an event, and the stream ends without DONE.
+        if not isinstance(error, errors.ApiError):
+            logging.getLogger(__name__).exception("a stream failed")
+        yield event(errors.from_exception(error).body(), "error")
+
+
+def _check_complete(answers: Sequence[Answer], ends: dict[int, Any]) -> None:
+    if len(ends) < len(answers):
+        raise errors.EngineFailure("an answer ended without a finish reason")

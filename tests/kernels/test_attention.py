@@ -1,0 +1,189 @@
+"""Paged attention: the reference against dense attention, the kernel against the reference, and its tiles."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from asynclane.kernels.attention import reference, tiles
+
+from ..support.kernel_cases import DEVICE, NARROW, assert_near, attention_case, kernels_of, plan_of
+
+device = kernels_of("attention")
+ROWS = [(5, 40), (0, 9), (1, 1), (18, 33), (3, 16)]
+GIVEN = "queries", "keys", "values", "page_table", "row_starts", "visible"
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 4, 64), (6, 2, 8)])
+def test_paged_attention_equals_dense_attention_of_each_row(heads: int, kv_heads: int, dim: int) -> None:
+    """Odd lengths, shuffled pages, rows that start in the middle, keys beyond `visible` poisoned with NaN."""
+    torch.manual_seed(2)
+    page_size, table = 4, torch.tensor([[5, 1, 7, 3], [0, 6, 2, 4]], dtype=torch.int32)
+    keys = torch.full((8, page_size, kv_heads, dim), math.nan)
+    values = torch.full_like(keys, math.nan)
+    rows = [(3, 11, 13), (0, 1, 1)]  # start, end, visible
+    dense = []
+    for row, (_, _, visible) in enumerate(rows):
+        k, v = torch.randn(2, visible, kv_heads, dim)
+        for position in range(visible):
+            page = int(table[row, position // page_size])
+            keys[page, position % page_size], values[page, position % page_size] = k[position], v[position]
+        dense.append((k, v))
+    queries = torch.randn(sum(end - start for start, end, _ in rows), heads, dim)
+    got = reference.paged_attention(
+        queries,
+        keys,
+        values,
+        table,
+        torch.tensor([0, 8, 9], dtype=torch.int32),
+        torch.tensor([13, 1], dtype=torch.int32),
+    )
+    for (start, stop), (k, v) in zip([(0, 8), (8, 9)], dense, strict=True):
+        k, v = (x.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1) for x in (k, v))
+        weights = (queries[start:stop].transpose(0, 1) @ k.mT / dim**0.5).softmax(-1)
+        torch.testing.assert_close(got[start:stop], (weights @ v).transpose(0, 1).flatten(1))
+
+
+def test_a_row_attends_to_the_bit_as_a_longer_one_that_starts_a_page_or_more_before_it() -> None:
+    """Choices of one prompt rely on it: one computes the prompt, the others start behind its last whole page."""
+    generator = torch.Generator().manual_seed(5)
+    for prompt in (17, 40, 64, 130, 202, 313, 770):
+        for behind in (1, 2, 3, 16, 24, 33, 34, 64, 100):
+            end, start = prompt + behind, prompt // 16 * 16
+            queries = torch.randn(end, 2, 32, generator=generator)
+            keys, values = (torch.randn(-(-end // 16), 16, 2, 32, generator=generator) for _ in range(2))
+            given = keys, values, torch.arange(len(keys), dtype=torch.int32)[None]
+            seen = torch.tensor([end], dtype=torch.int32)
+            whole, part = (
+                reference.paged_attention(queries[first:], *given, torch.tensor([0, end - first]), seen)
+                for first in (0, start)
+            )
+            assert torch.equal(whole[start:], part), (prompt, behind)
+
+
+@pytest.mark.parametrize("block", [1, 4, 5, 16, 64])
+def test_within_blocks_a_query_sees_the_keys_before_its_blocks_end(block: int) -> None:
+    torch.manual_seed(6)
+    start, end, dim = 20, 43, 8
+    queries, (k, v) = torch.randn(end - start, 2, dim), torch.randn(2, 48, 1, dim)
+    given = k.view(12, 4, 1, dim), v.view(12, 4, 1, dim), torch.arange(12, dtype=torch.int32)[None]
+    positions, rows = torch.arange(start, end), torch.tensor([0, end - start])
+    got = reference.paged_attention(queries, *given, rows, torch.tensor([end]), block, positions)
+    seen = torch.arange(end) < ((positions // block + 1) * block)[:, None]
+    scores = torch.einsum("qhd,kd->hqk", queries, k[:end, 0]) / dim**0.5
+    weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
+    torch.testing.assert_close(got, torch.einsum("hqk,kd->qhd", weights, v[:end, 0]).flatten(1))
+    with pytest.raises(ValueError, match="block_size needs positions"):
+        reference.paged_attention(queries, *given, rows, torch.tensor([end]), block)
+
+
+@pytest.mark.parametrize("block", [4, 16, 32])
+def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_behind_it(block: int) -> None:
+    """Keys and values of finished blocks are kept, and shared with other requests, because of it."""
+    generator = torch.Generator().manual_seed(7)
+    length = 96 if block < 32 else 192
+    queries = torch.randn(length, 2, 32, generator=generator)
+    keys, values = (torch.randn(length // 16, 16, 2, 32, generator=generator) for _ in range(2))
+    given = keys, values, torch.arange(len(keys), dtype=torch.int32)[None]
+    positions = torch.arange(length)
+
+    def attention(start: int, end: int) -> Tensor:
+        bounds, seen = torch.tensor([0, end - start]), torch.tensor([end], dtype=torch.int32)
+        return reference.paged_attention(queries[start:end], *given, bounds, seen, block, positions[start:end])
+
+    whole = attention(0, length)
+    for start in range(0, length, block):
+        for end in range(start + block, length + 1, block):
+            assert torch.equal(whole[start:end], attention(start, end))
+
+
+def test_a_query_does_not_see_the_key_at_its_mask_offset() -> None:
+    torch.manual_seed(6)
+    start, end, dim, distance = 20, 43, 8, 17
+    queries, (k, v) = torch.randn(end - start, 2, dim), torch.randn(2, 48, 1, dim)
+    given = k.view(12, 4, 1, dim), v.view(12, 4, 1, dim), torch.arange(12, dtype=torch.int32)[None]
+    positions, rows, mask_offsets = torch.arange(start, end), torch.tensor([0, end - start]), torch.tensor([distance])
+    got = reference.paged_attention(queries, *given, rows, torch.tensor([end]), 0, positions, mask_offsets)
+    seen = torch.arange(end) != (positions - distance)[:, None]
+    scores = torch.einsum("qhd,kd->hqk", queries, k[:end, 0]) / dim**0.5
+    weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
+    torch.testing.assert_close(got, torch.einsum("hqk,kd->qhd", weights, v[:end, 0]).flatten(1))
+
+
+def assert_attention(
+    case: dict[str, Tensor], config: tiles.AttentionConfig, block_size: int = 0, mask_offsets: Tensor | None = None
+) -> None:
+    given = [case[name] for name in GIVEN]
+    positions = case["positions"] if block_size or mask_offsets is not None else None
+    real = int(case["row_starts"][-1])
+    want = reference.paged_attention(*given, block_size, positions, mask_offsets)[:real]
+    got = device.paged_attention(*given, block_size, positions, mask_offsets, plan_of(case, config))[:real]
+    assert_near(got, want)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "page_size"), [(2, 2, 64, 16), (7, 1, 16, 32), (4, 2, 128, 64), (1, 1, 16, 16)]
+)
+def test_attention_of_awkward_rows(heads: int, kv_heads: int, dim: int, page_size: int, splits: int) -> None:
+    case = attention_case(ROWS, heads, kv_heads, dim, page_size, device=DEVICE, padding=2)
+    assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, splits))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("splits", [1, 4])
+def test_attention_in_half_precision(dtype: torch.dtype, splits: int) -> None:
+    case = attention_case([(20, 70), (2, 3)], 4, 2, 64, 16, dtype, DEVICE)
+    assert_attention(case, tiles.AttentionConfig(32, 32, 4, 2, splits))
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("block", [1, 5, 16, 40])
+def test_attention_within_blocks(block: int, splits: int) -> None:
+    """Queries of one tile see different numbers of keys."""
+    case = attention_case([(30, 44), (1, 20), (9, 9), (17, 17), (0, 5)], 2, 1, 16, 16, device=DEVICE, padding=1)
+    assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("block", [0, 16])
+def test_attention_that_does_not_see_one_key(block: int, splits: int) -> None:
+    """In some rows, each query another one, near or far from it."""
+    case = attention_case([(30, 44), (1, 20), (9, 19), (17, 50)], 4, 2, 16, 16, device=DEVICE, padding=1)
+    mask_offsets = torch.tensor([14, 0, 3, 33, 0], dtype=torch.int32, device=DEVICE)
+    assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block, mask_offsets)
+
+
+def test_attention_plans_itself() -> None:
+    case = attention_case([(3, 20)], 2, 2, 16, 16, device=DEVICE)
+    given = [case[name] for name in GIVEN]
+    assert_near(device.paged_attention(*given), reference.paged_attention(*given))
+
+
+def test_tiles_cover_each_query_once_and_longest_rows_come_first() -> None:
+    sizes, visible = np.array([5, 0, 33, 1]), np.array([5, 9, 33, 900])
+    laid = tiles.row_tiles(sizes, 8, tiles.tile_capacity(39, 4, 8), visible)
+    real = laid[laid[:, 0] >= 0]
+    assert real[:, 0].tolist() == [3, 2, 2, 2, 2, 2, 0]
+    covered = [(row, q) for row, first in real for q in range(first, min(first + 8, sizes[row]))]
+    assert sorted(covered) == [(row, q) for row, size in enumerate(sizes) for q in range(size)]
+    with pytest.raises(ValueError, match="7 tiles do not fit a capacity of 6"):
+        tiles.row_tiles(sizes, 8, 6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_division_into_rows_exceeds_the_tile_capacity(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, queries = int(rng.integers(1, 9)), int(rng.integers(1, 9))
+    sizes = rng.integers(0, 40, rows)
+    tiles.row_tiles(sizes, queries, tiles.tile_capacity(int(sizes.sum()), rows, queries))
+
+
+def test_few_tiles_over_many_keys_are_split() -> None:
+    assert tiles.attention_config(64, 1, 512, 32, 32, 128).splits == 4
+    assert tiles.attention_config(64, 1, 64, 32, 32, 128).splits == 1
+    assert tiles.attention_config(1024, 16, 512, 32, 32, 128).splits == 1

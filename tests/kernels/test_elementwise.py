@@ -1,0 +1,117 @@
+"""The small operations of a block: the reference against formulas, the kernels against the reference."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from asynclane.kernels.common.types import QkNorm
+from asynclane.kernels.elementwise import reference
+
+from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
+
+device = kernels_of("elementwise")
+PLACES = [9, -1, 0, 5, -1]  # of which two are padding
+
+
+def test_rope_writes_keys_and_values_to_their_places_only() -> None:
+    torch.manual_seed(3)
+    heads, kv_heads, dim = 2, 1, 4
+    qkv = torch.randn(3, heads + 2 * kv_heads, dim)
+    angle = torch.rand(3, dim // 2).repeat(1, 2)
+    keys = torch.full((2, 4, kv_heads, dim), math.nan)
+    values = torch.full_like(keys, math.nan)
+    places = torch.tensor([6, 0, 3])
+    queries = reference.rope_write_kv(qkv, angle.cos(), angle.sin(), keys, values, places)
+    turn = torch.polar(torch.ones(3, dim // 2), angle[:, : dim // 2])[:, None]
+    pairs = torch.view_as_complex(torch.stack(qkv[:, :3].chunk(2, -1), -1).contiguous()) * turn
+    want = torch.cat((pairs.real, pairs.imag), -1)
+    torch.testing.assert_close(queries, want[:, :2])
+    torch.testing.assert_close(keys.flatten(0, 1)[places], want[:, 2:])
+    assert torch.equal(values.flatten(0, 1)[places], qkv[:, 3:])
+    assert keys.flatten(0, 1)[[1, 2, 4, 5, 7]].isnan().all()
+
+
+def test_norm_and_gate_match_their_formulas() -> None:
+    torch.manual_seed(5)
+    x, residual, weight = torch.randn(3, 8), torch.randn(3, 8), torch.randn(8)
+    normed, total = reference.add_rms_norm(x, residual, weight, 1e-5)
+    torch.testing.assert_close(total, x + residual)
+    torch.testing.assert_close(normed, F.rms_norm(x + residual, (8,), weight, 1e-5))
+    torch.testing.assert_close(reference.swiglu(x), F.silu(x[:, :4]) * x[:, 4:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+@pytest.mark.parametrize(("tokens", "dim"), [(3, 40), (1, 64)])
+def test_norms_and_gate(tokens: int, dim: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, residual = (torch.randn(tokens, dim, device=DEVICE).to(dtype) for _ in range(2))
+    weight = torch.randn(dim, device=DEVICE).to(dtype)
+    assert_near(device.rms_norm(x, weight, 1e-5), reference.rms_norm(x, weight, 1e-5))
+    got, want = (ops.add_rms_norm(x, residual, weight, 1e-5) for ops in (device, reference))
+    assert_near(got[0], want[0])
+    assert torch.equal(got[1], want[1])
+    assert_near(device.swiglu(x), reference.swiglu(x))
+
+
+def test_embed() -> None:
+    canvases = torch.arange(12, device=DEVICE).view(3, 4)
+    slots, positions = torch.tensor([2, 0, 2], device=DEVICE), torch.tensor([1, 3, 0], device=DEVICE)
+    table = torch.randn(12, 40, device=DEVICE)
+    assert torch.equal(
+        device.embed(canvases, slots, positions, table), reference.embed(canvases, slots, positions, table)
+    )
+
+
+def drawn_qk_norm(heads: int, kv_heads: int, dim: int, bias: bool, norms: bool, dtype: torch.dtype) -> QkNorm:
+    both = (drawn(dim, dtype=dtype, seed=2), drawn(dim, dtype=dtype, seed=3)) if norms else (None, None)
+    return QkNorm(drawn((heads + 2 * kv_heads) * dim, dtype=dtype, seed=1) if bias else None, *both)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+@pytest.mark.parametrize(("bias", "norms"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "rotary"),
+    [(4, 4, 64, 64), (7, 1, 16, 8), (3, 1, 12, 12), (3, 1, 12, 6), (2, 1, 24, 4)],
+)
+def test_heads_are_biased_normed_and_rotated_as_in_torch(
+    heads: int, kv_heads: int, dim: int, rotary: int, bias: bool, norms: bool, dtype: torch.dtype
+) -> None:
+    places = torch.tensor(PLACES, device=DEVICE)
+    qkv = drawn(len(places), heads + 2 * kv_heads, dim, dtype=dtype)
+    cos, sin = drawn(2, len(places), rotary)
+    given = drawn_qk_norm(heads, kv_heads, dim, bias, norms, dtype)
+    done = []
+    for ops in (reference, device):
+        keys = torch.full((3, 4, kv_heads, dim), 7.0, dtype=dtype, device=DEVICE)
+        values = keys.clone()
+        done.append((ops.rope_write_kv(qkv, cos, sin, keys, values, places, given), keys, values))
+    for want, got in zip(*done, strict=True):
+        assert_near(got, want)
+    untouched = [place for place in range(12) if place not in PLACES]
+    assert all((kv.flatten(0, 1)[untouched] == 7).all() for kv in done[1][1:])
+
+
+def test_numbers_after_the_rotated_ones_stay_as_they_are() -> None:
+    qkv = torch.randn(1, 3, 8)
+    keys, values = torch.zeros(2, 1, 2, 1, 8)
+    angle = torch.tensor([[1.0, 1.0]])
+    queries = reference.rope_write_kv(qkv, angle.cos(), angle.sin(), keys, values, torch.tensor([1]))
+    assert torch.equal(queries[0, 0, 2:], qkv[0, 0, 2:])
+    assert torch.equal(keys[0, 1, 0, 2:], qkv[0, 1, 2:])
+    assert not torch.equal(queries[0, 0, :2], qkv[0, 0, :2])
+    torch.testing.assert_close(queries[0, 0].norm(), qkv[0, 0].norm())
+
+
+def test_what_does_not_fit_the_heads_is_refused_by_name() -> None:
+    places = torch.tensor([0], device=DEVICE)
+    qkv, keys = torch.zeros(1, 4, 16, device=DEVICE), torch.zeros(1, 1, 1, 16, device=DEVICE)
+    cos = torch.zeros(1, 16, device=DEVICE)
+    with pytest.raises(ValueError, match=r"bias must be \[64\]"):
+        device.rope_write_kv(qkv, cos, cos, keys, keys, places, QkNorm(torch.zeros(16, device=DEVICE)))
+    wrong = QkNorm(None, cos[0, :8].contiguous(), cos[0, :8].contiguous())
+    with pytest.raises(ValueError, match=r"query_norm must be \[16\]"):
+        device.rope_write_kv(qkv, cos, cos, keys, keys, places, wrong)

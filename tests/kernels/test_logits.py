@@ -1,0 +1,52 @@
+"""Biases and masks of the vocabulary: the kernels against the reference."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from asynclane.kernels.logits import reference
+
+from ..support.kernel_cases import DEVICE, kernels_of, some_logits
+
+device = kernels_of("logits")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_biases_equal_the_reference_and_touch_nothing_else(dtype: torch.dtype) -> None:
+    logits = some_logits(DEVICE, 80, 1100, dtype)
+    begins, ends = (
+        torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([0, 40, 41, 50, 0], [40, 41, 41, 80, 0])
+    )
+    starts = torch.tensor([0, 300, 301, 305, 320, 320], dtype=torch.int32, device=DEVICE)
+    ids = torch.cat([torch.randperm(1100)[:300], torch.arange(20)]).int().to(DEVICE)
+    deltas = torch.linspace(-3, 3, 320, device=DEVICE)
+    deltas[::7] = -math.inf
+    want, got = logits.clone(), logits.clone()
+    reference.adjust(want, begins, ends, starts, ids, deltas)
+    device.adjust(got, begins, ends, starts, ids, deltas)
+    assert torch.equal(got, want)
+    assert (want != logits).sum() == 40 * 300 + 1 + 30 * 15
+    assert (want[0] == -math.inf).sum() == 43
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("vocabulary", "words"), [(1100, 35), (1024, 32), (33, 2), (2049, 70)])
+def test_masks_equal_the_reference_and_touch_nothing_else(dtype: torch.dtype, vocabulary: int, words: int) -> None:
+    logits = some_logits(DEVICE, 9, vocabulary, dtype)
+    places = torch.tensor([3, -1, 8, 0, -1], dtype=torch.int32, device=DEVICE)
+    masks = torch.randint(-(2**31), 2**31, (5, words), device=DEVICE).int()
+    masks[3] = 0
+    want, got = logits.clone(), logits.clone()
+    reference.restrict(want, places, masks)
+    device.restrict(got, places, masks)
+    assert torch.equal(got, want)
+    for row, place in enumerate(places.tolist()):
+        if place >= 0:
+            bits = np.unpackbits(masks[row].cpu().numpy().view(np.uint8), bitorder="little")[:vocabulary]
+            assert ((want[place] > -math.inf).cpu().numpy() == bits.astype(bool)).all()
+    others = [row for row in range(9) if row not in (3, 8, 0)]
+    assert torch.equal(want[others], logits[others])

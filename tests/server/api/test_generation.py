@@ -1,0 +1,332 @@
+"""Answers have OpenAI's shapes, and a stream says what the whole answer says."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from asynclane.scheduler import RequestStats
+from asynclane.server.engine.messages import Delta, Finish, Usage
+from asynclane.server.text.logprobs import Token, TokenLogprob
+from asynclane.server.text.tokenizer import Tokenizer
+
+from ...support.fake_engine import SCRIPT, USAGE, FakeEngine
+from ...support.http import chunks_of, error_of
+
+DETAILS = {"forwards": 2, "computed_tokens": 64, "lanes": 2, "forks": 1, "refreshes": 1}
+
+
+async def test_a_chat_has_the_shape_that_openai_documents(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        response = await client.chat()
+    body = response.json()
+    assert body.pop("id").startswith("chatcmpl-")
+    assert isinstance(body.pop("created"), int)
+    prompt_tokens = len(engine.prompts[0])
+    assert body == {
+        "object": "chat.completion",
+        "model": "tiny-llada",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hello wörld", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": 3,
+            "total_tokens": prompt_tokens + 3,
+            "prompt_tokens_details": {"cached_tokens": 16},
+            "completion_tokens_details": DETAILS,
+        },
+    }
+
+
+async def test_a_completion_has_the_shape_that_openai_documents(api: Any) -> None:
+    async with api() as client:
+        body = (await client.complete()).json()
+    assert body["object"] == "text_completion"
+    assert body["id"].startswith("cmpl-")
+    assert body["choices"] == [{"index": 0, "text": "Hello wörld", "logprobs": None, "finish_reason": "stop"}]
+
+
+async def test_a_chat_stream_opens_with_the_role_and_closes_with_the_reason(api: Any) -> None:
+    async with api() as client:
+        response = await client.chat(stream=True)
+    chunks = chunks_of(response)
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Hel"},
+        {"content": "lo"},
+        {"content": " wörld"},
+        {},
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["stop"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert not any("usage" in chunk for chunk in chunks), "usage is for those who ask"
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+
+
+@pytest.mark.parametrize("finish", list(Finish))
+async def test_a_stream_says_what_the_whole_answer_says(api: Any, finish: Finish) -> None:
+    engine = FakeEngine([Delta("a"), Delta(""), Delta("\n\ndata: b\r"), Delta("c"), Delta("", finish, USAGE)])
+    async with api(engine) as client:
+        whole = (await client.complete()).json()["choices"][0]
+        chunks = chunks_of(await client.complete(stream=True))
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["text"] == "a\n\ndata: b\rc"
+    assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"] == finish
+    assert all(chunk["choices"][0]["text"] for chunk in chunks[:-1]), "a delta without text is no chunk"
+
+
+async def test_usage_comes_in_a_last_chunk_without_choices_if_asked_for(api: Any) -> None:
+    async with api() as client:
+        *chunks, last = chunks_of(await client.chat(stream=True, stream_options={"include_usage": True}))
+        whole = (await client.chat()).json()
+    assert last["choices"] == []
+    assert last["usage"] == whole["usage"]
+    assert all(chunk["usage"] is None for chunk in chunks)
+
+
+async def test_n_answers_share_a_prompt_which_counts_once(api: Any) -> None:
+    engine = FakeEngine([Delta("a", Finish.STOP, USAGE)], [Delta("b", Finish.LENGTH, USAGE)])
+    async with api(engine) as client:
+        body = (await client.chat(n=4, seed=2**63 - 2, temperature=1)).json()
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert [choice["message"]["content"] for choice in body["choices"]] == ["a", "b", "a", "b"]
+    assert [choice["finish_reason"] for choice in body["choices"]] == ["stop", "length"] * 2
+    assert body["usage"]["prompt_tokens"] == len(engine.prompts[0])
+    assert body["usage"]["completion_tokens"] == 12
+    assert [options.seed for options in engine.options] == [2**63 - 2, 2**63 - 1, 0, 1]
+
+
+async def test_choices_of_a_stream_come_interleaved_and_each_is_complete(api: Any) -> None:
+    engine = FakeEngine(SCRIPT, [Delta("x"), Delta("y"), Delta("z", Finish.LENGTH, USAGE)])
+    async with api(engine) as client:
+        chunks = chunks_of(await client.chat(stream=True, n=2))
+    choices = [chunk["choices"][0] for chunk in chunks]
+    texts = ["", ""]
+    for choice in choices:
+        texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == ["Hello wörld", "xyz"]
+    assert {c["index"]: c["finish_reason"] for c in choices if c["finish_reason"]} == {0: "stop", 1: "length"}
+    order = [choice["index"] for choice in choices if choice["delta"].get("content")]
+    assert order != sorted(order), "no choice waits for another"
+
+
+async def test_several_prompts_times_n_are_indexed_prompt_by_prompt(api: Any, text: Tokenizer) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        body = (await client.complete(prompt=["One", "Two"], n=2, seed=7, temperature=0.5)).json()
+    one, two = text.encode("One"), text.encode("Two")
+    assert engine.prompts == [one, one, two, two]
+    assert [options.seed for options in engine.options] == [7, 8, 7, 8]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert body["usage"]["prompt_tokens"] == len(one) + len(two)
+
+
+@pytest.mark.parametrize(("prompt", "prompts"), [([6, 7], [[6, 7]]), ([[6], [7, 8]], [[6], [7, 8]])])
+async def test_token_ids_are_taken_as_they_are(api: Any, prompt: Any, prompts: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        await client.complete(prompt=prompt)
+    assert engine.prompts == prompts
+
+
+async def test_every_option_reaches_the_engine(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        await client.chat(
+            max_completion_tokens=9,
+            temperature=0.5,
+            top_p=0.25,
+            seed=-1,
+            stop=["a", "b"],
+            top_k=-1,
+            min_p=0.125,
+            presence_penalty=-1,
+            frequency_penalty=0.5,
+            logit_bias={"6": -100, "7": 2, "8": 0},
+            stop_token_ids=[9],
+            ignore_eos=True,
+            logprobs=True,
+            top_logprobs=3,
+            decoder="fast-dllm",
+            threshold=1,
+            cache="dual",
+            lookahead="canvas",
+            early_stop=False,
+            cache_salt="s",
+            user="me",
+            metadata={"a": "b"},
+            store=True,
+        )
+    (options,) = engine.options
+    assert (options.max_tokens, options.temperature, options.top_p) == (9, 0.5, 0.25)
+    assert (options.seed, options.stop, options.decoder) == (2**63 - 1, ("a", "b"), "fast-dllm")
+    assert (options.top_k, options.min_p, options.stop_ids, options.ranks) == (0, 0.125, (9,), 3)
+    assert options.cache_salt == "s"
+    assert (options.presence_penalty, options.frequency_penalty, options.ignore_end) == (-1, 0.5, True)
+    assert options.logit_bias == ((6, -math.inf), (7, 2))
+    assert dict(options.params) == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
+
+
+async def test_without_options_answers_are_greedy_and_as_long_as_context_and_setting_allow(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine, default_max_tokens=100) as client:
+        await client.complete(prompt=[6] * 10)
+        await client.complete(prompt=[6] * 200)
+    assert [options.max_tokens for options in engine.options] == [100, 56]
+    assert (engine.options[0].temperature, engine.options[0].top_p, engine.options[0].seed) == (0.0, 1.0, 0)
+    assert engine.options[0].stop == ()
+    assert (engine.options[0].presence_penalty, engine.options[0].logit_bias) == (0.0, ())
+    assert (engine.options[0].ranks, engine.options[0].share_group) == (None, None)
+    assert engine.options[0].decoder is None
+    assert engine.options[0].params == ()
+
+
+async def test_without_a_seed_random_answers_differ_from_call_to_call(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        for _ in range(8):
+            await client.chat(temperature=1)
+    seeds = {options.seed for options in engine.options}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_developer_is_another_name_for_system(api: Any, text: Tokenizer, role: str) -> None:
+    engine = FakeEngine()
+    parts = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]
+    async with api(engine) as client:
+        await client.chat(messages=[{"role": role, "content": parts}, {"role": "user", "content": "Hi"}])
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert engine.prompts == [text.encode_chat(expected)]
+
+
+async def test_a_tool_message_may_name_its_call(api: Any) -> None:
+    tool = {"role": "tool", "content": "42", "tool_call_id": "call_1"}
+    async with api() as client:
+        response = await client.chat(messages=[{"role": "user", "content": "Hi"}, tool])
+    assert response.status_code == 200
+
+
+async def test_an_answer_without_a_reason_is_our_fault_and_no_truncated_success(api: Any) -> None:
+    engine = FakeEngine([Delta("half")])
+    async with api(engine) as client:
+        whole = await client.chat()
+        streamed = await client.chat(stream=True)
+    assert whole.status_code == 500
+    assert error_of(whole)["type"] == "server_error"
+    assert "[DONE]" not in streamed.text
+    last = streamed.text.rstrip().rpartition("\n\n")[2]
+    assert last.startswith("event: error\ndata: ")
+    assert json.loads(last.partition("data: ")[2])["error"]["type"] == "server_error"
+
+
+async def test_usage_may_be_missing_from_an_engine_without_harm(api: Any) -> None:
+    engine = FakeEngine([Delta("a", Finish.STOP, Usage())])
+    async with api(engine) as client:
+        assert (await client.chat()).json()["usage"]["completion_tokens"] == 0
+
+
+def scored(text: str, logprob: float, step: int, offset: int = 0) -> TokenLogprob:
+    other = Token("\N{REPLACEMENT CHARACTER}", b"\xc3")
+    return TokenLogprob(Token(text, text.encode()), logprob, step, offset, ((other, -0.5), (Token("x", b"x"), -2.0)))
+
+
+SCORED = (
+    Delta("a", scores=(scored("a", -0.25, 3),)),
+    Delta("b", Finish.STOP, USAGE, scores=(scored("b", -1.0, 1, 1),)),
+)
+
+
+async def test_logprobs_of_a_chat_have_openais_shape_and_the_committing_step(api: Any) -> None:
+    async with api(FakeEngine(SCORED)) as client:
+        whole = (await client.chat(logprobs=True, top_logprobs=2)).json()["choices"][0]["logprobs"]
+        chunks = chunks_of(await client.chat(logprobs=True, top_logprobs=2, stream=True))
+    assert whole["refusal"] is None
+    assert whole["content"][0] == {
+        "token": "a",
+        "logprob": -0.25,
+        "bytes": [97],
+        "step": 3,
+        "top_logprobs": [
+            {"token": "\N{REPLACEMENT CHARACTER}", "logprob": -0.5, "bytes": [0xC3]},
+            {"token": "x", "logprob": -2.0, "bytes": [120]},
+        ],
+    }
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    assert [entry for part in parts if part for entry in part["content"]] == whole["content"]
+
+
+async def test_logprobs_of_a_completion_have_the_older_shape(api: Any) -> None:
+    async with api(FakeEngine(SCORED)) as client:
+        whole = (await client.complete(logprobs=2)).json()["choices"][0]["logprobs"]
+    assert whole == {
+        "tokens": ["a", "b"],
+        "token_logprobs": [-0.25, -1.0],
+        "top_logprobs": [
+            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "a": -0.25},
+            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "b": -1.0},
+        ],
+        "text_offset": [0, 1],
+        "steps": [3, 1],
+    }
+
+
+async def test_the_best_of_several_has_the_highest_mean_logprob_and_all_are_paid_for(api: Any) -> None:
+    scripts = [
+        [Delta(str(at), Finish.STOP, USAGE, scores=(scored("a", chance, 0),))] for at, chance in enumerate(CHANCES)
+    ]
+    engine = FakeEngine(*scripts)
+    async with api(engine) as client:
+        body = (await client.complete(prompt=["One", "Two"], n=2, best_of=4, temperature=1, seed=0)).json()
+        shown = (await client.complete(best_of=4, logprobs=0)).json()["choices"]
+    assert [choice["text"] for choice in body["choices"]] == ["2", "0", "2", "0"]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
+    assert all(choice["logprobs"] is None for choice in body["choices"])
+    assert shown[0]["logprobs"]["token_logprobs"] == [-0.5]
+    assert body["usage"]["completion_tokens"] == 8 * USAGE.completion_tokens
+    assert len({options.share_group for options in engine.options[:8]}) == 2, "each prompt's choices share it"
+
+
+CHANCES = [-1.0, -2.0, -0.5, -3.0]
+
+
+@pytest.mark.parametrize("prompt", ["Hi ö", [6, 7]], ids=["text", "ids"])
+async def test_echo_puts_the_prompt_before_each_answer(api: Any, text: Tokenizer, prompt: Any) -> None:
+    said = prompt if isinstance(prompt, str) else text.decode(prompt)
+    async with api() as client:
+        whole = (await client.complete(prompt=prompt, echo=True, n=2)).json()["choices"]
+        chunks = chunks_of(await client.complete(prompt=prompt, echo=True, stream=True))
+    assert [choice["text"] for choice in whole] == [said + "Hello wörld"] * 2
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == said + "Hello wörld"
+
+
+async def test_usage_so_far_is_in_every_chunk_if_asked_for(api: Any) -> None:
+    half = Usage(1, RequestStats(forwards=1, computed_tokens=32, lanes=1))
+    engine = FakeEngine([Delta("a", usage=half), Delta("b", Finish.STOP, USAGE)])
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with api(engine) as client:
+        chunks = chunks_of(await client.complete(stream=True, stream_options=options))
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 3, 3, 3]
+    assert all(chunk["usage"]["prompt_tokens"] == len(engine.prompts[0]) for chunk in chunks)
+    assert chunks[-1]["choices"] == []
+
+
+async def test_what_was_found_computed_of_a_prompt_counts_once_however_many_choices_it_has(api: Any) -> None:
+    body = {"prompt": ["One", "Two"], "n": 3, "seed": 7, "temperature": 0.5}
+    async with api() as client:
+        whole = (await client.complete(**body)).json()
+        *_, last = chunks_of(await client.complete(**body, stream=True, stream_options={"include_usage": True}))
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.stats.cached_tokens}
+    assert last["usage"] == whole["usage"]

@@ -1,0 +1,121 @@
+"""Endpoints for operators, and the metrics that they scrape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asynclane.scheduler import Load, RequestStats
+from asynclane.server.engine.messages import Health, Usage
+from asynclane.server.metrics import Metrics, RequestReport, StepReport
+
+from ...support.fake_engine import FakeEngine
+from ...support.http import PARAMS, error_of
+
+
+async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) -> None:
+    async with api() as client:
+        listed = (await client.http.get("/v1/models")).json()
+        single = (await client.http.get("/v1/models/tiny-llada")).json()
+    assert listed == {"object": "list", "data": [single]}
+    assert single["id"] == "tiny-llada"
+    assert single["max_model_len"] == 256
+    assert single["decoders"] == {"asynclane": PARAMS}
+    assert single["default_decoder"] == "asynclane"
+
+
+async def test_defaults_of_decoding_parameters_can_be_sent_back(api: Any) -> None:
+    """A whole number with a fraction would be refused."""
+    async with api() as client:
+        shown = (await client.http.get("/v1/models")).text
+    assert all(f'"{default}' in shown for default in ('max_lanes":4,', 'settle":true,', 'threshold":0.95,'))
+    assert '"lookahead":"canvas"' in shown
+
+
+@pytest.mark.parametrize("name", ["other", "org/other"])
+async def test_another_model_is_not_found(api: Any, name: str) -> None:
+    async with api() as client:
+        assert error_of(await client.http.get(f"/v1/models/{name}"), 404)["code"] == "model_not_found"
+
+
+async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        assert (await client.http.get("/ready")).status_code == 200
+        engine.health = Health(ready=False)
+        assert (await client.http.get("/ready")).status_code == 503
+        assert (await client.http.get("/health")).status_code == 200
+
+
+async def test_the_version_is_reported(api: Any) -> None:
+    async with api() as client:
+        assert (await client.http.get("/version")).json()["version"]
+
+
+async def test_request_ids_are_echoed_or_made(api: Any) -> None:
+    async with api() as client:
+        echoed = await client.http.get("/health", headers={"x-request-id": "abc-1"})
+        made = [await client.http.get("/health") for _ in range(2)]
+        refused = await client.http.get("/health", headers={"x-request-id": "x" * 129})
+    assert echoed.headers["x-request-id"] == "abc-1"
+    assert len({response.headers["x-request-id"] for response in made}) == 2
+    assert len(refused.headers["x-request-id"]) == 32
+
+
+async def test_responses_are_counted_by_status(api: Any) -> None:
+    async with api(FakeEngine([RuntimeError("x")])) as client:
+        await client.chat(temperature=9)
+        await client.chat()
+        scraped = await client.http.get("/metrics")
+    assert scraped.headers["content-type"].startswith("text/plain")
+    assert 'asynclane_http_responses_total{status="400"} 1.0' in scraped.text
+    assert 'asynclane_http_responses_total{status="500"} 1.0' in scraped.text
+
+
+def values(metrics: Metrics, *names: str) -> list[float | None]:
+    """Samples by name, with a label's value after a space."""
+    labels = {"refine": "role", "generate": "role", "host": "part", "device": "part", "waiting": "state"}
+    found = []
+    for name in names:
+        sample, _, label = name.partition(" ")
+        given = {labels.get(label, "outcome"): label} if label else {}
+        found.append(metrics.registry.get_sample_value(f"asynclane_{sample}", given))
+    return found
+
+
+def test_a_step_moves_what_it_reports() -> None:
+    metrics = Metrics(pages_total=100)
+    step = StepReport(row_tokens=64, budget_tokens=128, committed=5, host_s=0.001, device_s=0.007)
+    metrics.observe_step(step)
+    metrics.observe_step(step)
+    metrics.observe_load(Load(3, 2, refine_lanes=1, generate_lanes=2, pages_used=40, pages_kept=30, pages_total=100))
+    assert values(metrics, "forwards_total", "computed_tokens_total", "committed_tokens_total") == [2, 128, 10]
+    assert values(metrics, "queue_depth", "running_requests") == [3, 2]
+    assert values(metrics, "live_lanes refine", "live_lanes generate") == [1, 2]
+    assert values(metrics, "kv_pages_used", "kv_pages_kept", "kv_pages") == [40, 30, 100]
+    assert values(metrics, "step_row_tokens_sum", "step_budget_share_sum", "step_seconds_count host") == [128, 1.0, 2]
+    assert values(metrics, "step_seconds_sum device") == [pytest.approx(0.014)]
+
+
+def test_requests_are_counted_by_how_they_end() -> None:
+    metrics = Metrics()
+    stats = RequestStats(70, 48, 90, forwards=4, lanes=4, forks=1, cancelled_lanes=2, refreshes=1, reused_refreshes=1)
+    metrics.request_ended("stop", RequestReport(Usage(11, stats), 1.2, first_text_s=0.2))
+    metrics.request_ended("failed", RequestReport(Usage(), 1.0))
+    metrics.request_aborted("waiting", RequestStats(forks=1, prompt_tokens=5))
+    metrics.step_failed()
+    assert values(metrics, *(f"requests_total {end}" for end in ("stop", "failed", "aborted"))) == [1, 1, 1]
+    assert values(metrics, "aborts_total waiting", "step_failures_total") == [1, 1]
+    assert values(metrics, "forks_total", "cancelled_lanes_total") == [2, 2]
+    assert values(metrics, "refreshes_total", "reused_refreshes_total") == [1, 1]
+    assert values(metrics, "prefix_cache_query_tokens_total", "prefix_cache_hit_tokens_total") == [75, 48]
+    assert values(metrics, "time_to_first_token_seconds_sum", "tokens_per_forward_sum") == [0.2, 2.75]
+    assert values(metrics, "time_per_output_token_seconds_sum") == [pytest.approx(0.1)]
+    assert values(metrics, "request_seconds_count") == [2]
+
+
+def test_two_servers_in_a_process_do_not_mix() -> None:
+    one, two = Metrics(), Metrics()
+    one.step_failed()
+    assert values(two, "step_failures_total") == [0]

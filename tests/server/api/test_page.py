@@ -1,0 +1,71 @@
+"""The page is small, needs nothing but this server, and may not load anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asynclane.server.api.page import PATHS
+
+WEB = Path(__file__).parents[3] / "server" / "web"
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+async def test_each_part_comes_without_a_key_and_with_a_strict_policy(api: Any, path: str) -> None:
+    async with api(api_key="secret") as client:
+        got = await client.http.get(path)
+        head = await client.http.head(path)
+    assert got.status_code == head.status_code == 200
+    policy = got.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none';")
+    assert not re.search(r"unsafe|\*|data:|https?:", policy)
+    assert got.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_the_page_is_small_and_every_address_in_it_is_served(api: Any) -> None:
+    async with api() as client:
+        parts = {path: (await client.http.get(path)).text for path in PATHS}
+    assert sum(len(text.encode()) for text in parts.values()) < 40_000
+    named = re.findall(r'(?:href|src)="([^"#]+)"', parts["/"])
+    imported = [name for text in parts.values() for name in re.findall(r'from "\./([^"]+)"', text)]
+    assert {f"/{name}" for name in named} | {f"/web/{name}" for name in imported} == PATHS - {"/"}
+    urls = {url for text in parts.values() for url in re.findall(r"https?://[^\s\"']+", text)}
+    assert urls == {"http://www.w3.org/2000/svg"}, "a name, no address"
+
+
+async def test_no_other_file_is_served(api: Any, live: Any) -> None:
+    assert (WEB / "trace.html").exists()
+    async with api() as client:
+        assert (await client.http.post("/", json={})).status_code == 405
+    async with live() as url:
+        # As they are: a client of HTTP would resolve the dots.
+        for path in ("/web/trace.html", "/web/../app.py", "/web/%2e%2e/app.py", "/web//../app.py", "/web/"):
+            host, _, port = url.removeprefix("http://").partition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert head.split()[1] == b"404"
+            assert set(json.loads(body)) == {"error"}
+
+
+async def test_no_page_of_the_server_loads_anything_from_elsewhere(api: Any) -> None:
+    """It must work without a network; FastAPI's own pages of the document would not."""
+    async with api() as client:
+        document = await client.http.get("/openapi.json")
+        assert document.status_code == 200
+        for path in (*PATHS, *document.json()["paths"], "/docs", "/docs/oauth2-redirect", "/redoc"):
+            page = (await client.http.get(path)).text
+            assert not re.search(r"""(src|href)=["']?(https?:)?//""", page), path
+
+
+def test_no_script_makes_markup_of_text() -> None:
+    """The policy forbids it where browsers know trusted types; here for the others."""
+    for path in WEB.glob("*.js"):
+        found = re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|DOMParser", path.read_text())
+        assert not found, path.name

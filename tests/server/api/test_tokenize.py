@@ -1,0 +1,75 @@
+"""`/tokenize` and `/detokenize` say what the completion endpoints read, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from asynclane.server.text.tokenizer import Tokenizer
+
+from ...support.fake_engine import FakeEngine
+from ...support.http import CONTEXT, error_of
+
+USER = {"role": "user", "content": "Hi"}
+
+
+async def test_a_text_becomes_the_ids_that_a_completion_reads(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        found = (await client.http.post("/tokenize", json={"prompt": "Hi wörld", "return_token_strs": True})).json()
+        await client.complete(prompt="Hi wörld")
+    assert engine.prompts == [found["tokens"]]
+    assert (found["count"], found["max_model_len"]) == (len(found["tokens"]), CONTEXT)
+    assert len(found["token_strs"]) == found["count"]
+
+
+@pytest.mark.parametrize(
+    "messages", [[USER], [USER, {"role": "assistant", "content": "Yes, "}]], ids=["asked", "begun"]
+)
+async def test_a_conversation_becomes_the_ids_that_a_chat_reads(api: Any, messages: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        found = (await client.http.post("/tokenize", json={"model": "tiny-llada", "messages": messages})).json()
+        await client.chat(messages=messages)
+    assert engine.prompts == [found["tokens"]]
+    assert found["token_strs"] is None
+
+
+async def test_ids_become_text_with_special_tokens_as_they_are_spelt(api: Any, text: Tokenizer) -> None:
+    ids = text.encode_chat([USER])
+    async with api() as client:
+        found = await client.http.post("/detokenize", json={"tokens": ids})
+    assert text.encode(found.json()["prompt"], specials=False) == ids
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": [USER]}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": "\ud800"}, "prompt"),
+        ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": [USER], "continue_final_message": True}, "continue_final_message"),
+        ("/tokenize", {"messages": [USER], "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "a", "colour": 1}, "colour"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [6, 1405]}, "tokens.1"),
+        ("/detokenize", {"tokens": [-1]}, "tokens.0"),
+        ("/detokenize", {"tokens": ["6"]}, "tokens.0"),
+    ],
+)
+async def test_what_is_wrong_is_named(api: Any, path: str, body: Any, param: str) -> None:
+    async with api() as client:
+        response = await client.raw(path, json.dumps(body))
+    assert response.status_code == 400, response.text
+    assert error_of(response)["param"] == param
+
+
+async def test_another_model_is_a_404(api: Any) -> None:
+    async with api() as client:
+        response = await client.http.post("/tokenize", json={"model": "gpt-4", "prompt": "a"})
+    assert response.status_code == 404

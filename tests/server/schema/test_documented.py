@@ -1,0 +1,80 @@
+"""The README's table has every parameter that a body may hold, honoured or refused, each with a test that exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams, StreamOptions
+from asynclane.server.schema.unsupported import CHAT, COMPLETIONS, UNSUPPORTED, unsupported_by
+
+CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT), unsupported_by(COMPLETIONS)
+STREAM_UNSUPPORTED = UNSUPPORTED["stream_options"]
+
+ROOT = Path(__file__).parents[3]
+SECTION = (ROOT / "README.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]
+ROWS = [row.split("|")[1:-1] for row in SECTION.partition("\n\n|")[2].partition("\n\n")[0].splitlines()[2:]]
+
+
+def quoted(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def test_every_parameter_that_is_honoured_is_in_the_readme_and_no_other() -> None:
+    fields = ChatCompletionRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
+    options = {f"stream_options.{name}" for name in StreamOptions.model_fields}
+    honoured = (fields - DecoderParams.model_fields.keys() - {"stream_options"}) | options
+    assert {name for row in ROWS for name in quoted(row[0])} == honoured
+
+
+def test_every_parameter_that_is_refused_is_in_the_readme() -> None:
+    both = CHAT_UNSUPPORTED.keys() & COMPLETION_UNSUPPORTED.keys()
+    assert both <= quoted(SECTION.partition("Everything else is refused")[2].partition("\n\n")[0])
+    assert not both & {name for row in ROWS for name in quoted(row[0])}
+    assert set(STREAM_UNSUPPORTED) == {"include_obfuscation"}
+
+
+def test_every_test_that_the_readme_names_exists() -> None:
+    known = {
+        name
+        for file in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.M)
+    }
+    named = [quoted(row[2]) for row in ROWS]
+    assert all(named), "each row names a test"
+    assert set.union(*named) <= known
+    assert {name for name in quoted(SECTION) if name.startswith("test_")} <= known
+
+
+def ranges(body: type[BaseModel]) -> dict[str, str]:
+    """Of each number in a body, as mathematicians write it; the ends of what 64 bits hold are spelt as powers."""
+    found = {}
+    for name, field in body.model_json_schema()["properties"].items():
+        for kind in (field, *field.get("anyOf", ())):
+            low, high = (
+                kind.get("minimum", kind.get("exclusiveMinimum")),
+                kind.get("maximum", kind.get("exclusiveMaximum")),
+            )
+            if low is not None:
+                ends = "(" if "exclusiveMinimum" in kind else "[", ")" if "exclusiveMaximum" in kind else "]"
+                found[name] = f"{ends[0]}{spelt(low)}, {spelt(high)}{ends[1]}"
+    return found
+
+
+def spelt(bound: float) -> str:
+    return {2**31: "2^31", 2**63: "2^63", -(2**63): "-2^63"}.get(int(bound), f"{bound:.12g}")
+
+
+def test_the_readme_has_the_range_of_every_number_as_the_bodies_do() -> None:
+    """But for the decoders' knobs, which docs/decoders.md has."""
+    told = re.findall(
+        r"`(\w+)`[ \n]([\[(]\S+,\s\S+[\])])", SECTION.partition("Numbers and their ranges")[2].partition("\n\n")[0]
+    )
+    assert {name: re.sub(r"\s", " ", bounds) for name, bounds in told} == {
+        name: bounds
+        for body in (CompletionRequest, ChatCompletionRequest)
+        for name, bounds in ranges(body).items()
+        if name not in DecoderParams.model_fields
+    }

@@ -1,0 +1,136 @@
+"""Everything special about a checkpoint is read from it, or its lack is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asynclane.server.errors import InvalidValue
+from asynclane.server.text.tokenizer import BadTokenizer, Tokenizer
+
+from ...support.http import TINY
+
+Edit = Callable[..., Path]
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Edit:
+    """A copy of the embedded model's text files, with fields of one changed; None removes a field."""
+
+    def edit(name: str, **fields: Any) -> Path:
+        for file in TINY.glob("*.json"):
+            if "index" not in file.name and not (tmp_path / file.name).exists():
+                shutil.copy(file, tmp_path)
+        content = json.loads((tmp_path / name).read_text())
+        merged = {key: value for key, value in {**content, **fields}.items() if value is not None}
+        (tmp_path / name).write_text(json.dumps(merged))
+        return tmp_path
+
+    return edit
+
+
+def test_the_embedded_model_is_read(text: Tokenizer) -> None:
+    assert (text.mask_id, text.max_model_len, text.vocab_size) == (5, 1024, 1405)
+    assert text.end_ids == {1, 4}, "end of text, and the end of turn that only the chat template knows"
+    assert text.special_ids == {0, 1, 2, 3, 4, 5}
+
+
+def test_pieces_cover_the_network_and_special_tokens_have_none(text: Tokenizer) -> None:
+    assert len(text.pieces) == 1408, "the network has three ids more than the tokenizer"
+    assert [text.pieces[token] for token in sorted(text.special_ids)] == [""] * 6
+    assert text.pieces[1405:] == [""] * 3
+    assert text.pieces[text.encode(".")[0]] == "."
+
+
+def test_a_chat_is_rendered_by_the_checkpoints_own_template(text: Tokenizer) -> None:
+    ids = text.encode_chat([{"role": "user", "content": "Hi"}])
+    head = "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+    assert ids == text.encode(head + "<|start_header_id|>assistant<|end_header_id|>\n\n")
+
+
+def test_a_final_assistant_message_stays_open_with_its_spaces(text: Tokenizer) -> None:
+    chat = [{"role": "user", "content": "Say asynclane."}, {"role": "assistant", "content": "  Yes, "}]
+    opened = text.encode_chat(chat[:1])
+    assert text.encode_chat(chat) == text.encode(text.decode(opened, specials=True) + "  Yes, ", specials=False)
+    alone = text.encode_chat(chat[1:])
+    assert text.decode(alone, specials=True).startswith("<|startoftext|>"), "with all that the template puts before it"
+    assert text.decode(alone).endswith("  Yes, ")
+
+
+def test_a_template_without_a_place_for_answers_continues_none(edited: Edit) -> None:
+    text = Tokenizer(edited("tokenizer_config.json", chat_template="{{ messages[0].content }}"))
+    with pytest.raises(InvalidValue, match="where an assistant's answer starts"):
+        text.encode_chat([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes,"}])
+
+
+def test_bytes_of_tokens_are_those_of_the_text_also_where_a_character_is_cut(text: Tokenizer) -> None:
+    said = "Hi wörld 🦆\n"
+    ids = text.encode(said, specials=False)
+    assert b"".join(map(text.token_bytes, ids)) == said.encode()
+    assert any("\N{REPLACEMENT CHARACTER}" in text.pieces[token] for token in ids)
+    assert {text.token_bytes(token) for token in (*text.special_ids, 1405)} == {b""}
+
+
+def test_what_the_template_refuses_is_a_bad_request(edited: Edit) -> None:
+    template = "{{ raise_exception('only one system message') }}"
+    text = Tokenizer(edited("tokenizer_config.json", chat_template=template))
+    with pytest.raises(InvalidValue, match="only one system message") as caught:
+        text.encode_chat([{"role": "user", "content": "Hi"}])
+    assert caught.value.param == "messages"
+    assert text.end_ids == {1}
+
+
+def test_without_a_template_a_chat_is_refused_and_points_to_completions(edited: Edit) -> None:
+    text = Tokenizer(edited("tokenizer_config.json", chat_template=None))
+    with pytest.raises(InvalidValue, match="/v1/completions"):
+        text.encode_chat([{"role": "user", "content": "Hi"}])
+    assert text.end_ids == {1}
+
+
+def test_the_mask_may_be_named_by_the_tokenizer_alone(edited: Edit) -> None:
+    assert Tokenizer(edited("config.json", mask_token_id=None)).mask_id == 5
+
+
+def test_without_any_mask_the_checkpoint_is_refused(edited: Edit) -> None:
+    edited("config.json", mask_token_id=None)
+    edited("special_tokens_map.json", mask_token=None)
+    path = edited("tokenizer_config.json", mask_token=None)
+    with pytest.raises(ValueError, match="no mask token"):
+        _ = Tokenizer(path).mask_id
+
+
+def test_end_tokens_may_be_several(edited: Edit) -> None:
+    assert Tokenizer(edited("generation_config.json", eos_token_id=[1, 3])).end_ids == {1, 3, 4}
+
+
+def test_the_context_may_have_either_name(edited: Edit) -> None:
+    path = edited("config.json", max_sequence_length=None, max_position_embeddings=77)
+    assert Tokenizer(path).max_model_len == 77
+    path = edited("config.json", max_position_embeddings=None)
+    with pytest.raises(ValueError, match="max_position_embeddings"):
+        _ = Tokenizer(path).max_model_len
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadTokenizer, match=r"has no tokenizer\.json"):
+        Tokenizer(tmp_path)
+
+
+def test_the_server_needs_no_torch() -> None:
+    script = f"""
+import sys
+from pathlib import Path
+import asynclane.server.app, asynclane.server.cli.main
+from asynclane.server.text.tokenizer import Tokenizer
+Tokenizer(Path({str(TINY)!r})).encode_chat([{{"role": "user", "content": "Hi"}}])
+assert "torch" not in sys.modules, "torch has been imported"
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
