@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import embedded_models
+from asynclane.models.checkpoint.weight_report import weight_report
 from asynclane.models.kv_cache import KvPages
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli

@@ -49,7 +49,7 @@ def test_every_test_that_the_readme_names_exists() -> None:
 
 
 def ranges(body: type[BaseModel]) -> dict[str, str]:
-    """Of each number in a body, as mathematicians write it; the ends of what 64 bits hold are spelt as powers."""
+    """Return the range of each number in a body, in mathematical notation; limits of 64 bits are powers."""
     found = {}
     for name, field in body.model_json_schema()["properties"].items():
         for kind in (field, *field.get("anyOf", ())):

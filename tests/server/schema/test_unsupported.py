@@ -20,7 +20,13 @@ from ...support.http import CHAT, COMPLETION, error_of
 
 CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT_PATH), unsupported_by(COMPLETIONS)
 USER = {"role": "user", "content": "Hi"}
-SENT_BACK = {"role": "assistant", "content": "Yes.", "refusal": None, "tool_calls": None, "annotations": []}
+SENT_BACK: dict[str, Any] = {
+    "role": "assistant",
+    "content": "Yes.",
+    "refusal": None,
+    "tool_calls": None,
+    "annotations": [],
+}
 NULL = "temperature top_p seed stop n stream stream_options max_tokens user steps".split()
 NEUTRAL: list[tuple[str, dict[str, Any]]] = [
     *(("chat", {name: value}) for name, values in CHAT_UNSUPPORTED.items() for value in (None, *values)),
