@@ -147,7 +147,7 @@ def test_default_decoders_exist(text: str) -> None:
         ("asynclane:threshold=", "a parameter is NAME=VALUE, not 'threshold='"),
         ("asynclane:threshold=0.9,", "a parameter is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
-        ("asynclane:treshold=0.9", "has no knob 'treshold'"),
+        ("asynclane:treshold=0.9", "has no parameter 'treshold'"),
         ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),
         ("asynclane:threshold=nan", "threshold must be a number"),
         ("fast-dllm:early_stop=no", "early_stop must be one of True, False, 'block', not 'no'"),
