@@ -19,7 +19,7 @@ from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
-from ...server.engine.checkpoint import open_checkpoint
+from ...server.engine.wiring import open_checkpoint
 from ..load.output import check_outputs, finish, json_line, table
 from ..report.interval import Interval
 from ..report.plot import COSTS, Cost, draw_field

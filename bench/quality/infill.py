@@ -51,8 +51,8 @@ class Filled:
             "right": self.right,
             "count": self.count,
             "interval_95": [round(bound, 4) for bound in self.interval],
-            "calls": self.usage.forwards,
-            "computed_tokens": self.usage.computed_tokens,
+            "calls": self.usage.stats.forwards,
+            "computed_tokens": self.usage.stats.computed_tokens,
             "answer_tokens": self.usage.completion_tokens,
         }
 
@@ -60,7 +60,7 @@ class Filled:
 class Filler:
     """Fills all gaps of a kind at once."""
 
-    def __init__(self, offline: Offline, decoder: str, params: Mapping[str, object]) -> None:
+    def __init__(self, offline: Offline, decoder: str, params: Mapping[str, str | float | bool]) -> None:
         self._offline = offline
         self._decoder = decoder
         self._params = params
@@ -82,7 +82,8 @@ class Filler:
     def _request(self, gap: Hole, length: int, suffix: bool) -> tuple[list[int], AnswerOptions]:
         chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
         after = tuple(self._ids(gap.after)) if suffix else ()
-        options = AnswerOptions(length, decoder=self._decoder, knobs=self._params, ranks=0, suffix=after)
+        params = tuple(self._params.items())
+        options = AnswerOptions(length, decoder=self._decoder, params=params, ranks=0, suffix=after)
         return self._offline.parts.text.encode_chat(chat), options
 
     def _ids(self, text: str) -> list[int]:
@@ -93,7 +94,7 @@ def measure(way: str, gaps: Sequence[Hole], fill: Callable[[Sequence[Hole]], lis
     found = fill(gaps)
     whole = way != WITHOUT
     texts = [answer.text if whole else gap.cut(answer.text) for gap, answer in zip(gaps, found, strict=True)]
-    usage = Usage.total(answer.usage for answer in found)
+    usage = Usage.total([answer.usage for answer in found])
     right = sum(gap.filled(text) for gap, text in zip(gaps, texts, strict=True))
     return Filled(gaps[0].kind, way, right, len(gaps), usage)
 
@@ -103,8 +104,8 @@ COLUMNS: tuple[tuple[str, Callable[[Filled], str]], ...] = (
     ("gap, way", lambda f: f"{f.kind}, {f.way}"),
     ("right", lambda f: f"{f.right}/{f.count}"),
     ("95 % interval", lambda f: f"{f.interval.low:.2f}-{f.interval.high:.2f}"),
-    ("calls", lambda f: f"{f.usage.forwards / f.count:.1f}"),
-    ("computed/gap", lambda f: f"{f.usage.computed_tokens / f.count:.0f}"),
+    ("calls", lambda f: f"{f.usage.stats.forwards / f.count:.1f}"),
+    ("computed/gap", lambda f: f"{f.usage.stats.computed_tokens / f.count:.0f}"),
 )
 
 

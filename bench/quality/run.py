@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Protocol
 from ...scheduler.decoding.attention_pattern import PLAIN
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
-from ...server.engine.checkpoint import Checkpoint, open_checkpoint
 from ...server.engine.messages import AnswerOptions
+from ...server.engine.wiring import Checkpoint, open_checkpoint
 from ...server.settings import Settings
 from ..load.output import check_outputs, finish, positive, table
 from ..load.problems import SEEDS, TASKS, Problem, problems
@@ -59,7 +59,7 @@ class Choice:
 
     label: str
     name: str
-    params: Mapping[str, object]
+    params: Mapping[str, str | float | bool]
 
 
 def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
@@ -79,7 +79,9 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
 def measure(engine: Engine, choice: Choice, questions: Sequence[Problem], max_tokens: int) -> Tally:
     """Answer all problems at once, so that the engine packs them as in serving. Grading is not timed. No decoder uses
     the prefix cache of another."""
-    options = AnswerOptions(max_tokens=max_tokens, decoder=choice.name, knobs=choice.params, cache_salt=choice.label)
+    options = AnswerOptions(
+        max_tokens, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
+    )
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in questions], options)
     return tally(choice.label, questions, replies, time.perf_counter() - started)
@@ -117,7 +119,7 @@ def main(
     try:
         questions = problems(options.seed, options.problems)
         checkpoint = open_checkpoint(options.model)
-        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block else DEFAULT_DECODERS)
+        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block_size else DEFAULT_DECODERS)
         choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
         settings = Settings(
             model=options.model,

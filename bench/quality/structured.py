@@ -61,7 +61,7 @@ class Cost:
     @classmethod
     def of(cls, answers: Sequence[OfflineAnswer], wall_s: float) -> Cost:
         usages = [answer.usage for answer in answers]
-        return cls(sum(u.completion_tokens for u in usages), sum(u.forwards for u in usages), wall_s)
+        return cls(sum(u.completion_tokens for u in usages), sum(u.stats.forwards for u in usages), wall_s)
 
     def row(self, label: str, answers: int) -> list[str]:
         return [
@@ -80,7 +80,7 @@ def measure(
     """Return the tallies of the schemas, the cost with them, and the cost of the same requests without."""
     prompts = [engine.encode_chat(problem.prompt) for problem in problems(777, requests)]
     names = [list(schemas)[number % len(schemas)] for number in range(requests)]
-    constraints = {name: engine.constraint(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
+    grammars = {name: engine.grammar(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
 
     def request(number: int, constrained: bool) -> tuple[list[int], AnswerOptions]:
         return prompts[number], AnswerOptions(
@@ -88,7 +88,7 @@ def measure(
             decoder=options.decoder,
             temperature=float(number // len(schemas) % 2),
             seed=number,
-            constraint=constraints[names[number]] if constrained else None,
+            grammar=grammars[names[number]] if constrained else None,
         )
 
     costs, answers = [], []

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...server.engine.checkpoint import open_checkpoint
+from ...server.engine.wiring import open_checkpoint
 from ..load.output import check_outputs, finish, positive, table
 from .run import parse_decoder, seed
 from .workers import MAX_TOKENS, Job, Terms, measure_each

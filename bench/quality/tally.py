@@ -84,8 +84,8 @@ def tally(decoder: str, problems: Sequence[Problem], replies: Sequence[Reply], w
         decoder=decoder,
         tasks={task: _score([good for name, good in passed if name == task]) for task in tasks},
         answer_tokens=sum(reply.usage.completion_tokens + 1 for reply in replies),
-        calls=sum(reply.usage.forwards for reply in replies),
-        computed_tokens=sum(reply.usage.computed_tokens for reply in replies),
+        calls=sum(reply.usage.stats.forwards for reply in replies),
+        computed_tokens=sum(reply.usage.stats.computed_tokens for reply in replies),
         cut=sum(reply.finish is Finish.LENGTH for reply in replies),
         wall_s=wall_s,
     )

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from ...server.engine.checkpoint import open_checkpoint
+from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
 from ..load.problems import problems
 from .run import DTYPE, figures, measure, open_offline, parse_decoder

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from ...models.checkpoint.config import ModelConfig
-from ...models.checkpoint.experts import Experts
+from ...models.checkpoint.config import Experts, ModelConfig
 from ...models.checkpoint.families import tensor_shapes
 from ...models.checkpoint.weights import SINGLE
 from .offline import random_tensor
@@ -77,7 +76,7 @@ def _qwen(config: ModelConfig) -> dict[str, object]:
 
 
 def _sdar(config: ModelConfig) -> dict[str, object]:
-    return _qwen(config) | {"attention_bias": False, "block_size": config.block}
+    return _qwen(config) | {"attention_bias": False, "block_size": config.block_size}
 
 
 def _mixture(config: ModelConfig, experts: Experts) -> dict[str, object]:
@@ -112,7 +111,7 @@ def _llada2(config: ModelConfig) -> dict[str, object]:
         "n_group": experts.routing.groups,
         "topk_group": experts.routing.live_groups,
         "routed_scaling_factor": experts.routing.scale,
-        "block_size": config.block,
+        "block_size": config.block_size,
     }
 
 

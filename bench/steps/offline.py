@@ -98,7 +98,7 @@ def place(runner: Runner, load: Load, config: ModelConfig, page_size: int) -> No
         tokens[keys - size :: 2] = config.mask_id
         placements.append(Placement(slot, tokens, tuple(range(page, page + count))))
         page += count
-    runner.execute(StepPlan(tuple(placements), plan_of(load, 0, config.shift).rows))
+    runner.execute(StepPlan(tuple(placements), plan_of(load, 0, config.logit_shift).rows))
 
 
 class Reference:
@@ -111,7 +111,7 @@ class Reference:
             for _, keys in load.rows
         ]
         self.tokens = torch.randint(10, 1000, (load.tokens,), device=device)
-        count = sum(projected(size, config.shift) for size, _ in load.rows)
+        count = sum(projected(size, config.logit_shift) for size, _ in load.rows)
         self.projected = torch.arange(load.tokens - count, load.tokens, device=device)
         same = len(set(load.rows)) == 1
         self.batched = torch.stack(self.kv, 1) if same else None  # [2, rows, G, keys, D]
@@ -157,9 +157,9 @@ def measure(config: ModelConfig, keys: int, page_size: int) -> list[dict[str, ob
         pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, dtype, device)
         runner = Runner(network, pages, slots, [config.mask_id], [1])
         place(runner, load, config, page_size)
-        ours = replay_ms(runner.graph_for(plan_of(load, 1, config.shift)))
+        ours = replay_ms(runner.graph_for(plan_of(load, 1, config.logit_shift)))
         reference = None
-        if config.experts is None and not config.block:
+        if config.experts is None and not config.block_size:
             reference = replay_ms(captured(Reference(network, load, device, dtype)))
         steps.append(
             {

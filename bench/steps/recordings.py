@@ -65,7 +65,7 @@ class Engine(Protocol):
 
 def record(engine: Engine, block_length: int, questions: Sequence[Problem], kept: int) -> Recording:
     """Answer and grade `questions`, and keep the calls of the first `kept`."""
-    options = AnswerOptions(MAX_TOKENS, decoder="asynclane", knobs={"block_length": block_length}, watch=True)
+    options = AnswerOptions(MAX_TOKENS, decoder="asynclane", params=(("block_length", block_length),), watch=True)
     prompts = [problem.prompt for problem in questions]
     replies = engine.chat(prompts, replace(options, watch=False))
     passed = sum(right(problem, reply.text) for problem, reply in zip(questions, replies, strict=True))

@@ -38,7 +38,7 @@ def step_work(shape: str, load: Load) -> Work:
     kv_dim = config.kv_heads * config.head_dim
     layer = config.dim * (2 * config.dim + 2 * kv_dim + 3 * config.ff_dim)
     head = config.vocab_size * config.dim
-    count = sum(projected(size, config.shift) for size, _ in load.rows)
+    count = sum(projected(size, config.logit_shift) for size, _ in load.rows)
     pairs = sum(size * keys for size, keys in load.rows)
     operations = config.layers * (2 * load.tokens * layer + 4 * pairs * config.dim) + 2 * count * head
     return Work((config.layers * layer + head) * ITEM, operations)

@@ -8,11 +8,19 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 
-from ...scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
-from ...scheduler.decoding.commit import HOST_RULES
-from ...scheduler.decoding.params import Choice, ParamError, Values, plain
-from ...scheduler.decoding.registry import DECODERS
-from ...scheduler.decoding.resolve import ALL_PARAMS, defaults_of, resolve
+from ...scheduler import (
+    ALL_PARAMS,
+    DECODERS,
+    HOST_RULES,
+    PLAIN,
+    AttentionPattern,
+    Choice,
+    ParamError,
+    Values,
+    defaults_of,
+    plain,
+    resolve,
+)
 
 WIDTH = 100
 LENGTH = 1 << 9  # of a canvas that all defaults fit, and all words
@@ -31,7 +39,7 @@ together is a 400 that names it. This page is `asynclane decoders --markdown`.
 """
 
 
-def catalogue_main(name: str | None, markdown: bool) -> int:
+def decoders_main(name: str | None, markdown: bool) -> int:
     """Raises `ParamError` for an unknown name."""
     if name is not None and name not in DECODERS:
         raise ParamError("decoder", _unknown(name))

@@ -10,13 +10,9 @@ from typing import TextIO
 
 from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
-from ...models.checkpoint.weight_report import POSITIONS, survey
-from ...scheduler.decoding.boundaries import Boundary
-from ...scheduler.decoding.params import ParamError
-from ...scheduler.decoding.registry import DECODERS
-from ...scheduler.decoding.resolve import resolve
-from ...scheduler.decoding.vocabulary import Vocabulary
-from ..engine.checkpoint import Checkpoint, open_checkpoint
+from ...models.checkpoint.weight_report import POSITIONS, weight_report
+from ...scheduler import DECODERS, Boundary, ParamError, Vocabulary, resolve
+from ..engine.wiring import Checkpoint, open_checkpoint
 
 MIB = 2**20
 
@@ -75,7 +71,7 @@ SIZES = ("layers", "dim", "heads", "kv_heads", "head_dim", "ff_dim", "vocab_size
 def _report(model: str) -> Report:
     checkpoint = open_checkpoint(model)
     config, text = checkpoint.config, checkpoint.text
-    weights = survey(checkpoint.directory, config)
+    weights = weight_report(checkpoint.directory, config)
     return Report(
         model=model,
         directory=str(checkpoint.directory),
@@ -87,9 +83,9 @@ def _report(model: str) -> Report:
         weights_bytes=weights.weights_bytes,
         cache_bytes_per_1000=weights.cache_bytes,
         max_model_len=config.max_model_len,
-        attention="block-causal" if config.block else "bidirectional",
-        block=config.block,
-        shift=config.shift,
+        attention="block-causal" if config.block_size else "bidirectional",
+        block=config.block_size,
+        shift=config.logit_shift,
         mask=_tokens(checkpoint, [config.mask_id])[0],
         ends=_tokens(checkpoint, sorted(text.end_ids)),
         chat_template=text.has_template,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-WORDS: Mapping[str, object] = {"true": True, "false": False}
+Param = str | float | bool
+
+WORDS: Mapping[str, Param] = {"true": True, "false": False}
 
 
-def parse_params(texts: Iterable[str]) -> dict[str, object]:
+def parse_params(texts: Iterable[str]) -> dict[str, Param]:
     """`NAME=VALUE` each. Raises `ValueError` that says which one is none, or is given twice."""
-    knobs: dict[str, object] = {}
+    knobs: dict[str, Param] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
@@ -20,7 +22,7 @@ def parse_params(texts: Iterable[str]) -> dict[str, object]:
     return knobs
 
 
-def parse_value(text: str) -> object:
+def parse_value(text: str) -> Param:
     """The words of `WORDS`, a whole number, a number, or else the text itself."""
     if text in WORDS:
         return WORDS[text]

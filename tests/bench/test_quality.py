@@ -13,6 +13,7 @@ import pytest
 from asynclane.bench.load.problems import Problem, problems
 from asynclane.bench.quality.run import DEFAULT_DECODERS, main, parse_decoder
 from asynclane.bench.quality.tally import tally
+from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import AnswerOptions, Finish, Usage
 from asynclane.server.settings import Settings
 
@@ -52,7 +53,7 @@ class FakeOffline:
         ]
 
     def answer(self, text: str, wrong: bool) -> FakeAnswer:
-        usage = Usage(completion_tokens=39, forwards=10, computed_tokens=400)
+        usage = Usage(39, RequestStats(forwards=10, computed_tokens=400))
         return FakeAnswer("?" if wrong else text, tuple(range(39)), Finish.LENGTH if wrong else Finish.STOP, usage)
 
 
@@ -107,7 +108,7 @@ def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None
     assert engine.settings == Settings(model="tiny-dream", dtype="float32", max_num_seqs=8)
     assert [options.decoder for options in engine.asked] == ["llada", "fast-dllm", "asynclane"]
     assert engine.asked[1] == AnswerOptions(
-        max_tokens=64, decoder="fast-dllm", knobs={"cache": "dual"}, cache_salt="fast-dllm:cache=dual"
+        max_tokens=64, decoder="fast-dllm", params=(("cache", "dual"),), cache_salt="fast-dllm:cache=dual"
     )
 
 
@@ -162,7 +163,7 @@ def test_bad_decoder_arguments(text: str, reason: str) -> None:
     ("arguments", "reason"),
     [
         (["asynclane:threshold=9"], "threshold must be"),
-        (["--seed", "1000"], "the others are kept for later checks"),
+        (["--seed", "1000"], "the others are reserved for later checks"),
         (["--max-tokens", "0"], "must be a whole number from 1"),
         (["--batch", "100000"], "max_num_seqs must be"),
         (["--json", "/no/such/folder/out.json"], "no folder /no/such/folder"),

@@ -48,7 +48,7 @@ def runner_of(directory: Path, **hardware: Any) -> Runner:
 
 def row(runner: Runner, slot: int, start: int, end: int) -> Row:
     """Asks the states of `[start, end)`, whichever positions they speak of."""
-    shift = runner._network.config.shift
+    shift = runner._network.config.logit_shift
     return Row(slot, start, end, end, (Span(start + shift, end + shift, COMMITS_NOTHING),), GREEDY, step=0)
 
 
@@ -122,8 +122,9 @@ def test_llada2s_logits_are_those_of_its_published_code(tmp_path: Path, sizes: d
 
 
 def test_llada2s_blocks_have_the_published_size_unless_the_checkpoint_says_another(tmp_path: Path) -> None:
-    assert read_config(write_checkpoint(tmp_path / "a", "LLaDA2MoeModelLM", block_size=None)).block == 32
-    assert read_config(write_checkpoint(tmp_path / "b", "LLaDA2MoeModelLM", block_size=None, block_length=8)).block == 8
+    assert read_config(write_checkpoint(tmp_path / "a", "LLaDA2MoeModelLM", block_size=None)).block_size == 32
+    other = write_checkpoint(tmp_path / "b", "LLaDA2MoeModelLM", block_size=None, block_length=8)
+    assert read_config(other).block_size == 8
 
 
 ARCHITECTURES = tuple(CONFIGS)
@@ -156,7 +157,7 @@ def test_positions_computed_after_the_ones_before_them_have_the_same_logits(
     whole = logits(runner, IDS)
     later = runner.logits(StepPlan((), (row(runner, 0, start, LENGTH),)))
     torch.testing.assert_close(later, whole[start:], atol=1e-5, rtol=0)
-    if block := read_config(checkpoints[name]).block:
+    if block := read_config(checkpoints[name]).block_size:
         assert start % block == 0
         changed = IDS[:start] + [9] * (LENGTH - start)
         torch.testing.assert_close(logits(runner, changed)[:start], whole[:start], atol=1e-5, rtol=0)

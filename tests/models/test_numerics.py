@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asynclane.kernels.linear import Fp8Matrix
+from asynclane.kernels.common.types import Fp8Matrix
 from asynclane.models.checkpoint import registry
 from asynclane.models.checkpoint.config import ModelConfig, ModelError, read_config
 from asynclane.models.checkpoint.families import tensor_shapes

@@ -63,7 +63,8 @@ KINDS: list[tuple[str, dict[str, object]]] = [
 
 
 def constraints(wanted: Wanted) -> Callable[[], Constraint]:
-    return asyncio.run(GRAMMARS.constraints(wanted))
+    grammar = asyncio.run(GRAMMARS.compile(wanted))
+    return lambda: GRAMMARS.constraint(grammar)
 
 
 def schema(value: object) -> Callable[[], Constraint]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html.parser
-import io
 import json
 import re
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import Any
 
 import pytest
 
+from asynclane.scheduler import RequestStats
 from asynclane.server.cli import main as cli
+from asynclane.server.cli.generate import summary
 from asynclane.server.cli.params import parse_params
-from asynclane.server.cli.terminal import LiveView, Screen
 from asynclane.server.engine.messages import Usage
-from asynclane.server.engine.offline import summary
-from asynclane.server.settings import color_allowed, cursor_moves
-from asynclane.server.text.lanes import Commit, LaneEvent, LaneView
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 HOSTILE = "Hi</script><script>alert(1)</script><!-- {{trace}} & \u2028 <img onerror=x>"
@@ -75,13 +72,13 @@ def test_the_page_can_be_read_by_everybody(content: str) -> None:
 def test_the_page_holds_the_answer_its_cost_and_every_step(content: str) -> None:
     trace = Page(content).trace
     canvas = {commit["position"]: commit["text"] for step in trace["steps"] for commit in step["commits"]}
-    tokens = trace["usage"]["completion_tokens"]
+    tokens, forwards, forks = (
+        int(re.findall(rf"(\d+) {noun}s", trace["summary"])[0]) for noun in ("token", "forward", "fork")
+    )
     assert "".join(canvas[position] for position in range(tokens)) == trace["text"] != ""
-    assert len(trace["steps"]) == trace["usage"]["forwards"]
-    assert (trace["prompt"], trace["decoder"], trace["knobs"]) == (CODE, "asynclane", {"max_lanes": 3})
-    calls, forks = trace["usage"]["forwards"], trace["usage"]["forks"]
-    assert f"{tokens} tokens in {calls} calls: {tokens / calls:.1f} tokens per call" in trace["summary"]
-    assert f"{forks} forks" in trace["summary"]
+    assert len(trace["steps"]) == forwards
+    assert (trace["prompt"], trace["decoder"], trace["params"]) == (CODE, "asynclane", {"max_lanes": 3})
+    assert f"{tokens} tokens in {forwards} forwards: {tokens / forwards:.1f} tokens per forward" in trace["summary"]
     assert forks > 0
 
 
@@ -113,20 +110,21 @@ def test_live_into_a_pipe_is_a_line_for_each_step_and_then_the_answer(
     answer, cost = capsys.readouterr().out.rsplit("\n\n", 1)
     steps, text, summary = traced.split("\n\n")
     assert text == answer
-    calls = int(re.findall(r"in (\d+) calls", cost)[0])
-    assert [line.split(":")[0] for line in steps.splitlines()] == [f"step {n}" for n in range(calls)]
-    assert f"in {calls} calls" in summary
+    forwards = int(re.findall(r"in (\d+) forwards", cost)[0])
+    assert [line.split(":")[0] for line in steps.splitlines()] == [f"step {n}" for n in range(forwards)]
+    assert f"in {forwards} forwards" in summary
     assert "\x1b" not in traced
     assert not list(tmp_path.iterdir()), "no page where none was asked for"
 
 
 @pytest.mark.parametrize(("number", "plural"), [(0, "s"), (1, ""), (2, "s")])
 def test_what_an_answer_took_is_told_in_the_singular_of_one(number: int, plural: str) -> None:
-    told = summary(Usage(number, max(1, number), number, number, number, number))
-    found = re.findall(r"\b(?:token|lane|fork|position|refresh)(\w*)", told.replace("tokens per call", ""))
+    stats = RequestStats(computed_tokens=number, forwards=max(1, number), lanes=number, forks=number, refreshes=number)
+    told = summary(Usage(number, stats))
+    found = re.findall(r"\b(?:token|lane|fork|position|refresh)(\w*)", told.replace("tokens per forward", ""))
     assert found == [plural, plural, plural, plural and "es", plural]
     assert f"{number} token{plural} in " in told
-    assert ("1 call:" in told) == (number < 2)
+    assert ("1 forward:" in told) == (number < 2)
 
 
 def test_generate_takes_knobs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,118 +176,3 @@ def test_a_bad_knob_is_refused_whenever_it_is_found(limit: list[str], tmp_path: 
 def test_knobs_are_read_with_the_type_they_look_like() -> None:
     given = ["a=1", "b=0.5", "c=true", "d=false", "e=dual", "f=x=y"]
     assert parse_params(given) == {"a": 1, "b": 0.5, "c": True, "d": False, "e": "dual", "f": "x=y"}
-
-
-# --- The terminal ------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    """Keeps what a terminal would show. It knows what the view may use: line feeds, up, erase below, colours."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self._width = width
-        self.lines = [""]
-        self.row = 0
-        self.colors = 0
-
-    def write(self, text: str) -> int:
-        for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|.|\n", text):
-            if part.endswith("A") and part.startswith("\x1b"):
-                self.row -= int(part[2:-1])
-                assert self.row >= 0, "above the top of the screen"
-            elif part == "\x1b[J":
-                self.lines = [*self.lines[: self.row], ""]
-            elif part.startswith("\x1b"):
-                assert part.endswith("m")
-                self.colors += 1
-            elif part == "\n":
-                self.row += 1
-                self.lines += [""] * (self.row + 1 - len(self.lines))
-            elif part != "\r":
-                self.lines[self.row] += part
-                assert len(self.lines[self.row]) <= self._width, "the terminal would break this line"
-        return len(text)
-
-    @property
-    def shown(self) -> str:
-        return "\n".join(self.lines)
-
-
-def lane(*tokens: str | None, start: int = 0, **more: Any) -> LaneView:
-    return LaneView(
-        **{"id": 0, "parent": None, "role": "generate", "fate": "live", **more},
-        start=start,
-        end=start + len(tokens),
-        tokens=tokens,
-    )
-
-
-EVENTS = [
-    LaneEvent(0, (-4, 6), False, (lane("One", None, None),), (Commit(0, "One"), Commit(4, " red"))),
-    LaneEvent(1, (0, 6), True, (lane("One", " fish", ".\n"),), (Commit(1, " fish"), Commit(2, ".\n"))),
-    LaneEvent(2, (3, 6), False, (lane("Two", " red", start=3, id=1),), (Commit(3, "Two"),)),
-]
-ANSWER = "One fish.\nTwo red"
-
-
-def draw(screen: Screen) -> Terminal:
-    out = Terminal(screen.width)
-    view = LiveView(out, screen)
-    for event in EVENTS:
-        view.show(event)
-    view.finish(ANSWER)
-    return out
-
-
-@pytest.mark.parametrize("width", [20, 33, 80])
-@pytest.mark.parametrize("height", [4, 24])
-@pytest.mark.parametrize("color", [False, True])
-def test_the_last_frame_is_the_answer(width: int, height: int, color: bool) -> None:
-    out = draw(Screen(width, height, redraw=True, color=color))
-    assert out.shown == f"{ANSWER}\n"
-    assert bool(out.colors) is color
-
-
-def test_a_frame_shows_the_canvas_with_its_open_positions() -> None:
-    out = Terminal(80)
-    view = LiveView(out, Screen(redraw=True, color=True))
-    view.show(EVENTS[0])
-    assert out.lines[0] == "step 0: computed -4..6, 2 committed (1 drafts) | lanes 0 generate 0..3"
-    assert "One··· red" in out.shown.replace("\n", "")
-    view.show(EVENTS[1])
-    assert out.lines[0].startswith("step 1: refreshed 0..6, 2 committed | lanes")
-    assert "One fish.\n· red" in out.shown
-
-
-def test_lines_for_a_pipe_hold_no_control_characters_whatever_the_model_says() -> None:
-    out = io.StringIO()
-    view = LiveView(out, Screen())
-    view.show(LaneEvent(0, (0, 1), False, (lane("\x1b[2J\r\x07"),), (Commit(0, "\x1b[2J\r\x07"),)))
-    view.finish("\x1b[2J\x9b1m\u202e.\tÜ 猫\n")
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", out.getvalue())
-    assert out.getvalue().endswith(".\tÜ 猫\n\n")
-
-
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_only_a_terminal_is_drawn_on() -> None:
-    assert not Screen.of(io.StringIO(), cursor=True, color=True).redraw
-    assert not Screen.of(Tty(), cursor=False, color=True).redraw
-    assert Screen.of(Tty(), cursor=True, color=True) == Screen(redraw=True, color=True)
-
-
-@pytest.mark.parametrize(
-    ("environ", "redraw", "color"),
-    [
-        ({"TERM": "xterm"}, True, True),
-        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
-        ({"TERM": "dumb"}, False, False),
-    ],
-)
-def test_no_color_is_respected(environ: dict[str, str], redraw: bool, color: bool) -> None:
-    screen = Screen.of(Tty(), cursor=cursor_moves(environ), color=color_allowed(environ))
-    assert (screen.redraw, screen.color) == (redraw, color)

@@ -20,16 +20,16 @@ from safetensors.torch import load_file
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import embedded_models
-from asynclane.models.checkpoint.weight_report import survey
+from asynclane.models.checkpoint.weight_report import weight_report
 from asynclane.models.kv_cache import KvPages
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli
 
-from ..support.checkpoints import CONFIGS, write_checkpoint
-from ..support.driver import MODEL
-from ..support.published import LLADA, write_json, write_llada
+from ...support.checkpoints import CONFIGS, write_checkpoint
+from ...support.driver import MODEL
+from ...support.published import LLADA, write_json, write_llada
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
 
 
 def test_what_is_told_is_what_is_there() -> None:
-    told = survey(MODEL, read_config(MODEL))
+    told = weight_report(MODEL, read_config(MODEL))
     tensors = [tensor for shard in MODEL.glob("*.safetensors") for tensor in load_file(shard).values()]
     assert told.weights_bytes["bfloat16"] == sum(tensor.nbytes for tensor in tensors)
     pages = KvPages(read_config(MODEL), 10, 100, 1, torch.float32, torch.device("cpu"))
@@ -153,7 +153,6 @@ def write_in_full_size(directory: Path) -> Path:
 PEAK = """
 import re, sys
 from pathlib import Path
-from asynclane.scheduler.decoding.registry import METHODS
 from asynclane.server.cli.main import main
 code = main(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1], file=sys.stderr)

@@ -11,7 +11,7 @@ from asynclane.scheduler.decoding.resolve import defaults_of, resolve
 from asynclane.server.cli.decoders import section, told, told_for
 from asynclane.server.cli.main import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_in_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

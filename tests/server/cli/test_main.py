@@ -18,19 +18,12 @@ import httpx
 import pytest
 
 from asynclane.server.cli import main as cli
+from asynclane.server.cli.params import parse_params
 from asynclane.server.cli.parser import build_parser
 from asynclane.server.settings import Settings
 
-from ..support.other_server import ANSWER, other_server, stream
-from ..support.processes import ASYNCLANE, environment, started
-
-
-@pytest.fixture
-def build_module(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A composition root in place of the real one, which would load a model."""
-    module = types.ModuleType("asynclane.server.engine.wiring")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return module
+from ...support.other_server import ANSWER, other_server, stream
+from ...support.processes import ASYNCLANE, environment, started
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -79,8 +72,13 @@ def test_a_bad_variable_of_the_environment_is_told(monkeypatch: pytest.MonkeyPat
     assert "ASYNCLANE_DEVICE must be one of auto, cpu, cuda" in one_line(capsys)
 
 
-def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(build_module: Any, capsys: Any) -> None:
-    build_module.build_service = lambda settings: pytest.fail("the model must not be loaded")
+BUILD_SERVICE = "asynclane.server.cli.serve.build_service"
+
+
+def test_a_port_that_is_taken_is_reported_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(BUILD_SERVICE, lambda settings: pytest.fail("the model must not be loaded"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert cli.main(["serve", "--port", str(port)]) == 2
@@ -88,34 +86,27 @@ def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(build_module: A
 
 
 @pytest.mark.parametrize("error", [ValueError("bad\nmodel"), FileNotFoundError("bad model")])
-def test_a_model_that_cannot_be_loaded_is_one_line(build_module: Any, capsys: Any, error: Exception) -> None:
+def test_a_model_that_cannot_be_loaded_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, error: Exception
+) -> None:
     def build_service(settings: Settings) -> None:
         raise error
 
-    build_module.build_service = build_service
+    monkeypatch.setattr(BUILD_SERVICE, build_service)
     assert cli.main(["serve", "--port", "0"]) == 2
     assert "bad model" in one_line(capsys)
 
 
-def test_generate_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    module = types.ModuleType("asynclane.server.engine.offline")
-    module.generate_main = lambda *given: asked.extend(given) or 0  # type: ignore[attr-defined]
-    module.Question = types.SimpleNamespace  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+def test_generate_passes_on_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("asynclane.server.cli.generate._generate", lambda *them: given.extend(them) or 0)
     flags = ["--dtype", "float32", "--max-tokens", "7", "--raw", "--knob", "max_lanes=2", "--knob", "cache=none"]
     assert cli.main(["generate", "Hi", *flags]) == 0
-    settings, question = asked
+    settings, arguments = given
     assert settings == Settings(dtype="float32")
-    knobs = {"max_lanes": 2, "cache": "none"}
-    assert vars(question) == {
-        "prompt": "Hi",
-        "raw": True,
-        "max_tokens": 7,
-        "temperature": 0.0,
-        "seed": 0,
-        "knobs": knobs,
-    }
+    assert (arguments.prompt, arguments.max_tokens, arguments.temperature, arguments.seed) == ("Hi", 7, 0.0, 0)
+    assert arguments.raw
+    assert parse_params(arguments.knob) == {"max_lanes": 2, "cache": "none"}
 
 
 def test_chat_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,10 +226,12 @@ assert not {{"torch", "fastapi", "transformers", "uvicorn"}} & set(sys.modules)
 
 
 SERVE = """
-import asyncio, sys, types
+import asyncio, sys
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
+from asynclane.server.app import Service
+from asynclane.server.cli import serve
 from asynclane.server.cli.main import main
 
 @asynccontextmanager
@@ -256,9 +249,7 @@ async def slow():
         yield b"done"
     return StreamingResponse(body())
 
-build = types.ModuleType("asynclane.server.engine.wiring")
-build.build_service = lambda settings: types.SimpleNamespace(app=app, drain=lambda s: asyncio.sleep(0))
-sys.modules[build.__name__] = build
+serve.build_service = lambda settings: Service(app, lambda s: asyncio.sleep(0))
 sys.exit(main(["serve", "--port", sys.argv[1]]))
 """
 

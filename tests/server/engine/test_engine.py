@@ -22,14 +22,14 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server import errors
-from asynclane.server.engine.device import Device
-from asynclane.server.engine.engine import Engine
+from asynclane.server.engine.engine import Device, Engine
 from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish
 from asynclane.server.metrics import Metrics
+from asynclane.server.structured.grammar import Grammars
 from asynclane.server.text.detokenizer import AnswerText
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.fakes import ScriptedExecutor
+from ...support.fakes import ScriptedExecutor
 
 LIMITS = Limits(slots=2, pages=32, page_size=16, step_tokens=512, max_model_len=256, max_queue=2)
 ANSWER = "One fish. Two fish. Red fish. Blue fish. And so on, and so on."
@@ -68,7 +68,7 @@ class Bench:
         self.scheduler = Scheduler(LIMITS, text.vocabulary, halving=halving)
         device = Device(ThreadPoolExecutor(max_workers=1), lambda plan: partial(self.executor.execute, plan), depth)
         self.metrics = Metrics(LIMITS.pages)
-        self.engine = Engine(self.scheduler, device, text, self.metrics, "asynclane")
+        self.engine = Engine(self.scheduler, device, text, Grammars(text), self.metrics, "asynclane")
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
         place = position - len(self.prompt)
@@ -128,8 +128,8 @@ async def test_an_answer_streams_its_text_and_ends_with_a_reason_and_its_cost(be
     assert last.finish is Finish.STOP
     assert last.usage is not None
     assert last.usage.completion_tokens == len(bench.text.encode(ANSWER))
-    assert last.usage.forwards == len(bench.executor.inner.plans)
-    assert last.usage.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
+    assert last.usage.stats.forwards == len(bench.executor.inner.plans)
+    assert last.usage.stats.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
     assert bench.empty
 
 
@@ -156,7 +156,7 @@ async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: 
     bench.executor.open()
     red = bench.text.encode(" Red", specials=False)[0]
     async with running(bench):
-        deltas = await read(bench.ask(stop_ids=frozenset({red})))
+        deltas = await read(bench.ask(stop_ids=(red,)))
     assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(" Red")]
     assert deltas[-1].finish is Finish.STOP
     assert deltas[-1].usage is not None
@@ -188,7 +188,8 @@ async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Token
             raise RuntimeError("no memory")
         return partial(bench.executor.execute, plan)
 
-    bench.engine = Engine(bench.scheduler, Device(ThreadPoolExecutor(1), start, depth=2), text, Metrics(), "asynclane")
+    device = Device(ThreadPoolExecutor(1), start, depth=2)
+    bench.engine = Engine(bench.scheduler, device, text, Grammars(text), Metrics(), "asynclane")
     bench.executor.open()
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
@@ -217,7 +218,7 @@ async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
     monkeypatch.setattr(LocalLeap, method, lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
-        asked = bench.ask(knobs={"rule": "localleap"}), bench.ask()
+        asked = bench.ask(params=(("rule", "localleap"),)), bench.ask()
         broken, whole = await asyncio.gather(*map(read, asked), return_exceptions=True)
     assert isinstance(broken, errors.EngineFailure)
     assert isinstance(whole, list)
@@ -234,7 +235,7 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.EngineFailure):
-            await read(bench.ask(knobs={"rule": "localleap"}))
+            await read(bench.ask(params=(("rule", "localleap"),)))
         await until(lambda: b"asynclane_queue_depth 0.0" in bench.metrics.exposition())
         assert b"asynclane_running_requests 0.0" in bench.metrics.exposition()
 
@@ -282,7 +283,7 @@ async def test_nobody_waits_for_an_engine_that_has_died(bench: Bench, monkeypatc
     monkeypatch.setattr(Scheduler, "plan", lambda self: 1 / 0)
     with pytest.raises(errors.EngineFailure):
         await read(bench.ask())
-    assert not bench.engine.ready
+    assert not bench.engine.health.ready
     with pytest.raises(errors.Draining):
         bench.ask()
     with pytest.raises(ZeroDivisionError):
@@ -334,7 +335,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
         await until(lambda: bench.scheduler.slots.held == 1)
         stopping = asyncio.create_task(engine.stop())
         await asyncio.sleep(0)
-        assert not engine.ready
+        assert not engine.health.ready
         with pytest.raises(errors.Draining):
             bench.ask()
         bench.executor.open()
@@ -343,7 +344,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
 
 
 @pytest.mark.parametrize(
-    ("knobs", "param"),
+    ("params", "param"),
     [
         ({"threshold": 1.5}, "threshold"),
         ({"block_length": 0}, "block_length"),
@@ -356,11 +357,11 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
         ({"no_such_knob": 1}, "no_such_knob"),
     ],
 )
-async def test_a_knob_out_of_range_is_refused_by_name(bench: Bench, knobs: dict[str, object], param: str) -> None:
+async def test_a_knob_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.InvalidValue) as refused:
-            bench.ask(knobs=knobs)
+            bench.ask(params=tuple(params.items()))
     assert refused.value.param == param
     assert bench.empty
 
@@ -389,9 +390,9 @@ async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees
         confidence.get(position - len(bench.prompt), 0.97),
     )
     async with running(bench):
-        answer = bench.ask(stop=("fish. Two",), knobs={"later_threshold": "off"})
+        answer = bench.ask(stop=("fish. Two",), params=(("later_threshold", "off"),))
         deltas = await read(answer)
     assert "".join(delta.text for delta in deltas) == "One "
     assert deltas[-1].usage is not None
-    assert deltas[-1].usage.forks > 0, "two lanes were at work"
+    assert deltas[-1].usage.stats.forks > 0, "two lanes were at work"
     assert bench.empty
