@@ -110,7 +110,7 @@ def chat_files() -> list[str]:
     """Serve a streamed chat twice in this process, and return the files that take part in the second."""
     import httpx
 
-    from ...server.engine.wiring import build_service  # here, because it brings torch
+    from ...server.app import build_service  # here, because it brings torch
     from ...server.settings import Settings
 
     names: set[str] = set()
