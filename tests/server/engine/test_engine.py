@@ -81,7 +81,7 @@ class Bench:
     @property
     def empty(self) -> bool:
         self.scheduler.check_integrity()
-        return self.scheduler.idle and self.scheduler.pages.held == 0 and self.scheduler.slots.held == 0
+        return self.scheduler.idle and self.scheduler.pages.used == 0 and self.scheduler.slots.used == 0
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,10 @@ async def running(bench: Bench) -> AsyncIterator[Engine]:
 async def read(answer: Answer) -> list[Delta]:
     async with answer:
         return [delta async for delta in answer]
+
+
+async def text_of(answer: Answer) -> str:
+    return "".join(delta.text for delta in await read(answer))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -167,7 +171,7 @@ async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: 
 async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         third = asyncio.create_task(read(bench.ask()))
         bench.executor.fail_next = True
         bench.executor.open()
@@ -176,7 +180,7 @@ async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> 
                 await lost
         for spared in (first, second, third)[3 - bench.depth :]:
             assert "".join(delta.text for delta in await spared) == ANSWER
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -206,7 +210,7 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
             broken.setattr(Scheduler, "_predict_ends", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -244,19 +248,19 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load(
 async def test_an_answer_that_ended_in_a_commit_that_breaks_off_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_out, fail, failures = Sequence.hand_out, Scheduler._fail, itertools.count()
+    report, fail, failures = Sequence.report, Scheduler._fail, itertools.count()
 
-    def break_second(sequence: Sequence) -> Any:
+    def break_second(sequence: Sequence, events: Any) -> Any:
         if sequence.id:
             raise RuntimeError("a bug")
-        return hand_out(sequence)
+        return report(sequence, events)
 
     def break_first(scheduler: Scheduler, sequence: Sequence) -> Any:
         if next(failures) == 0:
             raise RuntimeError("a bug")
         return fail(scheduler, sequence)
 
-    monkeypatch.setattr(Sequence, "hand_out", break_second)
+    monkeypatch.setattr(Sequence, "report", break_second)
     monkeypatch.setattr(Scheduler, "_fail", break_first)  # so it cannot end alone
     bench.executor.open()
     async with running(bench):
@@ -274,7 +278,7 @@ async def test_a_text_that_cannot_be_decoded_ends_only_its_request(
             broken.setattr(AnswerText, "feed", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -298,7 +302,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
         computed = [(steps, State.STEPPING)]  # so many steps are committed, and another is in flight
         async with bench.ask():
             await until(lambda: [(s.steps, s.state) for s in bench.scheduler.running.values()] == computed)
-        assert bench.scheduler.pages.held  # the device may still write there
+        assert bench.scheduler.pages.used  # the device may still write there
         bench.executor.permits.release(1)
         await until(lambda: bench.empty)
         assert len(bench.executor.inner.plans) == steps + 1
@@ -307,7 +311,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
 async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         async with bench.ask():
             assert len(bench.scheduler.waiting) == 1
         assert not bench.scheduler.waiting
@@ -319,7 +323,7 @@ async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
 async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         readers += [asyncio.create_task(read(bench.ask())) for _ in range(2)]
         await until(lambda: len(bench.scheduler.waiting) == 2)
         with pytest.raises(errors.Overloaded) as refused:
@@ -332,7 +336,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
 async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
     async with running(bench) as engine:
         reader = asyncio.create_task(read(bench.ask()))
-        await until(lambda: bench.scheduler.slots.held == 1)
+        await until(lambda: bench.scheduler.slots.used == 1)
         stopping = asyncio.create_task(engine.stop())
         await asyncio.sleep(0)
         assert not engine.health.ready

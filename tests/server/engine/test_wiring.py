@@ -196,14 +196,18 @@ KINDS: dict[str, tuple[Spoil, str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "message"), KINDS.values(), ids=KINDS)
-def test_a_broken_checkpoint_is_one_line(checkpoint: Path, refusal: Callable[..., str], spoil: Spoil, message: str) -> None:
+def test_a_broken_checkpoint_is_one_line(
+    checkpoint: Path, refusal: Callable[..., str], spoil: Spoil, message: str
+) -> None:
     spoil(checkpoint)
     line = refusal(checkpoint)
     assert message in line
     assert len(line) < 500
 
 
-def test_a_file_an_empty_directory_and_nothing_have_lines_of_their_own(tmp_path: Path, refusal: Callable[..., str]) -> None:
+def test_a_file_an_empty_directory_and_nothing_have_lines_of_their_own(
+    tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     weights, empty, around = tmp_path / "model.safetensors", tmp_path / "empty", tmp_path / "around"
     weights.write_bytes(b"")
     empty.mkdir()
