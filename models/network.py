@@ -19,7 +19,7 @@ from ..kernels.experts import experts_mlp, route
 from ..kernels.linear import linear
 from .checkpoint.config import ModelConfig
 from .checkpoint.families import Source, layer_sources, top_sources
-from .checkpoint.weights import Part
+from .checkpoint.weights import TensorPlace
 from .exec.pack import Batch
 from .kv_cache import KvPages
 from .numerics import Numerics
@@ -65,13 +65,13 @@ class Weights:
     blocks: tuple[Block, ...]
 
 
-def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> tuple[Weights, dict[str, Part]]:
+def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> tuple[Weights, dict[str, TensorPlace]]:
     """Memory for the weights, not yet filled, and where in it each tensor of the checkpoint goes.
 
     With `fp8` the matrices of the blocks are in FP8. Embedding and head are not, since confidence is read off the head.
     Routers are float32: a rounding would choose other experts.
     """
-    parts = dict[str, Part]()
+    parts = dict[str, TensorPlace]()
 
     def take(sources: Sequence[Source], fp8: bool) -> dict[str, Any]:
         """The weights that these tensors make up, by name: the rows of one weight are those of its tensors in order."""
@@ -86,7 +86,7 @@ def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> t
                 weights[name] = torch.empty((rows, *columns), dtype=numerics.dtype, device=device)
             start = 0
             for source in made_of:
-                parts[source.name] = Part(weights[name], start, start + source.shape[0])
+                parts[source.name] = TensorPlace(weights[name], start, start + source.shape[0])
                 start += source.shape[0]
         return weights
 

@@ -200,7 +200,7 @@ def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:
 
 
 def _qwen(name: str, raw: Mapping[str, Any], **more: Any) -> ModelConfig:
-    """What all families say in the words of Qwen's configurations."""
+    """The shape of a family whose configuration has Qwen's names."""
     _require(raw, _QWEN_FIXED)
     dim, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     return ModelConfig(
@@ -250,7 +250,7 @@ _LLADA_MOE_FIXED: Mapping[str, object] = {
 
 
 def _llada_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
-    """Of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over the experts, not normed."""
+    """The network of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over experts, not normed."""
     _require(raw, _LLADA_MOE_FIXED)
     if raw.get("norm_topk_prob"):
         raise ValueError("norm_topk_prob is not supported: the published code norms in no case")
@@ -281,7 +281,7 @@ _LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (
 
 
 def _llada2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
-    """Of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
+    """The network of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
     _require(raw, _LLADA2_FIXED)
     chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
     experts = Experts(

@@ -76,7 +76,7 @@ class OptionalInputs:
 
     @property
     def drawn(self) -> bool:
-        """Whether positions need noise."""
+        """True if positions need noise."""
         return self.sampled or self.measured
 
 
@@ -84,7 +84,7 @@ NO_INPUTS = OptionalInputs()
 
 
 def measured(plan: StepPlan) -> bool:
-    """Whether the rule of some span does not go by plain probability."""
+    """True if the rule of some span does not go by plain probability."""
     return not all(span.rule.plain for row in plan.rows for span in row.spans)
 
 

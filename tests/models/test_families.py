@@ -1,6 +1,6 @@
 """Each family's logits are those of the network it was published with, within 1e-4 in float32.
 
-Where transformers has the network, its own code is the truth, with the mask written out; else a twin in plain torch.
+Where transformers has the network, its own code is the truth, with the mask written out; else plain torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def runner_of(directory: Path, **hardware: Any) -> Runner:
 
 
 def row(runner: Runner, slot: int, start: int, end: int) -> Row:
-    """Asks the states of `[start, end)`, whichever positions they speak of."""
+    """Projects the states of `[start, end)`, whichever positions they predict."""
     shift = runner._network.config.logit_shift
     return Row(slot, start, end, end, (Span(start + shift, end + shift, COMMITS_NOTHING),), GREEDY, step=0)
 
@@ -57,7 +57,7 @@ def placed(slot: int, ids: list[int]) -> Placement:
 
 
 def logits(runner: Runner, ids: list[int]) -> Tensor:
-    """Of every position, in one row."""
+    """Logits of every position, in one row."""
     return runner.logits(StepPlan((placed(0, ids),), (row(runner, 0, 0, len(ids)),)))
 
 
@@ -152,7 +152,7 @@ def test_a_rows_logits_have_the_same_bits_alone_and_beside_others(
 def test_positions_computed_after_the_ones_before_them_have_the_same_logits(
     checkpoints: dict[str, Path], name: str
 ) -> None:
-    """A cached step reads of its pages what the step before wrote there. With blocks, nothing behind one touches it."""
+    """A cached step reads of its pages what the step before wrote there. With blocks, nothing after one changes it."""
     runner, start = runner_of(checkpoints[name]), 16
     whole = logits(runner, IDS)
     later = runner.logits(StepPlan((), (row(runner, 0, start, LENGTH),)))

@@ -184,7 +184,7 @@ def test_choices_of_one_prompt_share_its_pages_and_answer_as_each_does_alone(
         assert alone.canvas.tolist() == sequence.canvas.tolist()
         saved = 0 if sequence is together[0] else common * LIMITS.page_size
         assert alone.computed_tokens - sequence.computed_tokens == saved
-        assert len(alone.held.pages) - len(sequence.held.pages) == common
+        assert len(alone.holding.pages) - len(sequence.holding.pages) == common
 
 
 def test_choices_that_wait_for_a_place_answer_the_same(runner: Runner, vocabulary: Vocabulary) -> None:

@@ -133,7 +133,7 @@ def test_choices_of_a_prompt_write_no_page_that_they_share(size: int, shifted: R
     ]
     together = run(shifted, vocabulary(), asks, pattern=SHIFTED)
     pages = -(-(size + 30) // LIMITS.page_size)
-    assert {pages - len(sequence.held.pages) for sequence in together} == {(size - 1) // LIMITS.page_size}
+    assert {pages - len(sequence.holding.pages) for sequence in together} == {(size - 1) // LIMITS.page_size}
     for ask, sequence in zip(asks, together, strict=True):
         (alone,) = run(shifted, vocabulary(), [replace(ask, share_group=None)], pattern=SHIFTED)
         assert alone.canvas.tolist() == sequence.canvas.tolist()

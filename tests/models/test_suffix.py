@@ -79,4 +79,4 @@ def test_choices_of_a_prompt_with_a_suffix_share_its_pages_and_answer_as_each_do
     for sequence, ask in zip(together, asks, strict=True):
         (alone,) = run(runner, vocabulary, [replace(ask, share_group=None)])
         assert answer(alone) == answer(sequence)
-        assert len(alone.held.pages) - len(sequence.held.pages) == common
+        assert len(alone.holding.pages) - len(sequence.holding.pages) == common

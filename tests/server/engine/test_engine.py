@@ -75,13 +75,13 @@ class Bench:
         return self.ids[place], (place * 7919 % 101) / 100
 
     def ask(self, **options: object) -> Answer:
-        wishes = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
-        return self.engine.submit(self.prompt, wishes)
+        given = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
+        return self.engine.submit(self.prompt, given)
 
     @property
     def empty(self) -> bool:
         self.scheduler.check_integrity()
-        return self.scheduler.idle and self.scheduler.pages.held == 0 and self.scheduler.slots.held == 0
+        return self.scheduler.idle and self.scheduler.pages.used == 0 and self.scheduler.slots.used == 0
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ async def test_a_full_canvas_ends_with_length(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("stop", ["Red", "fish. R", " fish. Two", "One"])
-async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_behind(bench: Bench, stop: str) -> None:
+async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_after_it(bench: Bench, stop: str) -> None:
     bench.executor.open()
     async with running(bench):
         deltas = await read(bench.ask(stop=(stop,)))
@@ -167,7 +167,7 @@ async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: 
 async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         third = asyncio.create_task(read(bench.ask()))
         bench.executor.fail_next = True
         bench.executor.open()
@@ -211,8 +211,8 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("method", ["choose", "replicas"])  # behind a step, and while one is planned
-async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
+@pytest.mark.parametrize("method", ["choose", "replicas"])  # after a step, and while one is planned
+async def test_a_rule_that_raises_ends_only_its_request(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(LocalLeap, method, lambda *args: 1 / 0)
@@ -227,10 +227,10 @@ async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
 
 
 @pytest.mark.faults
-async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
+async def test_a_request_that_fails_while_it_is_planned_leaves_no_load(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No step follows that would tell of it."""
+    """No step follows that would report it."""
     monkeypatch.setattr(LocalLeap, "replicas", lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
@@ -241,7 +241,7 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
 
 
 @pytest.mark.faults
-async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
+async def test_an_answer_that_ended_in_a_commit_that_breaks_off_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand_out, fail, failures = Sequence.hand_out, Scheduler._fail, itertools.count()
@@ -298,7 +298,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
         computed = [(steps, State.STEPPING)]  # so many steps are committed, and another is in flight
         async with bench.ask():
             await until(lambda: [(s.steps, s.state) for s in bench.scheduler.running.values()] == computed)
-        assert bench.scheduler.pages.held  # the device may still write there
+        assert bench.scheduler.pages.used  # the device may still write there
         bench.executor.permits.release(1)
         await until(lambda: bench.empty)
         assert len(bench.executor.inner.plans) == steps + 1
@@ -307,7 +307,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
 async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         async with bench.ask():
             assert len(bench.scheduler.waiting) == 1
         assert not bench.scheduler.waiting
@@ -319,7 +319,7 @@ async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
 async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         readers += [asyncio.create_task(read(bench.ask())) for _ in range(2)]
         await until(lambda: len(bench.scheduler.waiting) == 2)
         with pytest.raises(errors.Overloaded) as refused:
@@ -332,7 +332,7 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
 async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
     async with running(bench) as engine:
         reader = asyncio.create_task(read(bench.ask()))
-        await until(lambda: bench.scheduler.slots.held == 1)
+        await until(lambda: bench.scheduler.slots.used == 1)
         stopping = asyncio.create_task(engine.stop())
         await asyncio.sleep(0)
         assert not engine.health.ready
@@ -354,10 +354,10 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
         ({"cache": "dual"}, "cache"),
         ({"threshold": 0.9, "factor": 1.0}, "factor"),
         ({"steps": 7, "block_length": 8}, "steps"),
-        ({"no_such_knob": 1}, "no_such_knob"),
+        ({"no_such_parameter": 1}, "no_such_parameter"),
     ],
 )
-async def test_a_knob_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
+async def test_a_parameter_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.InvalidValue) as refused:
@@ -381,7 +381,7 @@ async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: B
             bench.ask(max_tokens=256)
 
 
-async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees_it(bench: Bench) -> None:
+async def test_a_stop_string_across_two_lanes_cancels_what_lies_after_it_and_frees_it(bench: Bench) -> None:
     """The first sentence is left open while the lane of the second goes on, so the string ends in another lane."""
     bench.executor.open()
     confidence = dict.fromkeys(range(3), 0.5)
