@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .conftest import start_server, stop_server
+from ..support.servers import start_server, stop_server
 
 SILENCE_S = 20
 KEY = "fuzz"

@@ -18,7 +18,7 @@ from asynclane.clients import (
 from asynclane.clients.types import Usage
 
 from ..support.scale import part
-from .conftest import Server
+from ..support.servers import Server
 
 REQUESTS, AT_ONCE = 200, 48
 WORDS = "Tom has 12 books. What is the capital of France? Write a Python function; über ducks 🦆 日本語 7 9".split()

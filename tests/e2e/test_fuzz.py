@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ..support.processes import started
-from .conftest import Server
+from ..support.servers import Server
 from .fuzz import command, environment
 
 SEED, EXAMPLES = 7, 25

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from .conftest import Server
+from ..support.servers import Server
 
 BEFORE = "This function does it:\n```python"
 BEHIND = '\n    """Counts the words in the text."""\n    return len(text.split())\n```\nIt goes over the input once.'

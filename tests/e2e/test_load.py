@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from .conftest import Server
+from ..support.servers import Server
 
 
 def test_a_sweep_of_the_real_server_has_all_figures(server: Server) -> None:

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from .browser import find_chromium, open_browser
-from .conftest import Server, start_server, stop_server
+from ..support.servers import Server, start_server, stop_server
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 PARIS = "What is the capital of France?"

@@ -19,7 +19,7 @@ from asynclane.bench.load.problems import problems
 from asynclane.bench.quality.checks import right
 
 from ..support.driver import BLOCKS_ONLY
-from .conftest import Server, gauge
+from ..support.servers import Server, gauge
 
 README = Path(__file__).parents[2] / "README.md"
 PARIS = "What is the capital of France?"

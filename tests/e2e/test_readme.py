@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Server
+from ..support.servers import Server
 
 ROOT = Path(__file__).parents[2]
 DEFAULT_URL = "http://127.0.0.1:8000"

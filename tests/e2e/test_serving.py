@@ -17,7 +17,7 @@ from asynclane.scheduler.decoding.attention_pattern import PLAIN
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import suits
 
-from .conftest import Server, aborted, gauge, start_server, stop_server, wait_for
+from ..support.servers import Server, aborted, gauge, start_server, stop_server, wait_for
 
 PARIS = "What is the capital of France?"
 TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"

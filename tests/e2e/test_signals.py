@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from .conftest import gauge, start_server, stop_server, wait_for
+from ..support.servers import gauge, start_server, stop_server, wait_for
 
 
 @pytest.mark.parametrize("asked", ["TERM", "INT"])

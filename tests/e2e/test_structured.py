@@ -12,7 +12,7 @@ import openai
 import pydantic
 import pytest
 
-from .conftest import Server
+from ..support.servers import Server
 
 QUESTION = [{"role": "user", "content": "Tom has 12 books. Then he finds 8 books. How many books does Tom have now?"}]
 

@@ -18,7 +18,7 @@ import httpx
 import openai
 import pytest
 
-from .conftest import Server, aborted, gauge, wait_for
+from ..support.servers import Server, aborted, gauge, wait_for
 
 NODE = Path(__file__).with_name("node")
 ANSWER = "The capital of France is Paris."
