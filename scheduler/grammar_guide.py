@@ -1,46 +1,36 @@
-"""Holds an answer to a grammar: what may come next is asked of a `Constraint`, and tokens commit from left to right.
+"""Keeps an answer within a grammar: a `Constraint` says what may come next, and tokens commit from left to right.
 
-The device commits nothing of such an answer. It proposes at every open position, at the first of them only what the
-grammar allows. That proposal commits; so do those behind it, one by one, as long as each passes the commit rule and the
-grammar takes it; and so does, without a call, what the grammar leaves no choice about.
+The device commits nothing of such an answer. It proposes a token at every open position; at the first of them only what
+the grammar allows. That proposal commits. The proposals after it commit too, one by one, as long as each passes the
+commit rule and the grammar accepts it. Tokens that the grammar leaves no choice about commit without a forward.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from .contract import (
-    DeviceCommitRule,
-    Ints,
-    Restriction,
-    Row,
-    Span,
-    StepResult,
-)
+from .contract import DeviceCommitRule, Ints, Restriction, Row, Span, StepResult
+from .decoding.boundaries import Bools
 from .decoding.lane_tree import Layout
 from .decoding.params import ParamError
 from .decoding.resolve import Decoder
 from .decoding.vocabulary import END, Vocabulary
-
-if TYPE_CHECKING:
-    from .sequence import Sequence
+from .logprobs import FORCED
 
 
 class Constraint(Protocol):
-    """A grammar and what an answer has said so far of it."""
+    """A grammar, and its state after the text of an answer so far."""
 
     @property
     def name(self) -> str:
-        """Who asked for it: a parameter's name, for messages."""
+        """The request parameter that set it, for messages."""
         ...
 
     @property
     def failed(self) -> str:
-        """Why nothing can be said of the next token, empty while it can."""
+        """The reason why no next token can be found; empty while it can."""
         ...
 
     @property
@@ -50,7 +40,7 @@ class Constraint(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether it must."""
+        """Whether the answer must end here."""
         ...
 
     @property
@@ -59,25 +49,34 @@ class Constraint(Protocol):
         ...
 
     def allowed(self) -> Ints:
-        """The tokens that may come next, the end of the answer among them, as a `Restriction` has them."""
+        """The tokens that may come next, the end of the answer among them, as `Restriction.words`."""
         ...
 
     def accept(self, token: int, room: int) -> bool:
-        """Say `token`, which ends no answer, as the first of `room` more at most. False: it may not come, or behind it
-        there would not be room for an end; it has not been said."""
+        """Append `token`, which is no end token, where `room` positions are left. Return False, and append nothing, if
+        it may not come, or if there would be no room for an end after it."""
         ...
 
     def forced(self, room: int) -> list[int]:
-        """Tokens that come next whatever is asked, with `room` for so many: what is left no choice about, or, once
-        there has not been room for another token, a short way to the end. They are still to be accepted."""
+        """The tokens that must come next, with `room` positions left: those without an alternative, or a short way to
+        the end once there was no room for another token. The caller still has to `accept` them."""
         ...
 
 
-class Guide:
-    """Leads one request along its constraint."""
+class Continuation(NamedTuple):
+    """The next tokens of an answer, and the place of each in the step's result, or `FORCED`. With `ends`, the last of
+    them is an end token."""
 
-    def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary) -> None:
-        """Raises `ParamError` if the decoder does what a constraint cannot follow."""
+    tokens: list[int]
+    found: list[int]
+    ends: bool = False
+
+
+class GrammarGuide:
+    """Leads the answer of one request along its constraint."""
+
+    def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary, length: int) -> None:
+        """`length` are the positions of the canvas. Raises `ParamError` if the decoder cannot follow a grammar."""
         name = constraint.name
         if decoder.layout is Layout.ISOLATED:
             raise ParamError(
@@ -89,11 +88,13 @@ class Guide:
             raise ParamError(
                 "early_stop", f"early_stop false and {name} exclude each other: a grammar says where to end"
             )
+        self.name = name
         self._constraint = constraint
-        self._ends = (vocabulary.classes & END) != 0
-        self._allowed: Ints | None = None
+        self._length = length
+        self._ends: Bools = (vocabulary.classes & END) != 0
+        self._allowed: Ints | None = None  # after the text so far, once computed
         self._stuck = False
-        self._asked: tuple[Span, ...] = ()  # spans of the next step as the decoder wants them
+        self._spans: tuple[Span, ...] = ()  # of the next step, with the rules of the decoder
 
     @property
     def failed(self) -> bool:
@@ -108,95 +109,90 @@ class Guide:
         return self._constraint.closing
 
     @property
-    def name(self) -> str:
-        return self._constraint.name
-
-    @property
     def problem(self) -> str:
-        """Why the request has failed."""
+        """The reason why the request has failed."""
         return f"{self.name}: {self._constraint.failed or 'no token goes on from here'}"
 
-    def begin(self, sequence: Sequence) -> None:
-        """The answer opens with what the grammar forces, but one position at least stays open: a lane needs one."""
-        self._force(sequence, len(sequence.canvas) - 1)
+    def begin(self) -> Continuation:
+        """The forced first tokens. At least one position stays open: a lane needs one."""
+        tokens = self._force(0, self._length - 1)
+        return Continuation(tokens, [FORCED] * len(tokens))
 
-    def restrict(self, row: Row, sequence: Sequence) -> Row:
-        """`row` without commits, and with a restriction of the first open position."""
+    def restrict(self, row: Row, position: int) -> Row:
+        """`row` without commits, and with a restriction of the first open `position`, absolute."""
         if self._allowed is None:
             self._allowed = self._constraint.allowed()
-        self._asked = row.spans
-        held = tuple(replace(span, rule=_hold(span.rule)) for span in row.spans)
-        restriction = Restriction(sequence.prompt_length + sequence.frontier, self._allowed)
-        return replace(row, spans=held, restriction=restriction)
+        self._spans = row.spans
+        spans = tuple(replace(span, rule=_without_commits(span.rule)) for span in row.spans)
+        return replace(row, spans=spans, restriction=Restriction(position, self._allowed))
 
-    def take(self, sequence: Sequence, result: StepResult, part: slice) -> None:
-        """Commits what a step has proposed, `part` of its result, as far as the commit rule and the grammar go."""
-        first = self._asked[0].start - sequence.prompt_length - part.start  # canvas position of the result's start
-        end = first + part.stop
-        drawn: list[int] = []
-        before = sequence.frontier
-        while not self.failed and (at := sequence.frontier) < end:
-            token = int(result.proposals[at - first])
-            if drawn and not self._passes(sequence, len(drawn) + 1, result, at - first, part.start):
+    def take(self, first: int, frontier: int, result: StepResult, part: slice, chosen: Bools | None) -> Continuation:
+        """The tokens from canvas position `frontier` on, of what a step has proposed.
+
+        `part` of the result begins at canvas position `first`. `chosen` are the positions of it that a host commit rule
+        commits; None: the decoder's rule is one of the device.
+        """
+        tokens, found, drawn = list[int](), list[int](), 0
+        ends = False
+        shift = part.start - first  # from a canvas position to a place in the result
+        while not self.failed and (place := frontier + len(tokens) + shift) < part.stop:
+            token = int(result.proposals[place])
+            if drawn and not self._passes(drawn + 1, result, place, part.start, chosen):
                 break
             if self._ends[token]:
                 if self._constraint.complete:
-                    self._end(sequence, token)
+                    ends = True
+                    tokens.append(token)
+                    found.append(place)
                 break
-            if not self._constraint.accept(token, len(sequence.canvas) - at):
-                self._force(sequence, len(sequence.canvas))  # nothing, unless it is time to close
+            at = frontier + len(tokens)
+            if not self._constraint.accept(token, self._length - at):
+                closing = self._force(at, self._length)  # nothing, unless it is time to close
+                tokens += closing
+                found += [FORCED] * len(closing)
                 break
-            self._say(sequence, token)
-            drawn.append(at)
-            forced = self._force(sequence, len(sequence.canvas))
-            expected = result.proposals[at + 1 - first : end - first][: len(forced)].tolist()
+            tokens.append(token)
+            found.append(place)
+            drawn += 1
+            forced = self._force(at + 1, self._length)
+            tokens += forced
+            found += [FORCED] * len(forced)
+            expected = result.proposals[place + 1 : part.stop][: len(forced)].tolist()
             if expected != forced[: len(expected)]:
-                break  # what has been proposed behind them is of another text
-        if self._constraint.finished and sequence.end_at > sequence.frontier < len(sequence.canvas):
-            self._end(sequence, int(self._ends.argmax()))
-        self._stuck = sequence.frontier == before  # it would be so for ever
-        if sequence.scorebook is not None and result.scores is not None:
-            places = np.array(drawn, np.int64)
-            sequence.scorebook.take(places, result.scores, places - first, sequence.steps)
+                break  # the proposals after them belong to another text
+        if self._constraint.finished and not ends and frontier + len(tokens) < self._length:
+            ends = True
+            tokens.append(int(self._ends.argmax()))
+            found.append(FORCED)
+        self._stuck = not tokens  # and it would be for ever
+        if tokens:
+            self._allowed = None
+        return Continuation(tokens, found, ends)
 
-    def _passes(self, sequence: Sequence, rank: int, result: StepResult, place: int, first: int) -> bool:
-        """Whether the decoder commits what is proposed at `place` in the result, where the request's positions begin
-        at `first`, as the `rank`-th token of the step."""
-        position = self._asked[0].start + place - first
-        span = next(span for span in self._asked if position < span.end)
-        rule, judging = span.rule, sequence.judging
-        if judging is not None:
-            return bool(judging.chosen[place - first])
+    def _passes(self, rank: int, result: StepResult, place: int, first: int, chosen: Bools | None) -> bool:
+        """Whether the decoder commits the proposal at `place` in the result as the `rank`-th token of the step. The
+        request's positions begin at `first` in the result."""
+        if chosen is not None:
+            return bool(chosen[place - first])
+        position = self._spans[0].start + place - first
+        span = next(span for span in self._spans if position < span.end)
+        rule = span.rule
         if rank <= rule.sure or (rule.last_free and position == span.end - 1):
             return True
-        judged = result.confidence if rule.plain or result.measured is None else result.measured
-        return float(judged[place]) >= rule.threshold - rule.factor / (rank + 1)
+        measured = result.confidence if rule.plain or result.measured is None else result.measured
+        return float(measured[place]) >= rule.threshold - rule.factor / (rank + 1)
 
-    def _force(self, sequence: Sequence, limit: int) -> list[int]:
-        """Writes what is forced, before canvas position `limit`."""
+    def _force(self, frontier: int, limit: int) -> list[int]:
+        """The forced tokens from canvas position `frontier` on, before position `limit`."""
         written: list[int] = []
-        size = len(sequence.canvas)
-        while tokens := self._constraint.forced(size - sequence.frontier):
+        while tokens := self._constraint.forced(self._length - frontier - len(written)):
             for token in tokens:
-                if sequence.frontier >= limit or not self._constraint.accept(token, size - sequence.frontier):
+                at = frontier + len(written)
+                if at >= limit or not self._constraint.accept(token, self._length - at):
                     return written
-                if sequence.scorebook is not None:
-                    sequence.scorebook.certain(sequence.frontier, token, sequence.steps)
-                self._say(sequence, token)
                 written.append(token)
         return written
 
-    def _say(self, sequence: Sequence, token: int) -> None:
-        sequence.canvas[sequence.frontier] = token
-        sequence.frontier += 1
-        self._allowed = None
 
-    def _end(self, sequence: Sequence, token: int) -> None:
-        sequence.end_at = sequence.frontier
-        sequence.tree.end_at(sequence.frontier)
-        self._say(sequence, token)
-
-
-def _hold(rule: DeviceCommitRule) -> DeviceCommitRule:
-    """`rule` with its measure, but nothing commits."""
+def _without_commits(rule: DeviceCommitRule) -> DeviceCommitRule:
     return replace(rule, sure=0, threshold=math.inf, factor=0.0, last_free=False)

@@ -1,220 +1,198 @@
-"""Lets a request's judge decide what commits, of what a step has found out.
+"""Runs a request's commit rule on the host: from the result of a step to the tokens that commit.
 
-The device writes all that may commit to its canvas and so tells it; a row of the next step brings along what the
-canvas really holds (`Row.held`), before anything is computed from it.
+The device writes every token that may commit to its canvas and reports it. The next step's row brings along what the
+canvas really holds (`Row.host_tokens`), before anything is computed from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .contract import (
-    MOST_RANKS,
-    Doubles,
-    Ints,
-    Measure,
-    Span,
-    StepResult,
-)
+from .contract import MOST_RANKS, Doubles, Ints, Measure, StepResult
 from .decoding.boundaries import Longs
-from .decoding.commit.base import (
-    REPORT_ALL,
-    Bools,
-    HostCommitRule,
-    LaneSlice,
-    Replica,
-    ReplicaView,
-    StepView,
-)
+from .decoding.commit.base import Bools, HostCommitRule, LaneSlice, Replica, ReplicaView, StepView
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
+from .decoding.resolve import Decoder
 from .decoding.vocabulary import END, Vocabulary
 
-if TYPE_CHECKING:
-    from .sequence import Sequence
-
-BEHIND = 64.0  # how far behind all others the device puts what stands in for an end token (`contract.Measure`)
+LAST = 64.0  # by how much the device ranks the stand-in for an end token after all others (`contract.Measure`)
 
 
-class Ruling(NamedTuple):
-    """What stands at the n positions of `spans`: `tokens` [n], each as it is at `found` [n] in the step's result."""
+class Commits(NamedTuple):
+    """What a canvas holds after a step: `tokens` [n], the mask id where open, at canvas `positions` [n]. Each token is
+    at `found` [n] in the step's result, or `logprobs.FORCED`."""
 
-    spans: Many[Span]
+    positions: Longs
     tokens: Ints
     found: Longs
 
 
 class HostRuleRunner:
-    """One request's judge."""
+    """The host commit rule of one request."""
 
-    def __init__(self, judge: HostCommitRule, vocabulary: Vocabulary) -> None:
-        self._judge = judge
-        self._speculator: Speculator | None = judge if isinstance(judge, Speculator) else None
-        self.ensemble: Ensemble | None = judge if isinstance(judge, Ensemble) else None
+    def __init__(
+        self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, prompt_tokens: int, guided: bool
+    ) -> None:
+        """A `guided` request has a grammar, which decides where the answer ends and writes its tokens."""
+        self._rule = rule
+        self._speculator = rule if isinstance(rule, Speculator) else None
+        self.ensemble = rule if isinstance(rule, Ensemble) else None
+        self._decoder = decoder
         self._vocabulary = vocabulary
+        self._prompt = prompt_tokens
+        self._guided = guided
         self._ends: Bools = (vocabulary.classes & END) != 0
-        self.chosen: Bools = np.zeros(0, np.bool_)  # of the last step's positions, those that commit
-        self.cut: int | None = None  # the answer is to end with this canvas position, or before it
-        self.stays = False  # lanes that are full do not end yet
+        self.chosen: Bools = np.zeros(0, np.bool_)  # which of the last step's positions commit
+        self.cut: int | None = None  # the answer ends with this canvas position, or before it
+        self.stays = False  # full lanes do not end yet
+        # All that there are: then the other requests of a step do not change which of equal tokens are reported.
+        self.ranks = MOST_RANKS if rule.ranks else None
+        self.revises = rule.revises
+        self.sees_ahead = rule.sees_ahead
+
+    def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
+        """The replica rows that the next step computes after the canvas."""
+        return self._rule.replicas(tree.live[0], tree.mask_id)
 
     @property
-    def ranks(self) -> int | None:
-        """All that there are, so that who else is in the step changes nothing of which of equals are told."""
-        return MOST_RANKS if self._judge.ranks else None
-
-    @property
-    def revises(self) -> bool:
-        return self._judge.revises
-
-    @property
-    def sees_ahead(self) -> bool:
-        return self._judge.sees_ahead
-
-    def shadows(self, sequence: Sequence) -> tuple[Replica, ...]:
-        """What the next step computes behind the canvas."""
-        tree = sequence.tree
-        return self._judge.replicas(tree.live[0], tree.mask_id)
-
-    @property
-    def drafts(self) -> Many[Ints]:
-        """Canvases that the next step computes beside the request's own, as its judge wants them."""
+    def drafts(self) -> Sequence[Ints]:
+        """Canvases that the next step computes beside the request's own."""
         return () if self._speculator is None else self._speculator.drafts
 
     @property
     def over(self) -> bool:
-        """The answer is found, whatever lanes are left."""
+        """Whether the answer is complete, whatever lanes are left."""
         return self.ensemble is not None and self.ensemble.over
 
-    def first_end(self, draft: Ints) -> int:
-        """The first end token of a draft, a canvas position; behind it if there is none."""
-        ends = self._ends[draft]
-        return int(ends.argmax()) if ends.any() else len(draft)
+    def first_end(self, canvas: Ints) -> int:
+        """The canvas position of the first end token, or else the length of the canvas."""
+        ends = self._ends[canvas]
+        return int(ends.argmax()) if ends.any() else len(canvas)
 
-    def decide(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
-        """What stands at the positions of `spans`, which are `part` of a step's result: those of the request's own
-        row, and then the same ones in the row of each draft; or those of an ensemble's branches."""
+    def decide(self, tree: LaneTree, step: int, positions: Longs, result: StepResult, part: slice) -> Commits:
+        """The commits of the request's `step`, counted from 0.
+
+        `part` of the result belongs to the request. It begins with the canvas `positions` [n] of its own row, and then
+        has the same ones for each draft, or those of a replica row; or it has the positions of an ensemble's branches.
+        """
         if self.ensemble is not None:
-            return self._observe(self.ensemble, sequence, spans, result, part)
-        if self._speculator is None or sequence.guide is not None:
-            return self._rule(sequence, spans, result, part)
-        canvases = (sequence.canvas, *self.drafts)
-        own, size = spans[: len(spans) // len(canvases)], (part.stop - part.start) // len(canvases)
-        starts = [part.start + size * number for number in range(len(canvases))]
-        branches = [
-            self._evidence(sequence, own, result, slice(start, start + size), canvas)
-            for canvas, start in zip(canvases, starts, strict=True)
-        ]
-        choice = self._speculator.choose_among(branches)
-        return Ruling(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
-
-    def _rule(self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice) -> Ruling:
-        """`spans` begin `part`; the rest of it is of a shadow."""
-        own = slice(part.start, part.start + sum(span.end - span.start for span in spans))
-        evidence = self._evidence(sequence, spans, result, own)
+            return self._observe(self.ensemble, tree, step, positions, result, part)
+        if self._speculator is not None and not self._guided:
+            return self._choose_draft(self._speculator, tree, step, positions, result, part)
+        own = slice(part.start, part.start + len(positions))
+        view = self._view(tree, step, positions, result, own)
         if own.stop < part.stop:
-            evidence = replace(evidence, replica=self._shadowed(result, slice(own.stop, part.stop)))
-        return Ruling(spans, self._decide(evidence, sequence), np.arange(own.start, own.stop))
+            rest = slice(own.stop, part.stop)
+            replica = ReplicaView(result.proposals[rest], result.confidence[rest], *self._likeliest(result, rest))
+            view = replace(view, replica=replica)
+        return Commits(positions, self._decide(view, tree), np.arange(own.start, own.stop))
 
     def _observe(
-        self, judge: Ensemble, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice
-    ) -> Ruling:
-        found, at = [], part.start
-        for span, turn in zip(spans, judge.turns, strict=True):
-            here = slice(at, at := at + span.end - span.start)
-            found.append(self._evidence(sequence, [span], result, here, turn.canvas))
-        canvas = judge.observe(found)
-        first = sequence.prompt_length
-        everything = Span(first, first + len(canvas), REPORT_ALL)
-        return Ruling([everything], canvas.copy(), np.zeros(len(canvas), np.int64))
+        self, rule: Ensemble, tree: LaneTree, step: int, positions: Longs, result: StepResult, part: slice
+    ) -> Commits:
+        views, at = [], 0
+        for turn in rule.turns:
+            here = slice(at, at := at + turn.end - turn.start)
+            shown = slice(part.start + here.start, part.start + here.stop)
+            views.append(self._view(tree, step, positions[here], result, shown, turn.canvas))
+        canvas = rule.observe(views)
+        return Commits(np.arange(len(canvas)), canvas.copy(), np.zeros(len(canvas), np.int64))
 
-    def _decide(self, evidence: StepView, sequence: Sequence) -> Ints:
-        decoder, mask_id = sequence.request.decoder, evidence.mask_id
+    def _choose_draft(
+        self, rule: Speculator, tree: LaneTree, step: int, positions: Longs, result: StepResult, part: slice
+    ) -> Commits:
+        canvases = (tree.canvas, *rule.drafts)
+        size = (part.stop - part.start) // len(canvases)
+        starts = [part.start + size * number for number in range(len(canvases))]
+        views = [
+            self._view(tree, step, positions[:size], result, slice(start, start + size), canvas)
+            for canvas, start in zip(canvases, starts, strict=True)
+        ]
+        choice = rule.choose_among(views)
+        return Commits(positions[:size], choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
+
+    def _decide(self, view: StepView, tree: LaneTree) -> Ints:
+        decoder, mask_id = self._decoder, view.mask_id
         if decoder.policy.reads_view:
-            decoder.policy.read_view(sequence.tree, evidence, self._vocabulary)
-            evidence = replace(evidence, lane_slices=_parts(sequence.tree, evidence.positions))
-        verdict, held = self._judge.choose(evidence), evidence.canvas_tokens
-        tokens, behind = verdict.tokens, slice(evidence.lanes.stop, len(held))
+            decoder.policy.read_view(tree, view, self._vocabulary)
+            view = replace(view, lane_slices=_slices(tree, view.positions))
+        decision, before = self._rule.choose(view), view.canvas_tokens
+        tokens, after = decision.tokens, slice(view.lanes.stop, len(before))
         if decoder.later_threshold:
-            waits = evidence.open & (evidence.confidence < decoder.later_threshold)
-            waits[behind] = False
-            for part in evidence.lane_slices:
-                if part.first:
-                    waits[part.here] = False
+            waits = view.open & (view.confidence < decoder.later_threshold)
+            waits[after] = False
+            for lane in view.lane_slices:
+                if lane.first:
+                    waits[lane.here] = False
             tokens = np.where(waits, mask_id, tokens)
-        if behind.start < behind.stop:
-            ahead, proposed = (tokens if self.sees_ahead else held)[behind], evidence.tokens[behind]
-            drafts = (ahead == mask_id) & (evidence.confidence[behind] >= decoder.draft_threshold)
+        if after.start < after.stop:
+            ahead, proposed = (tokens if self.sees_ahead else before)[after], view.tokens[after]
+            drafts = (ahead == mask_id) & (view.confidence[after] >= decoder.draft_threshold)
             ahead = np.where(drafts & ~self._ends[proposed], proposed, ahead)
-            tokens = np.concatenate((tokens[: behind.start], ahead))
-        self.stays = verdict.stays
+            tokens = np.concatenate((tokens[: after.start], ahead))
+        self.stays = decision.stays
         self.chosen = tokens != mask_id
-        if sequence.guide is not None:  # which alone says where the answer may end
-            return evidence.canvas_tokens
-        if verdict.end is not None:
-            self.cut = verdict.end if self.cut is None else min(self.cut, verdict.end)
+        if self._guided:
+            return before
+        if decision.end is not None:
+            self.cut = decision.end if self.cut is None else min(self.cut, decision.end)
         return tokens
 
-    def _evidence(
-        self, sequence: Sequence, spans: Many[Span], result: StepResult, part: slice, draft: Ints | None = None
+    def _view(
+        self,
+        tree: LaneTree,
+        step: int,
+        positions: Longs,
+        result: StepResult,
+        part: slice,
+        canvas: Ints | None = None,
     ) -> StepView:
-        prompt, mask_id = sequence.prompt_length, sequence.tree.mask_id
-        positions = _positions(spans) - prompt
-        canvas = sequence.canvas if draft is None else draft
-        held, proposals = canvas[positions], result.proposals[part]
-        tokens = proposals if sequence.guide is not None else np.where(held == mask_id, result.tokens[part], proposals)
-        confidence, entropy = self._sureness(result, part, tokens != proposals)
+        canvas, places = tree.canvas if canvas is None else canvas, positions.astype(np.int32)
+        proposals = result.proposals[part]
+        open_ = canvas[places] == tree.mask_id
+        tokens = proposals if self._guided else np.where(open_, result.tokens[part], proposals)
+        confidence, entropy = self._certainty(result, part, tokens != proposals)
         ranked, logprobs = self._likeliest(result, part)
         return StepView(
             canvas=canvas,
-            mask_id=mask_id,
-            positions=positions,
+            mask_id=tree.mask_id,
+            positions=places,
             tokens=tokens,
             confidence=confidence,
             entropy=entropy,
             ranked=ranked,
             logprobs=logprobs,
-            lane_slices=_parts(sequence.tree, positions),
+            lane_slices=_slices(tree, places),
             ends=self._ends,
-            step=sequence.steps,
-            prompt=prompt,
+            step=step,
+            prompt=self._prompt,
         )
 
-    def _sureness(self, result: StepResult, part: slice, stands_in: Bools) -> tuple[Doubles, Doubles]:
-        """Confidence and entropy [n]."""
+    def _certainty(self, result: StepResult, part: slice, stands_in: Bools) -> tuple[Doubles, Doubles]:
+        """Confidence and entropy [n]. `stands_in` [n] are tokens in the place of an end token."""
         confidence = result.confidence[part]
         measured = -confidence if result.measured is None else result.measured[part].astype(np.float64)
-        if self._judge.measure is Measure.SINGLE:
+        if self._rule.measure is Measure.SINGLE:
             return confidence if result.measured is None else measured, np.full(len(confidence), np.nan)
-        return np.where(stands_in, measured + BEHIND, confidence), np.where(stands_in, np.inf, -measured)
-
-    def _shadowed(self, result: StepResult, part: slice) -> ReplicaView:
-        return ReplicaView(result.proposals[part], result.confidence[part], *self._likeliest(result, part))
+        return np.where(stands_in, measured + LAST, confidence), np.where(stands_in, np.inf, -measured)
 
     def _likeliest(self, result: StepResult, part: slice) -> tuple[Ints, Doubles]:
-        """Tokens and their log-probabilities [n, ranks], as many as the judge asks for."""
+        """Tokens and their log-probabilities [n, ranks], as many as the rule needs."""
         if result.scores is None:
             nothing = np.zeros((part.stop - part.start, 0))
             return nothing.astype(np.int32), nothing
-        told = part, slice(self._judge.ranks)
-        return result.scores.ranked[told], result.scores.logprobs[told].astype(np.float64)
+        here = part, slice(self._rule.ranks)
+        return result.scores.ranked[here], result.scores.logprobs[here].astype(np.float64)
 
 
-def _positions(spans: Many[Span]) -> Ints:
-    """[n] all of them, ascending."""
-    first, last = spans[0].start, spans[-1].end
-    if last - first == sum(span.end - span.start for span in spans):
-        return np.arange(first, last, dtype=np.int32)
-    return np.concatenate([np.arange(span.start, span.end, dtype=np.int32) for span in spans])
-
-
-def _parts(tree: LaneTree, positions: Ints) -> tuple[LaneSlice, ...]:
-    """Of the lanes that a step shows something of; `positions` [n], ascending. They follow each other from the first
-    position on."""
+def _slices(tree: LaneTree, positions: Ints) -> tuple[LaneSlice, ...]:
+    """The slice of `positions` [n], ascending, that each lane has, without lanes that have none."""
     live = tree.live
     bounds = positions.searchsorted([bound for lane in live for bound in (lane.start, lane.end)]).tolist()
-    parts = zip(live, bounds[::2], bounds[1::2], strict=True)
-    return tuple(LaneSlice(lane, slice(start, end), tree.forced(lane)) for lane, start, end in parts if start < end)
+    lanes = zip(live, bounds[::2], bounds[1::2], strict=True)
+    return tuple(LaneSlice(lane, slice(start, end), tree.forced(lane)) for lane, start, end in lanes if start < end)

@@ -1,11 +1,10 @@
-"""What one step did to the lanes of a request, for those who watch: streams with lanes, traces, the terminal view."""
+"""The effect of one step on the lanes of a request: for streams with lanes, traces and the terminal view."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from .decoding.lane_tree import Lane, LaneTree, Role
 
 
 class Fate(Enum):
-    """What became of a lane in a step."""
+    """The state of a lane after a step."""
 
     LIVE = "live"
     FORKED = "forked"  # it goes on as the refine lane of its first part
@@ -24,7 +23,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LaneChange:
-    """A lane as the step found it, `[start, end)` in canvas positions, and its fate. `tokens` [end - start] stand there
+    """A lane `[start, end)` in canvas positions before a step, and its fate in it. `tokens` [end - start] stand there
     after the step, the mask id at open positions."""
 
     id: int
@@ -38,9 +37,9 @@ class LaneChange:
 
 @dataclass(frozen=True, slots=True)
 class LaneEvents:
-    """Step `step` of a request computed `[start, end)`, in canvas positions: the prompt is below 0.
+    """Step `step` of a request. It computed `[start, end)`, in canvas positions: the prompt is below 0.
 
-    It committed `tokens` [n] at `positions` [n]; those outside of all lanes are drafts.
+    It committed `tokens` [n] at `positions` [n]. Tokens outside of all lanes are drafts.
     """
 
     step: int
@@ -50,14 +49,6 @@ class LaneEvents:
     lanes: tuple[LaneChange, ...]
     positions: Ints
     tokens: Ints
-
-
-class Computed(NamedTuple):
-    """What a step computed, in canvas positions."""
-
-    start: int
-    end: int
-    refresh: bool
 
 
 class LaneEventRecorder:
@@ -70,18 +61,21 @@ class LaneEventRecorder:
         self._found: list[tuple[Lane, Role, int, int]] = []
 
     def before(self, lanes: Sequence[Lane]) -> None:
+        """`lanes` are about to advance. Without this call, the step drives no lane."""
         self._found = [(lane, lane.role, lane.start, lane.end) for lane in lanes]
 
-    def after(self, tree: LaneTree, step: int, computed: Computed) -> LaneEvents:
-        """Without `before`, the step drove no lane."""
+    def after(self, tree: LaneTree, step: int, start: int, end: int, refresh: bool) -> LaneEvents:
+        """The events of a step that computed the canvas positions `[start, end)`."""
         lanes = tuple(
-            LaneChange(lane.id, lane.parent, role, start, end, _fate(lane, role, tree), self._canvas[start:end].copy())
-            for lane, role, start, end in self._found
+            LaneChange(
+                lane.id, lane.parent, role, first, last, _fate(lane, role, tree), self._canvas[first:last].copy()
+            )
+            for lane, role, first, last in self._found
         )
         open_ = self._canvas == self._mask_id
         positions = np.flatnonzero(self._open & ~open_).astype(np.int32)
         self._open, self._found = open_, []
-        return LaneEvents(step, *computed, lanes, positions, self._canvas[positions])
+        return LaneEvents(step, start, end, refresh, lanes, positions, self._canvas[positions])
 
 
 def _fate(lane: Lane, was: Role, tree: LaneTree) -> Fate:

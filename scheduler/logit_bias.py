@@ -1,17 +1,15 @@
-"""Which tokens an answer is pushed towards or away from: penalties, a bias for each token, where it may not end.
+"""Biases of a request's logits: penalties, a bias for single tokens, bans of end tokens.
 
-All of it is added to logits, so one operation of the device serves them all. Penalties look at the answer as the step
-finds it, at all of its committed positions, those of lanes behind an unfinished one too; what commits in one step does
-not push within this step.
+All of them are added to logits, so one operation of the device serves them all. Penalties count every committed token
+of the answer as the step finds it. Tokens that commit in one step do not affect each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from .contract import Bias, Floats, Ints
 from .decoding.vocabulary import END, Vocabulary
@@ -19,9 +17,12 @@ from .decoding.vocabulary import END, Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """`presence` is taken from the logits of tokens that the answer holds, `frequency` as often as it holds them;
-    `bias` is added to those of some tokens, minus infinity bans. No end token comes before `min_tokens` others, nor
-    do `stops`; with `ignore_end` none ever comes."""
+    """Biases that a request sets.
+
+    `presence` is subtracted from the logit of each token in the answer, and `frequency` once for each time it is there.
+    `bias` is added to the logits of its tokens; minus infinity bans a token. End tokens and `stops` are banned at the
+    first `min_tokens` positions, and with `ignore_end` end tokens are banned everywhere.
+    """
 
     presence: float = 0.0
     frequency: float = 0.0
@@ -32,46 +33,41 @@ class Preferences:
 
 
 NEUTRAL = Preferences()
-Counts = tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]  # tokens, each once, and how often the answer holds it
 
 
 class Biasing:
-    """The biases of one request."""
+    """The biases of one request, whose canvas has `length` positions after `prompt_tokens`."""
 
-    def __init__(self, preferences: Preferences, vocabulary: Vocabulary) -> None:
+    def __init__(self, preferences: Preferences, vocabulary: Vocabulary, prompt_tokens: int, length: int) -> None:
         ends = np.flatnonzero(vocabulary.classes & END).tolist()
+        always = {**preferences.bias, **dict.fromkeys(ends if preferences.ignore_end else (), -np.inf)}
+        early = {**always, **dict.fromkeys((*ends, *preferences.stops), -np.inf)}
+        start, end = prompt_tokens, prompt_tokens + length
+        first = min(start + preferences.min_tokens, end)
+        bounds = ((start, first, early), (first, end, always))
+        constant = [Bias(a, b, *_columns(deltas)) for a, b, deltas in bounds if a < b]
         self._mask_id = vocabulary.mask_id
-        self._penalties = preferences.presence, preferences.frequency
-        self._always = dict(preferences.bias) | _banned(ends if preferences.ignore_end else ())
-        self._early = _banned([*ends, *preferences.stops]) if preferences.min_tokens else {}
-        self._early_tokens = preferences.min_tokens
+        self._presence, self._frequency = preferences.presence, preferences.frequency
+        self._all = constant
+        self._constant = tuple(bias for bias in constant if len(bias.tokens))
 
-    def of(self, prompt_tokens: int, canvas: Ints, end: int) -> tuple[Bias, ...]:
-        """What to add at absolute positions, in a step that finds `canvas` with the answer before `end`."""
-        counts: Counts | None = None
-        if any(self._penalties):
-            held = canvas[:end]
-            counts = np.unique(held[held != self._mask_id], return_counts=True)
-        first = prompt_tokens + min(self._early_tokens, len(canvas))
-        spans = (
-            (prompt_tokens, first, self._always | self._early),
-            (first, prompt_tokens + len(canvas), self._always),
-        )
-        found = (Bias(start, stop, *self._sum(deltas, counts)) for start, stop, deltas in spans if start < stop)
-        return tuple(bias for bias in found if len(bias.tokens))
-
-    def _sum(self, deltas: Mapping[int, float], counts: Counts | None) -> tuple[Ints, Floats]:
-        """Each token once, with all that is added to it."""
-        tokens = np.fromiter(deltas, np.int32, len(deltas))
-        amounts = np.fromiter(deltas.values(), np.float32, len(deltas))
-        if counts is None:
-            return tokens, amounts
-        held, times = counts
-        presence, frequency = self._penalties
-        each, where = np.unique(np.concatenate((tokens, held)), return_inverse=True)
-        total = np.bincount(where, np.concatenate((amounts, -presence - frequency * times)))
-        return each, total.astype(np.float32)
+    def at(self, canvas: Ints, end: int) -> tuple[Bias, ...]:
+        """The biases of a step that finds the answer in `canvas`, before `end`."""
+        if not self._presence and not self._frequency:
+            return self._constant
+        answer = canvas[:end]
+        tokens, times = np.unique(answer[answer != self._mask_id], return_counts=True)
+        penalties = -self._presence - self._frequency * times
+        biases = (Bias(bias.start, bias.end, *_sum(bias, tokens, penalties)) for bias in self._all)
+        return tuple(bias for bias in biases if len(bias.tokens))
 
 
-def _banned(tokens: Iterable[int]) -> dict[int, float]:
-    return dict.fromkeys(tokens, -np.inf)
+def _columns(deltas: Mapping[int, float]) -> tuple[Ints, Floats]:
+    return np.fromiter(deltas, np.int32, len(deltas)), np.fromiter(deltas.values(), np.float32, len(deltas))
+
+
+def _sum(bias: Bias, tokens: Ints, penalties: Floats) -> tuple[Ints, Floats]:
+    """Each token once, with the sum of its bias and its penalty."""
+    each, where = np.unique(np.concatenate((bias.tokens, tokens)), return_inverse=True)
+    total = np.bincount(where, np.concatenate((bias.deltas, penalties)))
+    return each, total.astype(np.float32)

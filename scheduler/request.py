@@ -9,19 +9,21 @@ from typing import NamedTuple
 import numpy as np
 
 from .contract import Ints, Sampling
+from .decoding.attention_pattern import AttentionPattern
 from .decoding.params import ParamError
 from .decoding.resolve import Decoder
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
 from .logit_bias import NEUTRAL, Preferences
 from .logprobs import Scored
+from .memory.pages import Limits
 
 
 class State(Enum):
-    WAITING = "waiting"  # queued: holds nothing
-    RUNNING = "running"  # holds a slot and pages, not in the step in flight
-    STEPPING = "stepping"  # in the step in flight: the device reads and writes its pages
-    LEAVING = "leaving"  # asked to end while stepping: freed by the commit
+    WAITING = "waiting"  # queued, without slot and pages
+    RUNNING = "running"  # has a slot and pages, not in a step in flight
+    STEPPING = "stepping"  # in a step in flight: the device reads and writes its pages
+    LEAVING = "leaving"  # ended while stepping: freed by the commit
     FINISHED = "finished"
 
 
@@ -45,12 +47,13 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one answer needs. `prompt` are token ids; the canvas has `max_tokens` positions behind it, and ends in the
-    token ids of `suffix`, if there are any: every step sees them.
+    """All that one answer needs. `prompt` [tokens]; `max_tokens` positions of canvas follow it, and then the tokens of
+    `suffix`, if there are any, which every step sees.
 
-    A `watched` request tells what each step did to its lanes. One with `ranks` tells each token's log-probability, and
-    so many likeliest tokens at its place. Requests of a `family` differ in their sampling alone. A `constraint`, which
-    no other request has, says what its text may be. Keys and values are shared only with requests of the same `salt`.
+    With `watched`, each update has lane events. With `ranks`, it has the log-probability of each token, and so many
+    likeliest tokens at its position. Requests of one `share_group` differ in their sampling alone. A `constraint`
+    belongs to one request and restricts its text. Requests share keys and values only if they have the same
+    `cache_salt`.
     """
 
     id: int
@@ -73,27 +76,50 @@ class Request:
 
     @property
     def room(self) -> int:
-        """Positions that it needs on the device, shadows of its lanes included."""
+        """Positions on the device, replica rows of its lanes included."""
         return self.length + self.decoder.replica_positions
 
+    def resources(self, limits: Limits, pattern: AttentionPattern) -> tuple[int, int]:
+        """The slots and pages that it can ever need. It gets all of them when it is admitted."""
+        branches = self.decoder.branches
+        each = limits.pages_for(self._branch_tokens(limits, pattern))
+        return 1 + branches, limits.pages_for(self.room) + branches * each
+
     def require_scores(self) -> None:
-        """Raises `ParamError` if it asks how likely its tokens were of a decoder that cannot tell."""
+        """Raises `ParamError` if it needs log-probabilities of a decoder that has none."""
         if self.ranks is None or self.constraint is not None or self.decoder.scored:
             return
         what = "logprobs, best_of, or a suffix without max_tokens"
         name = self.decoder.name
-        raise ParamError("decoder", f"decoder {name!r} cannot tell how likely a token was: not with {what}")
+        raise ParamError("decoder", f"decoder {name!r} has no log-probabilities of its tokens: not with {what}")
 
     def require_room(self, limit: int) -> None:
-        """Raises `ValueError` if it has more than `limit` positions, `ParamError` if it does with its shadows."""
+        """Raises `ValueError` if it has more than `limit` positions, `ParamError` if replica rows are to blame."""
         if self.length > limit:
             raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
         if self.room > limit:
-            name, shadows = self.decoder.name, self.decoder.replica_positions
-            message = (
-                f"decoder {name!r} needs room for {shadows} shadows behind {self.length} tokens, of {limit} in all"
-            )
+            name, replicas = self.decoder.name, self.decoder.replica_positions
+            message = f"decoder {name!r} needs {replicas} positions after {self.length} tokens, of {limit} in all"
             raise ParamError("decoder", message + ": lower block_length or max_tokens")
+
+    def require_branches(self, limits: Limits, pattern: AttentionPattern) -> None:
+        """Raises `ParamError` if its branches, rows in slots of their own, never fit the limits or one step."""
+        branches, param = self.decoder.branches, self.decoder.branch_param
+        if not branches:
+            return
+        slots, pages = self.resources(limits, pattern)
+        tokens = pattern.ceil(self.length) + branches * self._branch_tokens(limits, pattern)
+        if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
+            raise ParamError(
+                param,
+                f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"
+                f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {param}",
+            )
+
+    def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:
+        """The most positions of a branch's row, which begins with a page."""
+        longest = self.decoder.branch_row + limits.page_size - 1 + pattern.logit_shift
+        return min(longest, pattern.ceil(self.length))
 
 
 class RequestStats(NamedTuple):

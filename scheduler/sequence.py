@@ -1,52 +1,55 @@
-"""A request as the scheduler carries it: which state it is in, and what its canvas holds."""
+"""A request as the scheduler carries it: its state, its canvas, and all that decides about them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .contract import Ints, Scores, Span, StepResult
+from .contract import Ints, Row, Scores, Span, StepResult
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
-from .decoding.cache import (
-    NOTHING,
-    CachePolicy,
-    Canvas,
-    ComputeRange,
-    Progress,
-    RequestExtent,
-    StepConfidence,
-)
+from .decoding.cache import NOTHING, CachePolicy, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
 from .decoding.lane_tree import LaneTree, Layout
 from .decoding.lanes.base import ABSENT, LaneStatus
 from .decoding.params import ParamError
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
-from .grammar_guide import Guide
-from .host_rules import HostRuleRunner
-from .lane_events import Computed, LaneEventRecorder, LaneEvents
+from .grammar_guide import Continuation, GrammarGuide
+from .host_rules import Commits, HostRuleRunner
+from .lane_events import LaneEventRecorder, LaneEvents
 from .lane_status import LaneSnapshot
-from .layout import LAYOUTS
-from .layout.packed import Holding, RowLayout
+from .layout import LAYOUTS, Holding, RowLayout, RowSource
+from .layout.packed import StepInputs
 from .logit_bias import NEUTRAL, Biasing
-from .logprobs import Scorebook, Scored
-from .memory.lending import lend
-from .memory.prefix_cache import NO_HASHES, BlockHashes, Lease
-from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State
-
-if TYPE_CHECKING:
-    from .work import PlannedRequest
+from .logprobs import Scorebook
+from .memory.prefix_cache import NO_HASHES, BlockHashes, Lease, PrefixCache
+from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State, Update
 
 NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """A request in a step: its rows, their `spans` and `tokens`, and what its commit needs to know.
+
+    `open` are the masks before the step, of a request that adapts to the load.
+    """
+
+    sequence: Sequence
+    window: ComputeRange
+    extent: RequestExtent
+    rows: tuple[Row, ...]
+    spans: tuple[Span, ...]
+    tokens: int
+    open: int
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request as the scheduler carries it. Canvas coordinates start at 0 behind the prompt."""
+    """A request as the scheduler carries it. Canvas positions start at 0, after the prompt."""
 
     request: Request
     tree: LaneTree
@@ -54,57 +57,62 @@ class Sequence:
     nesting: Nesting
     stability: Stability | None
     recorder: LaneEventRecorder | None
-    biasing: Biasing | None
     scorebook: Scorebook | None
-    guide: Guide | None
-    judging: HostRuleRunner | None
+    source: RowSource
     state: State = State.WAITING
     outcome: Outcome | None = None
-    held: Holding = field(default_factory=lambda: Holding((), ()))
-    names: BlockHashes = NO_HASHES  # of the pages of its prompt that others may have too
-    lease: Lease | None = None  # pages before those it holds, which others may have too
+    holding: Holding = field(default_factory=lambda: Holding((), ()))
+    block_hashes: BlockHashes = NO_HASHES  # of the pages of its prompt that others may read
+    lease: Lease | None = None  # pages before its own ones, which others may read
     frontier: int = 0  # canvas positions before it are committed
-    end_at: int = NO_END  # first end token committed so far
-    predicted_end: int = NO_END  # first end token that the network is about to commit
+    end_at: int = NO_END  # the first end token committed so far
+    predicted_end: int = NO_END  # the first end token that the network is about to commit
     sent: int = 0  # canvas positions before it were handed out
     steps: int = 0
     computed_tokens: int = 0
-    cached_tokens: int = 0  # positions of the prompt that others had computed
+    cached_tokens: int = 0
     refreshes: int = 0
-    reused_refreshes: int = 0  # those that advanced the lanes as well, so cost no call of their own
+    reused_refreshes: int = 0
     served_at: int = 0  # the scheduler's step that last carried it, or admitted it
     layout: RowLayout = field(init=False)
 
     @classmethod
     def of(cls, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> Sequence:
-        """Raises `ParamError` if the decoder, or the network, cannot do what else is asked."""
-        if request.decoder.layout is Layout.ISOLATED and len(request.suffix):
-            raise ParamError("siblings", "isolated siblings see nothing behind their look-ahead: not with a suffix")
-        judging = None if request.decoder.host_rule is None else HostRuleRunner(request.decoder.host_rule(), vocabulary)
-        if judging is not None and judging.revises and request.constraint is not None:
-            name, decoder = request.constraint.name, request.decoder.name
+        """Raises `ParamError` if the decoder, or the network, cannot do what else the request needs."""
+        decoder, constraint, guided = request.decoder, request.constraint, request.constraint is not None
+        if decoder.layout is Layout.ISOLATED and len(request.suffix):
+            raise ParamError("siblings", "isolated siblings see nothing after their look-ahead: not with a suffix")
+        rule = None if decoder.host_rule is None else decoder.host_rule()
+        if rule is not None and rule.revises and constraint is not None:
             raise ParamError(
-                name, f"{name} is not for decoder {decoder!r} and its rule, which change what has committed"
+                constraint.name,
+                f"{constraint.name} is not for decoder {decoder.name!r} and its rule, which change committed tokens",
             )
         request.require_scores()
         if pattern.block_size and len(request.suffix):
-            raise ParamError("suffix", "suffix is not for this model: no position sees what comes behind its block")
-        policy, mask_id = request.decoder.policy, vocabulary.mask_id
+            raise ParamError("suffix", "suffix is not for this model: no position sees what comes after its block")
+        policy, mask_id, prompt, length = decoder.policy, vocabulary.mask_id, len(request.prompt), request.max_tokens
         policy.require(vocabulary)
-        canvas = np.full(request.max_tokens, mask_id, np.int32)
-        tree = LaneTree(canvas, mask_id, len(request.prompt), pattern, vocabulary.filler)
+        tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
+        source = RowSource(
+            request=request,
+            tree=tree,
+            biasing=None
+            if request.preferences == NEUTRAL
+            else Biasing(request.preferences, vocabulary, prompt, length),
+            host_rule=None if rule is None else HostRuleRunner(rule, decoder, vocabulary, prompt, guided),
+            guide=None if constraint is None else GrammarGuide(constraint, decoder, vocabulary, length),
+        )
         return cls(
             request=request,
             tree=tree,
-            cache=request.decoder.cache(),
+            cache=decoder.cache(),
             nesting=Nesting.of(policy.boundary),
-            stability=Stability(request.max_tokens, stable_steps) if stable_steps else None,
+            stability=Stability(length, stable_steps) if stable_steps else None,
             recorder=LaneEventRecorder(tree.canvas, mask_id) if request.watched else None,
-            biasing=None if request.preferences == NEUTRAL else Biasing(request.preferences, vocabulary),
-            scorebook=None if request.ranks is None else Scorebook(request.max_tokens, request.ranks),
-            guide=None if request.constraint is None else Guide(request.constraint, request.decoder, vocabulary),
-            judging=judging,
+            scorebook=None if request.ranks is None else Scorebook(length, request.ranks),
+            source=source,
         )
 
     @property
@@ -116,173 +124,17 @@ class Sequence:
         return self.tree.canvas
 
     @property
-    def pattern(self) -> AttentionPattern:
-        return self.tree.pattern
-
-    @property
     def prompt_length(self) -> int:
         return len(self.request.prompt)
 
-    def hold(self, lease: Lease, held: Holding, page_size: int) -> None:
-        """It is admitted, with what it needs on the device: its first lanes are born."""
-        self.lease, self.held = lease, held
-        if self.guide is not None:
-            self.guide.begin(self)
-        self.request.decoder.policy.open(self.tree)
-        placed = held._replace(pages=(*lease.numbers, *held.pages))
-        self.layout = LAYOUTS[self.request.decoder.layout](placed, self, page_size)
-
-    def move(self, state: State) -> None:
-        if state not in TRANSITIONS[self.state]:
-            raise RuntimeError(f"request {self.id} cannot go from {self.state.value} to {state.value}")
-        self.state = state
-
-    def reach(self) -> RequestExtent:
-        """What the next step concerns, in absolute positions. With blocks they end where one does: the network has
-        never seen a part of one."""
-        prompt, live, grid = self.prompt_length, self.tree.live, self.pattern
-        end = self.request.length if len(self.request.suffix) else prompt + self.drafts_end()
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NOTHING
-        start, last, frontier = prompt + live[0].start, prompt + live[-1].end, grid.floor(prompt + self.frontier)
-        return RequestExtent(start, last, grid.ceil(end), frontier, canvas)
-
-    def drafts_end(self) -> int:
-        """The end of the look-ahead behind all lanes, a canvas position."""
-        last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
-        end = self._canvas_end() if lookahead is None else min(last + lookahead, self.tree.limit)
-        return max(last, min(end, self.predicted_end + 1))
-
-    def _canvas_end(self) -> int:
-        """Where the canvas ends, which a judge may have cut."""
-        cut = None if self.judging is None else self.judging.cut
-        return len(self.canvas) if cut is None else cut + 1
-
-    def window(self, reach: RequestExtent) -> ComputeRange:
-        """What the next step computes: in the first, what of the prompt nobody else has."""
-        window = self.cache.compute_range(reach)
-        if self.guide is not None:
-            window = window._replace(gaps=())  # a grammar goes from one position to the next
-        if (
-            self.revises or self.request.decoder.replica_positions
-        ):  # what has committed is looked at again, or stood in for
-            window = window.covering(reach.first, reach.last)
-        if self.lease is None or self.steps:
-            return window
-        return window._replace(start=max(window.start, self.lease.begin()))
-
-    def view(self) -> LaneSnapshot:
-        """What the digest reads of it."""
-        policy, live = self.request.decoder.policy, self.tree.live
-        start, end = live[0].start, live[-1].end
-        settled = None if self.stability is None else self.stability.settled(start, end)
-        return LaneSnapshot(
-            live, self.canvas[start:end], settled, policy.boundary, self.nesting, policy.min_fill, policy.marks
-        )
-
     @property
-    def told(self) -> bool:
-        """Whether the host decides what its canvas holds, so that the device must be told."""
-        return self.judging is not None or self.guide is not None
+    def host_rule(self) -> HostRuleRunner | None:
+        return self.source.host_rule
 
     @property
     def revises(self) -> bool:
-        """Whether what lanes hold is not final before they end."""
-        return self.judging is not None and self.judging.revises
-
-    def take_in(self, spans: Many[Span], result: StepResult, part: slice) -> None:
-        """`part` of a step's result is of `spans`, which were this request's."""
-        whole = part
-        if self.request.decoder.replica_positions:  # which lie behind the canvas
-            spans = [span for span in spans if span.start < self.request.length]
-            part = slice(part.start, part.start + sum(span.end - span.start for span in spans))
-        if self.cache.reads_canvas:
-            positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-            self.cache.observe(StepConfidence(positions, result.confidence[part]))
-        found, tokens, proposals = np.arange(part.start, part.stop), result.tokens[part], result.proposals[part]
-        if self.judging is not None:
-            spans, tokens, found = self.judging.decide(self, spans, result, whole)
-            proposals = result.proposals[found]
-            if self.judging.ensemble is None:
-                result.tokens[part.start : part.start + len(tokens)] = tokens
-        at = 0
-        for span in spans:
-            here = slice(at, at := at + span.end - span.start)
-            start = span.start - self.prompt_length
-            self._score(start, tokens[here], result.scores, found[here])
-            self._take(start, tokens[here], proposals[here])
-        if self.guide is not None:
-            self.guide.take(self, result, part)
-
-    def _score(self, start: int, tokens: Ints, scores: Scores | None, found: Longs) -> None:
-        """Before `_take`: what is at `found` [n] in a step's `scores` belongs to these `tokens` [n]."""
-        if self.scorebook is not None and scores is not None:
-            held = self.canvas[start : start + len(tokens)]
-            fresh = np.flatnonzero((tokens != self.tree.mask_id) & (tokens != held))
-            self.scorebook.take(start + fresh, scores, found[fresh], self.steps)
-
-    def _take(self, start: int, tokens: Ints, proposals: Ints) -> None:
-        """A step left `tokens` from canvas position `start` on, and proposed `proposals`."""
-        self.canvas[start : start + len(tokens)] = tokens
-        if self.stability is not None:
-            self.stability.update(start, np.where(tokens == self.tree.mask_id, proposals, tokens))
-
-    def predict_end(self, end: int | None, window: ComputeRange) -> None:
-        """The answer seems to end with the token at `end`, an absolute position, as far as `window` shows. What it
-        left out is as it was."""
-        found = NO_END if end is None else end - self.prompt_length
-        before, masked = self.predicted_end, self.tree.mask_id
-        if window.leaves_out(self.prompt_length + before) and self.canvas[before] == masked:
-            found = min(found, before)
-        self.predicted_end = found
-
-    def advance(self, facts: list[LaneStatus], vocabulary: Vocabulary) -> Progress:
-        """The canvas holds what a step brought; `facts` belong to the live lanes."""
-        tree, lanes, started = self.tree, tuple(self.tree.live), self.tree.live[0].start
-        finished, forks = tree.finished, tree.forks
-        stays = self.judging is not None and self.judging.stays
-        if self.recorder is not None:
-            self.recorder.before(tree.live)
-        for lane, fact in zip(tree.live, facts, strict=True):
-            lane.steps += 1
-            lane.masks = fact.open or int(stays)
-        if self.judging is not None and self.judging.cut is not None:
-            tree.end_at(self.judging.cut)
-        self.request.decoder.policy.advance(tree, facts[: len(tree.live)])  # a cut has left the first of them
-        self.layout.follow(self)
-        if self.revises:  # only what has left the lanes is final
-            facts = [fact for lane, fact in zip(lanes, facts, strict=True) if lane not in tree.live]
-        self.end_at = min([self.end_at, *(fact.end_at for fact in facts if fact.end_at != ABSENT)])
-        passed, self.frontier = self.frontier, self._next_mask()
-        if self.judging is not None and self.judging.sees_ahead:
-            self.end_at = min(self.end_at, self._first_end(passed, vocabulary))
-        if self.revises and tree.live:
-            self.frontier = min(self.frontier, tree.live[0].start)
-        if tree.live:
-            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], vocabulary)
-        return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
-
-    def count(self, work: PlannedRequest, progress: Progress) -> LaneEvents | None:
-        """A step is behind it, which brought `progress`; tells those who watch."""
-        window, step, self.steps = work.window, self.steps, self.steps + 1
-        frontier, known = work.reach.frontier, self.layout.known
-        reach = work.reach._replace(frontier=min(frontier, known))
-        self.cache.computed(window, reach, progress._replace(frontier=min(progress.frontier, known)))
-        lend(self, work)
-        self.refreshes += window.refresh
-        self.reused_refreshes += window.refresh and window.drives
-        self.computed_tokens += work.tokens
-        if self.recorder is None:
-            return None
-        rows = [row for row in work.rows if row.copy is None]
-        start, end = min(row.start for row in rows), max(row.end for row in rows)
-        computed = Computed(start - self.prompt_length, end - self.prompt_length, window.refresh)
-        return self.recorder.after(self.tree, step, computed)
-
-    def hand_out(self) -> tuple[Ints, Scored | None]:
-        """The tokens that have become final since the last call, without end tokens, and their scores."""
-        start, self.sent = self.sent, max(self.sent, min(self.frontier, self.end_at))
-        scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
-        return self.canvas[start : self.sent], scores
+        """Whether the tokens of a lane are not final before it ends."""
+        return self.host_rule is not None and self.host_rule.revises
 
     @property
     def stats(self) -> RequestStats:
@@ -299,34 +151,244 @@ class Sequence:
             reused_refreshes=self.reused_refreshes,
         )
 
-    @property
-    def failure(self) -> Failure | None:
-        """The reason why its grammar has failed."""
-        guide = self.guide
-        return Failure(guide.name, guide.problem) if guide is not None and guide.failed else None
+    def move(self, state: State) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"request {self.id} cannot go from {self.state.value} to {state.value}")
+        self.state = state
 
-    def ending(self) -> Outcome | None:
-        """How the request has ended, if it has."""
-        guide = self.guide
+    def find_hashes(self, prefixes: PrefixCache) -> None:
+        """Set the keys of whole pages of the prompt that nothing computes again."""
+        request, decoder = self.request, self.request.decoder
+        if self.cache.keeps_prompt:
+            # A network that predicts from the position before computes the prompt's last one with the canvas.
+            prompt = request.prompt[: max(0, self.prompt_length - self.tree.pattern.logit_shift)]
+            group = None if decoder.branches or decoder.adaptive else request.share_group
+            self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group)
+
+    def admit(self, lease: Lease, holding: Holding, page_size: int) -> None:
+        """The request has what it needs on the device: its first lanes begin."""
+        self.lease, self.holding = lease, holding
+        if self.source.guide is not None:
+            self._continue(self.source.guide.begin(), None)
+        self.request.decoder.policy.open(self.tree)
+        everything = Holding(holding.slots, (*lease.numbers, *holding.pages))
+        self.layout = LAYOUTS[self.request.decoder.layout](everything, self.source, page_size)
+
+    def may_begin(self, stepping: Collection[int]) -> bool:
+        """Whether the pages that it does not compute in its first step are known, or computed by the requests
+        `stepping` with it."""
+        return bool(self.steps) or self.lease is None or self.lease.ready(stepping)
+
+    def plan(self) -> PlannedRequest:
+        """The next step of the request, which may still have to wait."""
+        extent = self._extent()
+        window = self._window(extent)
+        inputs = StepInputs(self.steps, self.frontier, self.end_at, self._lookahead_end())
+        rows = self.layout.rows(window, inputs)
+        spans = tuple([span for row in rows for span in row.spans])
+        open_ = self.open_tokens() if self.request.decoder.adaptive else 0
+        return PlannedRequest(self, window, extent, rows, spans, sum([row.tokens for row in rows]), open_)
+
+    def open_tokens(self) -> int:
+        """The masks that can still be reached."""
+        return self.tree.masks(0, self.tree.limit)
+
+    def _extent(self) -> RequestExtent:
+        """The positions that matter to the next step. They end where a block of the network does: it has never seen a
+        part of one."""
+        prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
+        end = self.request.length if len(self.request.suffix) else prompt + self._lookahead_end()
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NOTHING
+        start, last, frontier = prompt + live[0].start, prompt + live[-1].end, pattern.floor(prompt + self.frontier)
+        return RequestExtent(start, last, pattern.ceil(end), frontier, canvas)
+
+    def _lookahead_end(self) -> int:
+        """The end of the look-ahead after all lanes, a canvas position."""
+        last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
+        end = self._canvas_end() if lookahead is None else min(last + lookahead, self.tree.limit)
+        return max(last, min(end, self.predicted_end + 1))
+
+    def _canvas_end(self) -> int:
+        """The end of the canvas, or where a host commit rule has cut it."""
+        cut = None if self.host_rule is None else self.host_rule.cut
+        return len(self.canvas) if cut is None else cut + 1
+
+    def _window(self, extent: RequestExtent) -> ComputeRange:
+        """The positions that the next step computes. The first step leaves out what others have computed."""
+        window = self.cache.compute_range(extent)
+        if self.source.guide is not None:
+            window = window._replace(gaps=())  # a grammar goes from one position to the next
+        if (
+            self.revises or self.request.decoder.replica_positions
+        ):  # committed positions are looked at again, or replicated
+            window = window.covering(extent.first, extent.last)
+        if self.lease is None or self.steps:
+            return window
+        return window._replace(start=max(window.start, self.lease.begin()))
+
+    def take(self, spans: tuple[Span, ...], result: StepResult, part: slice) -> Ints | None:
+        """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
+        Returns the tokens that the host has left there, from the start of `part` on; None: those of the result."""
+        positions = _positions(spans)
+        if self.request.decoder.replica_positions:  # replica rows lie after the canvas
+            positions = positions[positions < self.request.length]
+        own = slice(part.start, part.start + len(positions))
+        if self.cache.reads_canvas:
+            self.cache.observe(StepConfidence(positions, result.confidence[own]))
+        positions = positions - self.prompt_length  # not in place: the cache keeps the absolute ones
+        rule, guide = self.host_rule, self.source.guide
+        if rule is None:
+            commits = Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
+        else:
+            commits = rule.decide(self.tree, self.steps, positions, result, part)
+        self._write(commits, result.scores)
+        if self.stability is not None:
+            open_ = commits.tokens == self.tree.mask_id
+            self.stability.update(commits.positions, np.where(open_, result.proposals[commits.found], commits.tokens))
+        if guide is not None:
+            chosen = None if rule is None else rule.chosen
+            self._continue(guide.take(int(positions[0]), self.frontier, result, own, chosen), result.scores)
+        return None if rule is None or rule.ensemble is not None else commits.tokens
+
+    def _continue(self, text: Continuation, scores: Scores | None) -> None:
+        """Write the next tokens of an answer with a grammar."""
+        start, self.frontier = self.frontier, self.frontier + len(text.tokens)
+        positions = np.arange(start, self.frontier)
+        if text.ends:
+            self.end_at = self.frontier - 1
+            self.tree.end_at(self.end_at)
+        self._write(Commits(positions, np.array(text.tokens, np.int32), np.array(text.found, np.int64)), scores)
+
+    def _write(self, commits: Commits, scores: Scores | None) -> None:
+        positions, tokens, found = commits
+        if self.scorebook is not None:
+            new = np.flatnonzero((tokens != self.tree.mask_id) & (tokens != self.canvas[positions]))
+            self.scorebook.take(positions[new], tokens[new], found[new], scores, self.steps)
+        self.canvas[positions] = tokens
+
+    def snapshot(self) -> LaneSnapshot:
+        """The live lanes, after `take`."""
+        policy, live = self.request.decoder.policy, self.tree.live
+        start, end = live[0].start, live[-1].end
+        settled = None if self.stability is None else self.stability.settled(start, end)
+        tokens = self.canvas[start:end]
+        return LaneSnapshot(live, tokens, settled, policy.boundary, self.nesting, policy.min_fill, policy.marks)
+
+    def predict_end(self, end: int | None, window: ComputeRange) -> None:
+        """The answer seems to end with the token at the absolute position `end`, or nowhere in `window`. What the
+        window leaves out is unchanged."""
+        found = NO_END if end is None else end - self.prompt_length
+        before, masked = self.predicted_end, self.tree.mask_id
+        if window.leaves_out(self.prompt_length + before) and self.canvas[before] == masked:
+            found = min(found, before)
+        self.predicted_end = found
+
+    def advance(self, statuses: list[LaneStatus], vocabulary: Vocabulary) -> Progress:
+        """Let the lanes advance after a step that drove them. `statuses` belong to the live lanes."""
+        tree, rule, lanes, started = self.tree, self.host_rule, tuple(self.tree.live), self.tree.live[0].start
+        finished, forks = tree.finished, tree.forks
+        stays = rule is not None and rule.stays
+        if self.recorder is not None:
+            self.recorder.before(lanes)
+        for lane, status in zip(lanes, statuses, strict=True):
+            lane.steps += 1
+            lane.masks = status.open or int(stays)
+        if rule is not None and rule.cut is not None:
+            tree.end_at(rule.cut)
+        self.request.decoder.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
+        self.layout.follow()
+        if self.revises:  # only lanes that have ended are final
+            statuses = [status for lane, status in zip(lanes, statuses, strict=True) if lane not in tree.live]
+        self.end_at = min([self.end_at, *(status.end_at for status in statuses if status.end_at != ABSENT)])
+        passed, self.frontier = self.frontier, self._next_mask()
+        if rule is not None and rule.sees_ahead:
+            self.end_at = min(self.end_at, self._first_end(passed, vocabulary))
+        if self.revises and tree.live:
+            self.frontier = min(self.frontier, tree.live[0].start)
+        if tree.live:
+            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], vocabulary)
+        return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
+
+    def count(self, planned: PlannedRequest, progress: Progress) -> LaneEvents | None:
+        """Count a step that brought `progress`. Returns its lane events, if the request is watched."""
+        window, extent, step, self.steps = planned.window, planned.extent, self.steps, self.steps + 1
+        known = self.layout.known
+        extent = extent._replace(frontier=min(extent.frontier, known))
+        self.cache.computed(window, extent, progress._replace(frontier=min(progress.frontier, known)))
+        if self.lease is not None:
+            self._share_pages(self.lease, planned)
+        self.refreshes += window.refresh
+        self.reused_refreshes += window.refresh and window.drives
+        self.computed_tokens += planned.tokens
+        if self.recorder is None:
+            return None
+        rows = [row for row in planned.rows if row.copy is None]
+        start, end = min(row.start for row in rows), max(row.end for row in rows)
+        return self.recorder.after(
+            self.tree, step, start - self.prompt_length, end - self.prompt_length, window.refresh
+        )
+
+    def _share_pages(self, lease: Lease, planned: PlannedRequest) -> None:
+        """Others may read the pages that a step has left in their last state."""
+        if self.steps == 1:
+            self.cached_tokens = planned.window.start
+            lease.computed()
+        prompt, size = self.request.prompt, self.prompt_length
+
+        def text(start: int, end: int) -> Ints:
+            return np.concatenate((prompt[start:end], self.canvas[max(start - size, 0) : max(end - size, 0)]))
+
+        grown = lease.grow(planned.extent.frontier, text, self.holding.pages)
+        self.holding = self.holding._replace(pages=self.holding.pages[grown:])
+
+    def report(self, events: LaneEvents | None) -> Update:
+        """The tokens that have become final since the last report, without end tokens, and how the request has ended,
+        if it has."""
+        start, self.sent = self.sent, max(self.sent, min(self.frontier, self.end_at))
+        scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
+        self.outcome = self._ending()
+        tokens = self.canvas[start : self.sent]
+        return Update(self.id, tokens, self.outcome, self.stats, self._failure(), events, scores)
+
+    def report_end(self) -> Update:
+        """The end of the request, without what its last step brought."""
+        return Update(self.id, self.canvas[:0], self.outcome, self.stats, self._failure())
+
+    def _failure(self) -> Failure | None:
+        guide = self.source.guide
+        if self.outcome is not Outcome.FAILED or guide is None or not guide.failed:
+            return None
+        return Failure(guide.name, guide.problem)
+
+    def _ending(self) -> Outcome | None:
+        guide, rule, live = self.source.guide, self.host_rule, self.tree.live
         if guide is not None and guide.failed:
             return Outcome.FAILED
         settled = self.frontier
-        if self.request.decoder.whole_blocks and self.tree.live:
-            settled = min(settled, self.tree.live[0].start)
+        if self.request.decoder.whole_blocks and live:
+            settled = min(settled, live[0].start)
         stopped = self.end_at < settled or (guide is not None and guide.finished)
-        stopped |= not self.tree.live and self._canvas_end() < len(self.canvas)
-        over = self.judging is not None and self.judging.over
-        if self.tree.live and not over and not (stopped and self.request.decoder.early_stop):
+        stopped |= not live and self._canvas_end() < len(self.canvas)
+        over = rule is not None and rule.over
+        if live and not over and not (stopped and self.request.decoder.early_stop):
             return None
         cut = guide is not None and guide.closing
         return Outcome.STOP if stopped and not cut else Outcome.LENGTH
 
     def _first_end(self, start: int, vocabulary: Vocabulary) -> int:
-        """The first end token between `start` and the frontier: one that was committed ahead is in no lane."""
+        """The first end token between `start` and the frontier. One that was committed ahead is in no lane."""
         ends = np.flatnonzero(vocabulary.classes[self.canvas[start : self.frontier]] & END)
         return start + int(ends[0]) if len(ends) else NO_END
 
     def _next_mask(self) -> int:
-        end = self._canvas_end()  # drafts may have been written behind where it was cut
+        end = self._canvas_end()  # drafts may have been written after the cut
         masked = self.canvas[self.frontier : end] == self.tree.mask_id
         return self.frontier + int(masked.argmax()) if masked.any() else end
+
+
+def _positions(spans: tuple[Span, ...]) -> Longs:
+    """All positions [n] of `spans`."""
+    first, last = spans[0].start, spans[-1].end
+    if last - first == sum([span.end - span.start for span in spans]):  # nearly always
+        return np.arange(first, last)
+    return np.concatenate([np.arange(span.start, span.end) for span in spans])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from fastapi import FastAPI
 
+from ..scheduler import DECODERS, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
 from .api.generation import Backend
@@ -24,7 +27,7 @@ from .settings import Settings, installed_version
 from .structured.grammar import Grammars
 from .text.tokenizer import Tokenizer
 
-__all__ = ["Lifespan", "ModelCard", "create_app"]
+__all__ = ["Lifespan", "ModelCard", "Service", "build_service", "create_app"]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -39,11 +42,13 @@ def create_app(
     metrics: Metrics,
     card: ModelCard,
     lifespan: Lifespan | None = None,
+    grammars: Grammars | None = None,
 ) -> FastAPI:
-    """`lifespan` starts the engine before the first request and stops it after the last."""
+    """`lifespan` starts the engine before the first request and stops it after the last. An engine in this process
+    shares its `grammars`, so that none is compiled twice."""
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
-    backend = Backend(engine, tokenizer, settings, card, Grammars(tokenizer))
+    backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer))
     for router in (
         chat_routes(backend),
         completion_routes(backend),
@@ -61,3 +66,36 @@ def create_app(
         app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
     app.add_middleware(RequestId, count=metrics.http_response)
     return app
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An application with its engine. `drain` lets running answers finish, for so many seconds at most."""
+
+    app: FastAPI
+    drain: Callable[[float], Coroutine[Any, Any, None]]
+
+
+def build_service(settings: Settings) -> Service:
+    """Load the model and build the application. Raises `ValueError` and `OSError` with one line that says what is
+    wrong."""
+    from .engine.wiring import build_parts  # here, since it imports torch, which no other application needs
+
+    parts = build_parts(settings)
+    card = ModelCard(
+        id=settings.model_name,
+        max_model_len=parts.limits.max_model_len,
+        decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
+        default_decoder=settings.decoder,
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await parts.engine.start()
+        try:
+            yield
+        finally:
+            await parts.engine.stop()
+
+    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars)
+    return Service(app, parts.engine.drain)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.scheduler.work import FAULT
+from asynclane.scheduler.scheduler import FAULT
 
 from .support.driver import embedded_runner, embedded_vocabulary
 from .support.processes import environment

@@ -1,8 +1,8 @@
-"""Measures how well gaps are filled: functions lose a part, the model writes it again, and the function's tests run.
+"""Measures infilling: functions lose a part, the model writes it again, and the functions' tests run.
 
 Usage: python -m asynclane.bench.quality.infill [--functions 40] [--decoder asynclane] [--json FILE]
-Each gap is filled with its true length given; with a length that is chosen by trying, as the server does without
-max_tokens; and by the same request without the suffix, of which a client keeps what belongs into the gap.
+Each gap is filled at its true length; at a length chosen by trying, as the server does without max_tokens; and by the
+same request without the suffix, of whose answer a client keeps the part that belongs into the gap.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TOKENS = max(LENGTHS)  # without a suffix
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """How one way of filling fared with gaps of one kind."""
+    """The results of one way of filling gaps of one kind."""
 
     kind: str
     way: str
@@ -51,19 +51,19 @@ class Filled:
             "right": self.right,
             "count": self.count,
             "interval_95": [round(bound, 4) for bound in self.interval],
-            "calls": self.usage.forwards,
-            "computed_tokens": self.usage.computed_tokens,
+            "calls": self.usage.stats.forwards,
+            "computed_tokens": self.usage.stats.computed_tokens,
             "answer_tokens": self.usage.completion_tokens,
         }
 
 
 class Filler:
-    """Fills gaps, all at once."""
+    """Fills all gaps of a kind at once."""
 
-    def __init__(self, offline: Offline, decoder: str, knobs: Mapping[str, object]) -> None:
+    def __init__(self, offline: Offline, decoder: str, params: Mapping[str, str | float | bool]) -> None:
         self._offline = offline
         self._decoder = decoder
-        self._knobs = knobs
+        self._params = params
 
     def without_suffix(self, gaps: Sequence[Hole]) -> list[Finished]:
         return self._fill([(gap, MAX_TOKENS) for gap in gaps], suffix=False)
@@ -75,14 +75,16 @@ class Filler:
         tries = self._fill([(gap, length) for gap in gaps for length in LENGTHS])
         return [likeliest(tries[at : at + len(LENGTHS)]) for at in range(0, len(tries), len(LENGTHS))]
 
-    def _fill(self, asked: Sequence[tuple[Hole, int]], suffix: bool = True) -> list[Finished]:
-        answers = self._offline.answer_each([self._request(gap, length, suffix) for gap, length in asked])
+    def _fill(self, gaps: Sequence[tuple[Hole, int]], suffix: bool = True) -> list[Finished]:
+        answers = self._offline.answer_each([self._request(gap, length, suffix) for gap, length in gaps])
         return [Finished(answer.text, answer.finish, answer.scores, answer.usage) for answer in answers]
 
     def _request(self, gap: Hole, length: int, suffix: bool) -> tuple[list[int], AnswerOptions]:
         chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
-        behind = tuple(self._ids(gap.behind)) if suffix else ()
-        options = AnswerOptions(length, decoder=self._decoder, knobs=self._knobs, ranks=0, suffix=behind)
+        after = tuple(self._ids(gap.after)) if suffix else ()
+        options = AnswerOptions(
+            length, decoder=self._decoder, params=tuple(self._params.items()), ranks=0, suffix=after
+        )
         return self._offline.parts.text.encode_chat(chat), options
 
     def _ids(self, text: str) -> list[int]:
@@ -93,7 +95,7 @@ def measure(way: str, gaps: Sequence[Hole], fill: Callable[[Sequence[Hole]], lis
     found = fill(gaps)
     whole = way != WITHOUT
     texts = [answer.text if whole else gap.cut(answer.text) for gap, answer in zip(gaps, found, strict=True)]
-    usage = Usage.total(answer.usage for answer in found)
+    usage = Usage.total([answer.usage for answer in found])
     right = sum(gap.filled(text) for gap, text in zip(gaps, texts, strict=True))
     return Filled(gaps[0].kind, way, right, len(gaps), usage)
 
@@ -103,8 +105,8 @@ COLUMNS: tuple[tuple[str, Callable[[Filled], str]], ...] = (
     ("gap, way", lambda f: f"{f.kind}, {f.way}"),
     ("right", lambda f: f"{f.right}/{f.count}"),
     ("95 % interval", lambda f: f"{f.interval.low:.2f}-{f.interval.high:.2f}"),
-    ("calls", lambda f: f"{f.usage.forwards / f.count:.1f}"),
-    ("computed/gap", lambda f: f"{f.usage.computed_tokens / f.count:.0f}"),
+    ("calls", lambda f: f"{f.usage.stats.forwards / f.count:.1f}"),
+    ("computed/gap", lambda f: f"{f.usage.stats.computed_tokens / f.count:.0f}"),
 )
 
 
@@ -120,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_outputs(parser, None, options.json)
     filled: list[Filled] = []
     with open_offline(settings) as offline:
-        filler = Filler(offline, choice.name, choice.knobs)
+        filler = Filler(offline, choice.name, choice.params)
         ways = {
             "true length": filler.of_true_length,
             "tried lengths": filler.of_tried_length,
@@ -153,10 +155,10 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--gaps", nargs="+", choices=HOLES, default=HOLES, help="what is missing (default: each)")
+    parser.add_argument("--gaps", nargs="+", choices=HOLES, default=HOLES, help="kinds of gaps (default: all)")
     parser.add_argument("--functions", type=positive, default=40, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=777, help="of the functions, 0 to 999 (default: %(default)s)")
-    parser.add_argument("--decoder", default="asynclane", help="with knobs if wanted (default: %(default)s)")
+    parser.add_argument("--decoder", default="asynclane", help="with or without parameters (default: %(default)s)")
     parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
     parser.add_argument("--dtype", default=DTYPE, help="as in serving (default: %(default)s)")
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")

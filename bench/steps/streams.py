@@ -27,8 +27,8 @@ def measure(streams: int, prompts: Sequence[str], options: AnswerOptions) -> dic
         answers = offline.chat(prompts, options)
         seconds = time.perf_counter() - started
     tokens = sum(answer.usage.completion_tokens for answer in answers)
-    calls = sum(answer.usage.forwards for answer in answers)
-    computed = sum(answer.usage.computed_tokens for answer in answers)
+    calls = sum(answer.usage.stats.forwards for answer in answers)
+    computed = sum(answer.usage.stats.computed_tokens for answer in answers)
     return {
         "streams": streams,
         "tokens_per_s": tokens / seconds,

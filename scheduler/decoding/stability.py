@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..contract import Ints
-from .boundaries import Bools
+from .boundaries import Bools, Longs
 
 
 class Stability:
@@ -17,12 +17,11 @@ class Stability:
         self._last: Ints = np.full(length, -1, np.int32)
         self._unchanged = np.zeros(length, np.int32)
 
-    def update(self, start: int, tokens: Ints) -> None:
-        """A step left `tokens` from canvas position `start` on: committed ones, and proposals where masks are."""
-        part = slice(start, start + len(tokens))
-        self._unchanged[part] += 1
-        self._unchanged[part][tokens != self._last[part]] = 0
-        self._last[part] = tokens
+    def update(self, positions: Longs, tokens: Ints) -> None:
+        """A step left `tokens` [n] at canvas `positions` [n]: committed ones, and proposals where masks are."""
+        same = tokens == self._last[positions]
+        self._unchanged[positions] = np.where(same, self._unchanged[positions] + 1, 0)
+        self._last[positions] = tokens
 
     def settled(self, start: int, end: int) -> Bools:
         """Which positions of `[start, end)` are settled."""

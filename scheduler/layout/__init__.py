@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 
 from ..decoding.lane_tree import Layout
 from .drafts import DraftLayout, EnsembleLayout
-from .packed import IsolatedLayout, PackedLayout, RowLayout
+from .isolated import IsolatedLayout
+from .packed import Holding, PackedLayout, RowLayout, RowSource
 
-LAYOUTS: Mapping[Layout, Callable[..., RowLayout]] = {
+__all__ = ["LAYOUTS", "Holding", "RowLayout", "RowSource"]
+
+LAYOUTS: Mapping[Layout, Callable[[Holding, RowSource, int], RowLayout]] = {
     Layout.PACKED: PackedLayout,
     Layout.ISOLATED: IsolatedLayout,
     Layout.DRAFTS: DraftLayout,

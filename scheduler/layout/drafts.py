@@ -1,67 +1,60 @@
-"""Lays several canvases of one request out as rows of a step, each in a slot of its own: drafts of the one it has, or
-the branches of an ensemble.
+"""Several canvases of one request, each in a slot of its own: drafts of its canvas, or the branches of an ensemble.
 
-Rows write keys and values in place, so a draft's page table has private pages where its row writes, and the request's
-own ones before and behind. Of a page that a row fills only in part, the rest is copied first.
+Rows write keys and values in place. So a draft's page table has private pages where its row writes, and the request's
+own pages before and after them. Of a page that a row fills only in part, the rest is copied first.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..contract import Ints, Placement, Row, Span
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING, REPORT_ALL
-from ..decoding.commit.shared.speculation import Ensemble, Turn
-from .packed import Holding, PackedLayout
-from .row_inputs import biases, held_by, ranks
-
-if TYPE_CHECKING:
-    from ..sequence import Sequence
+from ..decoding.commit.shared.speculation import Turn
+from .packed import Holding, PackedLayout, RowSource, StepInputs, biases, host_tokens
 
 
 class DraftLayout:
-    """The row of all lanes, and beside it one like it for each draft of the request's judge."""
+    """The row of all lanes, and a row like it for each draft of the request's host commit rule."""
 
     known = EVERYTHING
 
-    def __init__(self, held: Holding, sequence: Sequence, page_size: int) -> None:
-        slot, *self._slots = held.slots
-        count = -(-sequence.request.length // page_size)
-        self._pages, spare, self._page_size = held.pages[:count], held.pages[count:], page_size
+    def __init__(self, holding: Holding, source: RowSource, page_size: int) -> None:
+        slot, *self._slots = holding.slots
+        count = -(-source.request.length // page_size)
+        self._source, self._page_size = source, page_size
+        self._pages, spare = holding.pages[:count], holding.pages[count:]
         each = len(spare) // max(1, len(self._slots))
         self._private = [spare[at : at + each] for at in range(0, each * len(self._slots), each or 1)]
-        self._canvas = PackedLayout(Holding((slot,), self._pages), sequence, page_size)
+        self._canvas = PackedLayout(Holding((slot,), self._pages), source, page_size)
         self.placements = list(self._canvas.placements)
 
-    def rows(self, sequence: Sequence, window: ComputeRange) -> tuple[Row, ...]:
-        """Plans may be made and then not carry them: all that is due is said anew each time."""
-        (own,) = self._canvas.rows(sequence, window)
-        due = [placement for placement in self.placements if placement.slot == own.slot]
-        judging, rows = sequence.judging, [own]
-        drafts = () if judging is None or not window.drives else judging.drafts
-        for number, draft in enumerate(drafts):
-            slot = self._slots[number]
-            due.append(self._place(sequence, slot, self._private[number], own, draft))
-            held = held_by(sequence, own.start, own.end, draft)
-            rows.append(replace(own, slot=slot, host_tokens=held, biases=biases(sequence, draft)))
-        self.placements[:] = due
+    def rows(self, window: ComputeRange, inputs: StepInputs) -> tuple[Row, ...]:
+        source, host_rule = self._source, self._source.host_rule
+        (own,) = self._canvas.rows(window, inputs)
+        # A plan may not have taken the last rows: then their placements are replaced.
+        self.placements[:] = [placement for placement in self.placements if placement.slot == own.slot]
+        rows = [own]
+        drafts = () if host_rule is None or not window.drives else host_rule.drafts
+        for slot, private, draft in zip(self._slots, self._private, drafts, strict=False):
+            self.placements.append(self._place(slot, private, own, draft))
+            tokens = host_tokens(source, own.start, own.end, draft)
+            rows.append(replace(own, slot=slot, host_tokens=tokens, biases=biases(source, inputs, draft)))
         return tuple(rows)
 
-    def follow(self, sequence: Sequence) -> None:
+    def follow(self) -> None:
         pass
 
-    def _place(self, sequence: Sequence, slot: int, private: tuple[int, ...], own: Row, draft: Ints) -> Placement:
+    def _place(self, slot: int, private: tuple[int, ...], own: Row, draft: Ints) -> Placement:
         size, pages = self._page_size, self._pages
-        first, behind = own.start // size, -(-own.end // size)
-        table = (*pages[:first], *private[: behind - first], *pages[behind:])
-        shared = {first} if own.start % size else set()
+        first, after = own.start // size, -(-own.end // size)
+        table = (*pages[:first], *private[: after - first], *pages[after:])
+        partial = {first} if own.start % size else set()
         if own.end % size and own.visible > own.end:
-            shared.add(behind - 1)
-        tokens = held_by(sequence, 0, sequence.request.length, draft)
-        copied = tuple((pages[at], table[at]) for at in sorted(shared))
-        return Placement(slot, tokens, table, copied)
+            partial.add(after - 1)
+        tokens = host_tokens(self._source, 0, self._source.request.length, draft)
+        return Placement(slot, tokens, table, tuple((pages[at], table[at]) for at in sorted(partial)))
 
 
 class EnsembleLayout:
@@ -69,31 +62,35 @@ class EnsembleLayout:
 
     known = EVERYTHING
 
-    def __init__(self, held: Holding, sequence: Sequence, page_size: int) -> None:
-        count = -(-sequence.request.length // page_size)
-        self._slots = held.slots
-        self._pages = [held.pages[at : at + count] for at in range(0, count * len(held.slots), count)]
-        self._ensemble = ensemble_of(sequence)
-        self._ensemble.open(sequence.canvas, sequence.tree.mask_id)
-        self.placements = [self._placed(sequence, number) for number in range(len(held.slots))]
+    def __init__(self, holding: Holding, source: RowSource, page_size: int) -> None:
+        """Raises `TypeError` if the decoder has no ensemble."""
+        ensemble = None if source.host_rule is None else source.host_rule.ensemble
+        if ensemble is None:
+            raise TypeError(f"decoder {source.request.decoder.name!r} has one canvas")
+        count = -(-source.request.length // page_size)
+        self._slots, self._source, self._ensemble = holding.slots, source, ensemble
+        self._pages = [holding.pages[at : at + count] for at in range(0, count * len(holding.slots), count)]
+        ensemble.open(source.tree.canvas, source.tree.mask_id)
+        self.placements = [self._placed(number) for number in range(len(holding.slots))]
 
-    def rows(self, sequence: Sequence, window: ComputeRange) -> tuple[Row, ...]:
-        return tuple(self._row(sequence, turn) for turn in self._ensemble.turns)
+    def rows(self, window: ComputeRange, inputs: StepInputs) -> tuple[Row, ...]:
+        return tuple(self._row(turn, inputs) for turn in self._ensemble.turns)
 
-    def follow(self, sequence: Sequence) -> None:
-        for source, target in self._ensemble.copied:
-            copied = tuple(zip(self._pages[source], self._pages[target], strict=True))
-            self.placements.append(replace(self._placed(sequence, target), copied=copied))
+    def follow(self) -> None:
+        for origin, target in self._ensemble.copied:
+            copied = tuple(zip(self._pages[origin], self._pages[target], strict=True))
+            self.placements.append(replace(self._placed(target), copied=copied))
         self._ensemble.copied.clear()
 
-    def _placed(self, sequence: Sequence, number: int) -> Placement:
-        """Its rows bring along what they hold; elsewhere nobody reads its canvas."""
-        return Placement(self._slots[number], sequence.request.prompt, self._pages[number])
+    def _placed(self, number: int) -> Placement:
+        """Its rows bring their tokens along. No one reads its canvas elsewhere."""
+        return Placement(self._slots[number], self._source.request.prompt, self._pages[number])
 
-    def _row(self, sequence: Sequence, turn: Turn) -> Row:
-        request, prompt = sequence.request, sequence.prompt_length
-        span = Span(prompt + turn.start, prompt + turn.end, REPORT_ALL)
-        start, end = (0, request.length) if turn.whole else (span.start - sequence.pattern.logit_shift, span.end)
+    def _row(self, turn: Turn, inputs: StepInputs) -> Row:
+        source, request = self._source, self._source.request
+        span = Span(source.tree.origin + turn.start, source.tree.origin + turn.end, REPORT_ALL)
+        shift = source.tree.pattern.logit_shift
+        start, end = (0, request.length) if turn.whole else (span.start - shift, span.end)
         return Row(
             self._slots[turn.branch],
             start,
@@ -101,15 +98,8 @@ class EnsembleLayout:
             request.length,
             (span,),
             request.sampling,
-            sequence.steps,
-            biases=biases(sequence, turn.canvas),
-            ranks=ranks(sequence),
-            host_tokens=held_by(sequence, start, end, turn.canvas),
+            inputs.step,
+            biases=biases(source, inputs, turn.canvas),
+            ranks=source.ranks,
+            host_tokens=host_tokens(source, start, end, turn.canvas),
         )
-
-
-def ensemble_of(sequence: Sequence) -> Ensemble:
-    """Raises `TypeError` if its decoder has none."""
-    if sequence.judging is None or sequence.judging.ensemble is None:
-        raise TypeError(f"decoder {sequence.request.decoder.name!r} has one canvas")
-    return sequence.judging.ensemble

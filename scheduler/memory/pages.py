@@ -1,4 +1,4 @@
-"""Accounts for what requests hold on the device: slots of canvases, pages of keys and values."""
+"""Slots of canvases and pages of keys and values: who holds which."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ..decoding.attention_pattern import AttentionPattern
 
 
 class Pool:
-    """Numbers `0 .. size - 1`, each either free or held. Lowest numbers were given back last, so they are warm."""
+    """Numbers `0 .. size - 1`, each either free or used. Those that were given back last are taken first: their memory
+    is warm."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -19,13 +20,13 @@ class Pool:
         return len(self._free)
 
     @property
-    def held(self) -> int:
+    def used(self) -> int:
         return self.size - len(self._free)
 
     def take(self, count: int) -> tuple[int, ...]:
-        """`count` numbers. Raises `ValueError` if there are fewer: callers ask `free` first."""
+        """`count` free numbers. Raises `ValueError` if there are fewer: callers check `free` first."""
         if count > len(self._free):
-            raise ValueError(f"{count} asked for, {len(self._free)} of {self.size} free")
+            raise ValueError(f"{count} numbers requested, {len(self._free)} of {self.size} are free")
         taken = tuple(self._free[len(self._free) - count :])
         del self._free[len(self._free) - count :]
         return taken
@@ -33,16 +34,16 @@ class Pool:
     def give(self, numbers: tuple[int, ...]) -> None:
         self._free.extend(numbers)
 
-    def check(self, held: list[int]) -> None:
-        """Raises `RuntimeError` unless free and `held` together are every number once."""
-        if sorted(self._free + held) != list(range(self.size)):
-            raise RuntimeError(f"pool of {self.size}: {len(self._free)} free and {len(held)} held do not add up")
+    def check(self, used: list[int]) -> None:
+        """Raises `RuntimeError` unless the free numbers and `used` together are every number once."""
+        if sorted(self._free + used) != list(range(self.size)):
+            raise RuntimeError(f"pool of {self.size}: {len(self._free)} free and {len(used)} used do not add up")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the device has. `step_tokens` bounds the rows of a step; it must hold the longest row, since a row of a
-    bidirectional network cannot be cut. With `prefix_sharing` pages stay known when their request ends."""
+    """The resources of a device. `step_tokens` bounds the positions of a step; the longest row must fit, because a row
+    of a bidirectional network cannot be cut. With `prefix_sharing` pages stay known after their request has ended."""
 
     slots: int
     pages: int
@@ -65,7 +66,7 @@ class Limits:
             )
 
     def checked(self, pattern: AttentionPattern) -> Limits:
-        """Themselves. Raises `ValueError` if they do not suit a network of this geometry."""
+        """These limits. Raises `ValueError` if they do not suit a network with this attention pattern."""
         if self.prefix_sharing:
             pattern.require_sharing("--prefix-sharing")
         pattern.require_whole("--page-size", self.page_size)

@@ -1,14 +1,14 @@
-"""Knows pages of keys and values by the tokens before their end, so that requests which begin alike share them.
+"""The prefix cache: pages of keys and values, found by the tokens up to their end, which several requests may read.
 
-A page's key is a hash of its tokens and of the key before it, from a root on. Where keys and values are exact, in
-block-causal networks, the root is the request's salt: pages of prompts and of answers stay known when a request ends,
-until their room is needed, least recently used first. A bidirectional network computes a prompt together with the
-canvas behind it, which is the same masks for all choices of one prompt. So there the root is such a family, and its
-pages go with the last who reads them.
+A page's key is a hash of its tokens and of the key of the page before it, from a root on. In block-causal networks keys
+and values are exact. There the root is the request's cache salt: pages of prompts and of answers stay known when a
+request ends, until their room is needed, least recently used first. A bidirectional network computes a prompt together
+with the canvas, which is the same masks for all choices of one prompt. There the root is the share group of these
+choices, and a page goes with its last reader.
 
-Of requests that want a page which nobody has computed, the first to run is its leader; others start behind it, in the
-same step or once a step has done it. Whoever reads a page also reads those before it, so a page without readers has
-none behind it either, and those behind go first.
+Several requests may need a page that nobody has computed. The first of them to run is its leader; the others start in
+the same step, or once the leader's step is done. Whoever reads a page also reads those before it. So a page without
+readers has no page with readers after it, and the last pages are dropped first.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ Key = bytes
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """A page in the hands of so many `users`; its `leader`, a request's id, computes it; it is `known` once it has."""
+    """A page with `ref_count` readers. Its `leader`, a request's id, computes it; it is `known` afterwards."""
 
     number: int
     key: Key
-    users: int = 1
+    ref_count: int = 1
     leader: int | None = None
     known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BlockHashes:
-    """Keys of a prompt's whole pages, and of the place behind them. `grows`: pages of the answer get keys as well."""
+    """Keys of the whole pages of a prompt, and the key that its next page builds on. With `grows`, pages of the answer
+    get keys too."""
 
     keys: tuple[Key, ...] = ()
     last: Key = b""
@@ -48,60 +49,66 @@ NO_HASHES = BlockHashes()
 
 
 class PrefixCache:
-    """The pages of a pool that have a key; with `keeps` they stay when nobody reads them."""
+    """The pages of a pool that have a key. With `keeps` they stay when nobody reads them."""
 
     def __init__(self, pool: Pool, page_size: int, keeps: bool) -> None:
         self.page_size = page_size
         self.keeps = keeps
         self._pool = pool
         self._pages: dict[Key, Page] = {}
-        self._idle: OrderedDict[Key, Page] = OrderedDict()  # read by nobody, least recently used first
+        self._idle: OrderedDict[Key, Page] = OrderedDict()  # without readers, least recently used first
 
     @property
     def idle(self) -> int:
-        """Pages that nobody reads, and whose room can be had."""
+        """Pages without readers, whose room is available."""
         return len(self._idle)
 
-    def names(self, root: str, tokens: Ints, grows: bool) -> BlockHashes:
-        """Of the whole pages of `tokens`."""
+    def block_hashes(self, prompt: Ints, cache_salt: str, share_group: str | None) -> BlockHashes:
+        """The keys of the pages of `prompt` [n] that other requests may read."""
+        if self.keeps:
+            root = "salt " + cache_salt
+        elif share_group is not None:
+            root = "family " + share_group
+        else:
+            return NO_HASHES
         keys, last = list[Key](), _key(b"", root.encode())
-        for start in range(0, len(tokens) - self.page_size + 1, self.page_size):
-            last = _key(last, tokens[start : start + self.page_size].tobytes())
+        for start in range(0, len(prompt) - self.page_size + 1, self.page_size):
+            last = _key(last, prompt[start : start + self.page_size].tobytes())
             keys.append(last)
-        return BlockHashes(tuple(keys), last, grows)
+        return BlockHashes(tuple(keys), last, grows=self.keeps)
 
-    def fits(self, names: BlockHashes, pages: int) -> bool:
-        """Whether `pages` can be had, of which the first are named."""
-        found = self._found(names)
-        idle = self.idle - sum(not page.users for page in found)
+    def fits(self, hashes: BlockHashes, pages: int) -> bool:
+        """Whether `pages` are available, of which the first have these hashes."""
+        found = self._found(hashes)
+        idle = self.idle - sum(not page.ref_count for page in found)
         return pages - len(found) <= self._pool.free + idle
 
-    def take(self, names: BlockHashes, pages: int, reader: int) -> tuple[Lease, tuple[int, ...]]:
-        """So many pages for request `reader`: those that are known by name, and numbers of others, its own. Raises
-        `ValueError` if there are fewer: callers ask `fits` first."""
-        found = self._found(names)
+    def take(self, hashes: BlockHashes, pages: int, reader: int) -> tuple[Lease, tuple[int, ...]]:
+        """`pages` pages for request `reader`: a lease of those with keys, and the numbers of the others, its own.
+        Raises `ValueError` if there are fewer: callers check `fits` first."""
+        found = self._found(hashes)
         for page in found:
-            page.users += 1
+            page.ref_count += 1
             self._idle.pop(page.key, None)
-        wanted = pages - len(found)
-        while self._pool.free < wanted and self._idle:
+        missing = pages - len(found)
+        while self._pool.free < missing and self._idle:
             self._drop(self._idle.popitem(last=False)[1])
-        numbers = self._pool.take(wanted)
-        fresh = [Page(number, key) for number, key in zip(numbers, names.keys[len(found) :], strict=False)]
+        numbers = self._pool.take(missing)
+        fresh = [Page(number, key) for number, key in zip(numbers, hashes.keys[len(found) :], strict=False)]
         self._pages.update((page.key, page) for page in fresh)
-        return Lease(self, reader, [*found, *fresh], names), numbers[len(fresh) :]
+        return Lease(self, reader, [*found, *fresh], hashes), numbers[len(fresh) :]
 
     def enter(self, number: int, key: Key) -> Page | None:
-        """One more page, computed and read by one request; None if another page has its tokens."""
+        """A further page, computed and read by one request. None if another page has the same tokens."""
         if key in self._pages:
             return None
         page = self._pages[key] = Page(number, key, known=True)
         return page
 
     def leave(self, page: Page) -> None:
-        """One reader less."""
-        page.users -= 1
-        if page.users:
+        """The page has one reader less."""
+        page.ref_count -= 1
+        if page.ref_count:
             return
         if page.known and self.keeps:
             self._idle[page.key] = page
@@ -109,20 +116,20 @@ class PrefixCache:
             self._drop(page)
 
     def check(self, leases: Iterable[Lease]) -> list[int]:
-        """The numbers of all pages with a key. Raises `RuntimeError` if their users are not those of `leases`."""
-        users = dict.fromkeys(self._pages, 0)
+        """The numbers of all pages with a key. Raises `RuntimeError` if `leases` do not explain their readers."""
+        counts = dict.fromkeys(self._pages, 0)
         for page in (page for lease in leases for page in lease.pages):
             if self._pages.get(page.key) is not page:
                 raise RuntimeError(f"page {page.number} is read, but not known by its key")
-            users[page.key] += 1
+            counts[page.key] += 1
         for key, page in self._pages.items():
-            if page.users != users[key] or (not page.users) != (key in self._idle):
-                raise RuntimeError(f"page {page.number} counts {page.users} users and has {users[key]}")
+            if page.ref_count != counts[key] or (not page.ref_count) != (key in self._idle):
+                raise RuntimeError(f"page {page.number} counts {page.ref_count} readers and has {counts[key]}")
         return [page.number for page in self._pages.values()]
 
-    def _found(self, names: BlockHashes) -> list[Page]:
+    def _found(self, hashes: BlockHashes) -> list[Page]:
         found = []
-        for key in names.keys:
+        for key in hashes.keys:
             if (page := self._pages.get(key)) is None:
                 break
             found.append(page)
@@ -136,20 +143,20 @@ class PrefixCache:
 class Lease:
     """The pages at the front of one request that have keys."""
 
-    def __init__(self, prefixes: PrefixCache, reader: int, pages: list[Page], names: BlockHashes) -> None:
+    def __init__(self, prefixes: PrefixCache, reader: int, pages: list[Page], hashes: BlockHashes) -> None:
         self.pages = pages
         self._prefixes = prefixes
         self._reader = reader
-        self._last = names.last
-        self._grows = names.grows
+        self._last = hashes.last
+        self._grows = hashes.grows
 
     @property
     def numbers(self) -> tuple[int, ...]:
         return tuple(page.number for page in self.pages)
 
     def begin(self) -> int:
-        """Positions that its reader need not compute in its first step: it leads from the first page on that nobody
-        computes."""
+        """The number of positions that the reader's first step need not compute. From the first page on that nobody
+        computes, the reader is the leader."""
         for index, page in enumerate(self.pages):
             if not page.known and page.leader in (None, self._reader):
                 for led in self.pages[index:]:
@@ -157,19 +164,22 @@ class Lease:
                 return index * self._prefixes.page_size
         return len(self.pages) * self._prefixes.page_size
 
-    def there(self, stepping: Collection[int]) -> bool:
-        """Whether the reader's first step may go along with requests `stepping`: all is known, or computed in it."""
+    def ready(self, stepping: Collection[int]) -> bool:
+        """Whether the reader's first step may go along with the requests `stepping`: every page is known, or computed
+        in the same step."""
         return all(page.known or page.leader == self._reader or page.leader in stepping for page in self.pages)
 
     def computed(self) -> None:
-        """The reader's first step is over, which has seen all of them."""
+        """The reader's first step is done. It has seen all pages."""
         for page in self.pages:
             page.known = True
 
     def grow(self, final: int, text: Callable[[int, int], Ints], own: Sequence[int]) -> int:
-        """Positions before `final` have their last keys and values: whole pages of them get keys. `text` says what
-        stands in `[start, end)`, and `own` numbers the reader's pages behind these. Tells how many of them got one;
-        none any more once another request's page has the same tokens."""
+        """Give keys to whole pages before the position `final`, whose keys and values do not change any more.
+
+        `text` returns the tokens at `[start, end)`, and `own` are the numbers of the reader's pages after this lease.
+        Returns how many of them got a key: none any more once another request's page has the same tokens.
+        """
         size, grown = self._prefixes.page_size, 0
         while self._grows and (start := len(self.pages) * size) + size <= final:
             self._last = _key(self._last, text(start, start + size).tobytes())
@@ -182,7 +192,7 @@ class Lease:
         return grown
 
     def end(self) -> None:
-        """Its reader has ended; what it has not computed, another one will. Last pages first: they go first."""
+        """The reader has ended. Another request will compute what it has not. The last pages leave first."""
         for page in reversed(self.pages):
             if page.leader == self._reader:
                 page.leader = None

@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from ...scheduler import Constraint
 from .. import errors
-from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Usage
+from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.sse import DONE, ClientGone, EventStream, event, merge, until_gone
 from ..schema.openapi import REFUSALS
@@ -91,9 +90,9 @@ async def respond(
         check_token(backend.tokenizer, param, token)
         if token == backend.tokenizer.mask_id:
             raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
-    constraint = None if body.wanted is None else await backend.grammars.constraints(body.wanted)
+    grammar = None if body.wanted is None else await backend.grammars.compile(body.wanted)
     # One entry for each choice, with the options of all its tries.
-    planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, constraint)]
+    planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, grammar)]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
     limit = backend.settings.max_queue
     if len(submitted) > limit:
@@ -126,7 +125,7 @@ async def respond(
 
 
 def _options(
-    backend: Backend, body: GenerationRequest, prompt: Prompt, constraint: Callable[[], Constraint] | None
+    backend: Backend, body: GenerationRequest, prompt: Prompt, grammar: Grammar | None
 ) -> list[list[AnswerOptions]]:
     """The options of each choice of a prompt, one for each length that is tried. Raises `ContextLengthExceeded`, and
     `InvalidValue` for values that depend on the answer's length."""
@@ -148,7 +147,7 @@ def _options(
     groups = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
     return [
         [
-            body.options(tokens, seed + choice, group, constraint, prompt.suffix)
+            body.options(tokens, seed + choice, group, grammar, prompt.suffix)
             for tokens, group in zip(tried, groups, strict=True)
         ]
         for choice in range(body.choices)

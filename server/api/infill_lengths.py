@@ -26,5 +26,5 @@ def likeliest(tries: Sequence[Finished]) -> Finished:
     """The answer with the highest mean log-probability, with the cost of all tries. Its finish reason is `stop`: no
     limit cut it, it ends where the suffix begins."""
     best = max(tries, key=lambda choice: mean_logprob(choice.scores or ()))
-    cost = Usage.total(choice.usage for choice in tries)
+    cost = Usage.total([choice.usage for choice in tries])
     return replace(best, finish=Finish.STOP, usage=replace(cost, completion_tokens=best.usage.completion_tokens))

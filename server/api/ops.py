@@ -47,7 +47,7 @@ def ops_routes(engine: AnswerSource, metrics: Metrics, card: ModelCard) -> APIRo
     @get("/ready", response_model=Status, responses={503: {"model": Status, "description": NOT_READY}})
     async def ready() -> Response:
         """The server accepts requests."""
-        if engine.ready:
+        if engine.health.ready:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready"}, status_code=503)
 

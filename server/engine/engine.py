@@ -8,40 +8,75 @@ import logging
 import math
 import time
 from collections import deque
-from typing import NamedTuple, Self
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
 
 from ...scheduler import (
     Outcome,
     ParamError,
+    Preferences,
     QueueFull,
     Request,
-    RequestStats,
+    Sampling,
     Scheduler,
     StepPlan,
+    StepResult,
     Update,
+    resolve,
 )
 from .. import errors
-from ..metrics import Metrics, RequestReport, StepReport
-from ..text.detokenizer import AnswerText
-from ..text.lanes import Watcher
-from ..text.logprobs import LogprobReader
+from ..metrics import Metrics, StepReport
+from ..structured.grammar import Grammars
 from ..text.tokenizer import Tokenizer
-from .device import Device, Waiter
-from .messages import AnswerOptions, Delta, Finish, Usage
-from .requests import request_of
+from .answer import ENGINE_FAILED, AnswerStream, EngineAnswer
+from .messages import Abort, AnswerOptions, Failure, Fault, Health, Submit
 
-FINISH = {Outcome.STOP: Finish.STOP, Outcome.LENGTH: Finish.LENGTH}
 RETRY_AFTER_S = 1
+LATE = Failure(Fault.DRAINING, "the server is shutting down, and there was no time to finish this answer")
+
+Waiter = Callable[[], StepResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The model's executor. `start` begins a plan and returns a function that waits for its result; it runs in
+    `worker`, the thread that loaded the model. `depth` steps may be in flight.
+
+    `start` runs on the event loop, since a hop to the thread would cost as much again, and never while the thread
+    waits. It takes well under a millisecond, except for the first plan of a shape, whose graph it captures.
+    """
+
+    worker: ThreadPoolExecutor
+    start: Callable[[StepPlan], Waiter]
+    depth: int = 1
+
+    def launch(self, plan: StepPlan) -> Waiter:
+        """Begin a plan. The waiter raises what goes wrong at the start, so that it ends only this step's requests."""
+        try:
+            return self.start(plan)
+        except Exception as error:  # noqa: BLE001 - see above
+            failed: Future[StepResult] = Future()
+            failed.set_exception(error)
+            return failed.result
+
+    async def collect(self, waiter: Waiter) -> StepResult:
+        return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)
 
 
 class Engine:
     """Lives on one event loop: `start`, then `submit` from that loop, then `stop`."""
 
-    def __init__(self, scheduler: Scheduler, device: Device, text: Tokenizer, metrics: Metrics, decoder: str) -> None:
+    def __init__(
+        self, scheduler: Scheduler, device: Device, text: Tokenizer, grammars: Grammars, metrics: Metrics, decoder: str
+    ) -> None:
         """`decoder` is for requests that name none."""
         self._scheduler = scheduler
         self._device = device
         self._text = text
+        self._grammars = grammars
         self._metrics = metrics
         self._decoder = decoder
         self._ids = itertools.count()
@@ -49,63 +84,93 @@ class Engine:
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
+        self._since = 0.0  # when the last step ended, or the first request came
 
     @property
-    def ready(self) -> bool:
-        return self._loop is not None and not self._loop.done() and not self._draining
+    def health(self) -> Health:
+        return Health(self._loop is not None and not self._loop.done() and not self._draining)
 
     async def start(self) -> None:
         self._loop = asyncio.create_task(self._run(), name="engine")
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuses new requests and lets the others finish; those that have not after `timeout_s` are told so."""
+        """Refuse new requests and let the others finish; those that have not after `timeout_s` fail."""
         self._draining = True
         self._work.set()
         if self._loop is None:
             return
         _, late = await asyncio.wait({self._loop}, timeout=None if timeout_s == math.inf else timeout_s)
-        for answer in list(self._answers.values()) if late else []:
-            answer.fail(errors.Draining("the server is shutting down, and there was no time to finish this answer"))
-            self.abort(answer.id)
+        for request_id, answer in list(self._answers.items()) if late else []:
+            answer.send(LATE)
+            self.abort(Abort(request_id))
 
     async def stop(self) -> None:
-        """Waits for what runs and is queued, then ends the loop."""
+        """Wait for all requests, then end the loop."""
         await self.drain(timeout_s=math.inf)
         if self._loop is not None:
             await self._loop
         self._device.worker.shutdown()
 
-    def submit(self, prompt: list[int], options: AnswerOptions) -> EngineAnswer:
-        if not self.ready:
+    def submit(self, prompt: list[int], options: AnswerOptions) -> AnswerStream:
+        """See `AnswerSource`."""
+        message = Submit(next(self._ids), tuple(prompt), options)
+        stream = AnswerStream(lambda: self.abort(Abort(message.request_id)))
+        self._accept(message, stream)
+        return stream
+
+    def abort(self, message: Abort) -> None:
+        """Pages and lanes are free now, or when the step in flight ends."""
+        if self._answers.pop(message.request_id, None) is None:
+            return
+        ended = self._scheduler.end(message.request_id, Outcome.ABORTED)
+        if ended is not None:
+            self._metrics.request_aborted(ended.state.value, ended.stats)
+            self._observe_load()
+
+    def _accept(self, message: Submit, stream: AnswerStream) -> None:
+        if not self.health.ready:
             raise errors.Draining("the server is shutting down")
-        limit = self._scheduler.limits.max_model_len
-        behind = len(options.suffix)
-        if len(prompt) + options.max_tokens + behind > limit:
-            raise errors.ContextLengthExceeded(limit, len(prompt), options.max_tokens, suffix_tokens=behind)
+        options, prompt_tokens = message.options, len(message.prompt)
+        limit, suffix_tokens = self._scheduler.limits.max_model_len, len(options.suffix)
+        if prompt_tokens + options.max_tokens + suffix_tokens > limit:
+            raise errors.ContextLengthExceeded(limit, prompt_tokens, options.max_tokens, suffix_tokens=suffix_tokens)
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:
-            request = request_of(next(self._ids), prompt, options, self._decoder, self._scheduler.pattern)
-            self._scheduler.add(request)
+            self._scheduler.add(self._request(message))
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
-        text = AnswerText(self._text, options.stop, options.stop_ids, placed=options.ranks is not None)
-        watcher = Watcher(self._text) if options.watch else None
-        reader = None if options.ranks is None else LogprobReader(self._text)
-        answer = EngineAnswer(self, request, text, Extras(watcher, reader))
-        self._answers[request.id] = answer
+        self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
         self._observe_load()
         self._work.set()
-        return answer
 
-    def abort(self, request_id: int) -> None:
-        """The client left: what the request holds is free now, or when the step in flight ends."""
-        answer = self._answers.pop(request_id, None)
-        if answer is not None and (ended := self._scheduler.end(request_id, Outcome.ABORTED)) is not None:
-            self._metrics.request_aborted(ended.state.value, answer.cost(ended.stats))
-            self._observe_load()
+    def _request(self, message: Submit) -> Request:
+        """Raises `ParamError` and `InvalidValue`."""
+        options, pattern = message.options, self._scheduler.pattern
+        name = self._decoder if options.decoder is None else options.decoder
+        return Request(
+            id=message.request_id,
+            prompt=np.array(message.prompt, np.int32),
+            max_tokens=options.max_tokens,
+            decoder=resolve(name, dict(options.params), options.max_tokens, pattern),
+            sampling=Sampling(options.temperature, options.top_p, options.seed, options.top_k, options.min_p),
+            watched=options.watch,
+            preferences=Preferences(
+                presence=options.presence_penalty,
+                frequency=options.frequency_penalty,
+                bias=dict(options.logit_bias),
+                ignore_end=options.ignore_end,
+                min_tokens=options.min_tokens,
+                stops=options.stop_ids if options.min_tokens else (),
+            ),
+            ranks=options.ranks,
+            share_group=options.share_group,
+            constraint=None if options.grammar is None else self._grammars.constraint(options.grammar),
+            suffix=np.array(options.suffix, np.int32),
+            cache_salt=options.cache_salt,
+        )
 
     async def _run(self) -> None:
         try:
@@ -115,46 +180,43 @@ class Engine:
             raise
         finally:  # nobody may wait for an engine that has ended, for whatever reason
             for answer in self._answers.values():
-                answer.fail()
+                answer.send(ENGINE_FAILED)
 
     async def _steps(self) -> None:
-        """Launch what can be planned, hand out what the last step brought while the device computes, then take in the
+        """The loop: plan and launch steps, deliver what the last one brought while the device computes, then commit the
         next."""
-        flights: deque[tuple[StepPlan, Waiter]] = deque()
+        in_flight: deque[tuple[StepPlan, Waiter]] = deque()
         updates: list[Update] = []
-        started = time.perf_counter()
         while True:
-            while len(flights) < self._device.depth and (plan := self._scheduler.plan()) is not None:
-                flights.append((plan, self._device.launch(plan)))
-            if lost := self._scheduler.lost():
-                self._deliver(lost)
-                self._observe_load()
-            self._deliver(updates)
-            if not flights:
-                updates = []
-                if self._scheduler.idle:
-                    if self._draining:
-                        return
-                    self._work.clear()
-                    await self._work.wait()
-                    started = time.perf_counter()
-                continue
-            launched, waiter = flights.popleft()
-            try:
-                result = await self._device.collect(waiter)
-                updates = self._scheduler.commit(result)
-            except Exception:
-                # Whatever went wrong, it concerns the requests of this step and no other.
-                logging.getLogger(__name__).exception("a step failed")
-                self._metrics.step_failed()
-                updates = self._scheduler.fail()
-                self._observe_load()
-                started = time.perf_counter()
-                continue
-            step_s, started = time.perf_counter() - started, time.perf_counter()
+            while len(in_flight) < self._device.depth and (plan := self._scheduler.plan()) is not None:
+                in_flight.append((plan, self._device.launch(plan)))
+            self._deliver(self._scheduler.lost() + updates)
+            updates = []
+            if in_flight:
+                updates = await self._execute(*in_flight.popleft())
+            elif self._scheduler.idle:
+                if self._draining:
+                    return
+                self._work.clear()
+                await self._work.wait()
+                self._since = time.perf_counter()
+
+    async def _execute(self, plan: StepPlan, waiter: Waiter) -> list[Update]:
+        """Wait for a step and commit it. An error ends only the requests of this step."""
+        try:
+            result = await self._device.collect(waiter)
+            updates = self._scheduler.commit(result)
+        except Exception:
+            logging.getLogger(__name__).exception("a step failed")
+            self._metrics.step_failed()
+            updates = self._scheduler.fail()
+        else:
+            step_s, budget_tokens = time.perf_counter() - self._since, self._scheduler.limits.step_tokens
+            host_s = max(0.0, step_s - result.device_s)  # two clocks may disagree
             committed = sum(len(update.tokens) for update in updates)
-            # Two clocks: what they disagree on is no time of the host's.
-            self._observe(launched, committed, result.device_s, max(0.0, step_s - result.device_s))
+            self._metrics.observe_step(StepReport(plan.tokens, budget_tokens, committed, host_s, result.device_s))
+        self._since = time.perf_counter()
+        return updates
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:
@@ -165,124 +227,14 @@ class Engine:
                 outcome = answer.take(update)
             except Exception:
                 logging.getLogger(__name__).exception("a text could not be decoded")
-                answer.fail()
+                answer.send(ENGINE_FAILED)
                 outcome = Outcome.FAILED
             if outcome is not None:
                 self._scheduler.end(update.request_id, outcome)
                 del self._answers[update.request_id]
-                self._metrics.request_ended(outcome.value, answer.cost(update.stats))
+                self._metrics.request_ended(outcome.value, answer.report(update.stats))
+        if updates:
+            self._observe_load()
 
     def _observe_load(self) -> None:
-        load = self._scheduler.load()
-        self._metrics.observe_load(load.waiting, load.running, load.pages_used, load.pages_kept)
-
-    def _observe(self, plan: StepPlan, committed: int, device_s: float, host_s: float) -> None:
-        load = self._scheduler.load()
-        self._metrics.observe_step(
-            StepReport(
-                row_tokens=plan.tokens,
-                budget_tokens=self._scheduler.limits.step_tokens,
-                committed=committed,
-                host_s=host_s,
-                device_s=device_s,
-                queued=load.waiting,
-                running=load.running,
-                refine_lanes=load.refine_lanes,
-                generate_lanes=load.generate_lanes,
-                pages_used=load.pages_used,
-                pages_kept=load.pages_kept,
-            )
-        )
-
-
-class Extras(NamedTuple):
-    """What some answers tell besides their text."""
-
-    watcher: Watcher | None
-    reader: LogprobReader | None
-
-
-class EngineAnswer:
-    """A running request as its reader sees it. Filled by the engine's loop, read by one task."""
-
-    def __init__(self, engine: Engine, request: Request, text: AnswerText, extras: Extras) -> None:
-        self._engine = engine
-        self.id = request.id
-        self._text = text
-        self._extras = extras
-        self._deltas: asyncio.Queue[Delta | errors.ApiError] = asyncio.Queue()
-        self._over = False
-        self._arrived = time.perf_counter()
-        self._first_text_s: float | None = None
-        self.token_ids: list[int] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._engine.abort(self.id)
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Delta:
-        if self._over:
-            raise StopAsyncIteration
-        delta = await self._deltas.get()
-        if isinstance(delta, errors.ApiError):
-            self._over = True
-            raise delta
-        self._over = delta.finish is not None
-        return delta
-
-    def take(self, update: Update) -> Outcome | None:
-        """Turn a step's tokens into text; says how the answer has ended, if it has."""
-        if update.outcome is Outcome.FAILED:
-            self.fail(None if update.failure is None else errors.InvalidValue(*update.failure))
-            return update.outcome
-        ids = update.tokens.tolist()
-        text, used, stopped = self._text.feed(ids)
-        self.token_ids += ids[:used]
-        if update.outcome is not None and not stopped:
-            text += self._text.flush()
-            stopped = self._text.stopped
-        outcome = Outcome.STOP if stopped else update.outcome
-        if self._first_text_s is None and text:
-            self._first_text_s = time.perf_counter() - self._arrived
-        watcher, reader = self._extras
-        lanes = None if watcher is None else watcher.look(update.lane_events)
-        scores = () if reader is None else reader.read(self.token_ids, self._text.take_places(), update.scores)
-        if outcome is not None or text or lanes or scores:
-            finish = None if outcome is None else FINISH[outcome]
-            self._deltas.put_nowait(Delta(text, finish, self._usage(update.stats), lanes, scores))
-        return outcome
-
-    def fail(self, error: errors.ApiError | None = None) -> None:
-        """The answer ends here: by `error`, or by our own fault."""
-        fault = "the engine failed while it computed this answer"
-        self._deltas.put_nowait(error or errors.EngineFailure(fault))
-
-    def cost(self, stats: RequestStats) -> RequestReport:
-        return RequestReport(
-            seconds=time.perf_counter() - self._arrived,
-            first_text_s=self._first_text_s,
-            tokens=len(self.token_ids),
-            forwards=stats.forwards,
-            forks=stats.forks,
-            cancelled_lanes=stats.cancelled_lanes,
-            refreshes=stats.refreshes,
-            reused_refreshes=stats.reused_refreshes,
-            prompt_tokens=stats.prompt_tokens,
-            cached_tokens=stats.cached_tokens,
-        )
-
-    def _usage(self, stats: RequestStats) -> Usage:
-        return Usage(
-            completion_tokens=len(self.token_ids),
-            forwards=stats.forwards,
-            computed_tokens=stats.computed_tokens,
-            lanes=stats.lanes,
-            forks=stats.forks,
-            refreshes=stats.refreshes,
-            cached_tokens=stats.cached_tokens,
-        )
+        self._metrics.observe_load(self._scheduler.load())

@@ -1,16 +1,22 @@
-"""What an answer is asked to be, and the stream in which it arrives: the seam between HTTP and the engine."""
+"""The messages between a front end and an engine.
+
+A front end submits requests (`Submit`) and gives them up (`Abort`). The engine answers each request with `Delta`s, of
+which the last has a `finish`, or with one `Failure`. Messages are plain data that can cross a process: every field is a
+number, a string, bytes, None, a tuple, or a frozen dataclass of such.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
 
-from ...scheduler.grammar_guide import Constraint
-from ...scheduler.logit_bias import NEUTRAL, Preferences
+from ...scheduler import RequestStats
 from ..text.lanes import LaneEvent
 from ..text.logprobs import TokenLogprob
+
+Params = tuple[tuple[str, str | float | bool], ...]
 
 
 class Finish(StrEnum):
@@ -20,15 +26,32 @@ class Finish(StrEnum):
     LENGTH = "length"
 
 
+class Fault(StrEnum):
+    """Why an answer failed."""
+
+    PARAMETER = "parameter"  # the value of a parameter
+    ENGINE = "engine"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar that the front end has compiled: its `text` in llguidance's notation, and the request parameter that
+    it comes from."""
+
+    param: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """One answer's wishes, already checked for type; the engine checks ranges that depend on the model.
+    """How one prompt is to be answered. Types are checked before; the engine checks ranges that depend on the model.
 
-    `decoder` None is the server's default; `knobs` override the decoder's defaults by name. With `watch`, every step
-    tells what it did to the lanes; the text is the same. `ranks` asks for scores, with so many likeliest tokens each.
-    Answers of a `family` differ in their seed alone. `constraint` makes one that the text is held to. With token ids of
-    a `suffix` the answer fills what lies between prompt and suffix, `max_tokens` positions. Only answers of the same
-    `salt` share keys and values of prompts.
+    `decoder` None is the server's default; `params` override the decoder's defaults by name. `logit_bias` pairs token
+    ids with what is added to their logits, minus infinity for a ban. `suffix` has the token ids after the answer, which
+    then fills exactly `max_tokens` positions. `ranks` requests log-probabilities, with so many likeliest tokens each.
+    `watch` requests lane events; the text is the same. Requests of one `share_group` differ in their seed alone. Only
+    requests of one `cache_salt` share the keys and values of prompts.
     """
 
     max_tokens: int
@@ -37,45 +60,60 @@ class AnswerOptions:
     seed: int = 0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    ignore_end: bool = False
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
-    stop_ids: frozenset[int] = frozenset()
-    preferences: Preferences = NEUTRAL
+    stop_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
+    suffix: tuple[int, ...] = ()
     ranks: int | None = None
     share_group: str | None = None
-    constraint: Callable[[], Constraint] | None = None
-    suffix: tuple[int, ...] = ()
     cache_salt: str = ""
     decoder: str | None = None
-    knobs: Mapping[str, object] = field(default_factory=dict)
+    params: Params = ()
     watch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
+class Submit:
+    """Answer the token ids of `prompt`."""
+
+    request_id: int
+    prompt: tuple[int, ...]
+    options: AnswerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The client left: free what the request holds. A request that has ended, or is not known, is left alone."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
-    """Answer tokens (end token not counted) and what they cost: model calls, positions computed, lanes, forks and
-    refreshes of this request. `cached_tokens` of its prompt had been computed for others."""
+    """Answer tokens (end token not counted) and the request's counters."""
 
     completion_tokens: int = 0
-    forwards: int = 0
-    computed_tokens: int = 0
-    lanes: int = 0
-    forks: int = 0
-    refreshes: int = 0
-    cached_tokens: int = 0
+    stats: RequestStats = field(default_factory=RequestStats)
 
     @classmethod
-    def total(cls, usages: Iterable[Usage]) -> Usage:
-        """Of several answers."""
-        return cls(*(sum(column) for column in zip(*map(astuple, usages), strict=True)))
+    def total(cls, usages: Collection[Usage]) -> Usage:
+        """The sum over several answers."""
+        columns = zip(*(usage.stats for usage in usages), strict=True)
+        return cls(sum(usage.completion_tokens for usage in usages), RequestStats(*map(sum, columns)))
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that has become final. The last delta carries `finish`; its text may be empty. `usage` is what the answer
-    has taken so far.
+    """Text that has become final. The last delta carries `finish`; its text may be empty. `usage` counts from the
+    start of the request; `token_ids` are new since the last delta.
 
-    A watched answer has one with `lanes` for each step, with or without text. Where scores were asked for, `scores`
-    belong to the tokens whose text is complete with this delta.
+    With lane events there is one delta for each step, with or without text. `scores` belong to the tokens whose text is
+    complete with this delta.
     """
 
     text: str
@@ -83,11 +121,28 @@ class Delta:
     usage: Usage | None = None
     lanes: LaneEvent | None = None
     scores: tuple[TokenLogprob, ...] = ()
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The request ended without an answer. `param` names the parameter at fault, if one is."""
+
+    fault: Fault
+    message: str
+    param: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of an engine: `ready` for new requests, or not yet, or no more."""
+
+    ready: bool
 
 
 class Answer(Protocol):
     """An answer in the making: an async context manager and iterator of deltas. Leaving it early aborts the request;
-    an error of the engine is raised from the iterator."""
+    a failure is raised from the iterator as an `ApiError`."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
@@ -96,10 +151,10 @@ class Answer(Protocol):
 
 
 class AnswerSource(Protocol):
-    """What the HTTP layer needs of an engine."""
+    """An engine, as the HTTP layer uses it."""
 
     @property
-    def ready(self) -> bool: ...
+    def health(self) -> Health: ...
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:
         """Queue a request. Raises `errors.InvalidValue`, `errors.ContextLengthExceeded`, `errors.Overloaded`,

@@ -1,40 +1,48 @@
-"""The composition root: the one place that sees models, scheduler and HTTP at once, and wires them."""
+"""The composition root of the engine: reads a checkpoint and wires model, scheduler and engine. With `inspect`, the
+only part of the server that sees `models`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
-from fastapi import FastAPI
-
-from ...models.checkpoint.config import ModelConfig
-from ...models.checkpoint.registry import Hardware, load_runner
+from ...models.checkpoint.config import ModelConfig, ModelError, read_config
+from ...models.checkpoint.registry import Hardware, find_model, load_runner
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
-from ...scheduler.decoding.attention_pattern import AttentionPattern
-from ...scheduler.decoding.boundaries import Boundary
-from ...scheduler.decoding.params import ParamError
-from ...scheduler.decoding.registry import DECODERS
-from ...scheduler.decoding.resolve import defaults_of, resolve, suits
-from ...scheduler.decoding.vocabulary import Vocabulary
-from ...scheduler.memory.pages import Limits
-from ...scheduler.scheduler import Scheduler
-from ...scheduler.step_cost import Budget, Halving, StepCost
-from ..app import ModelCard, create_app
+from ...scheduler import (
+    DECODERS,
+    AttentionPattern,
+    Boundary,
+    Budget,
+    Halving,
+    Limits,
+    ParamError,
+    Scheduler,
+    StepCost,
+    Vocabulary,
+    resolve,
+)
 from ..metrics import Metrics
 from ..settings import Settings
-from ..text.tokenizer import Tokenizer
-from .checkpoint import open_checkpoint
-from .device import Device
-from .engine import Engine
+from ..structured.grammar import Grammars
+from ..text.tokenizer import BadTokenizer, Tokenizer
+from .engine import Device, Engine
 
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
 MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All of a checkpoint except the weights."""
+
+    directory: Path
+    config: ModelConfig
+    text: Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +51,50 @@ class EngineParts:
 
     engine: Engine
     text: Tokenizer
+    grammars: Grammars
     metrics: Metrics
     limits: Limits
     footprint: Footprint
     pattern: AttentionPattern
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """`drain` lets running answers finish, for so many seconds at most."""
+def open_checkpoint(model: str) -> Checkpoint:
+    """Find `model` and read all but its weights. Raises `ValueError` and `OSError` with one line that says what is
+    wrong with which file."""
+    directory = find_model(model)
+    config = read_config(directory)
+    text = _read_tokenizer(directory)
+    if text.vocab_size > config.vocab_size or len(text.pieces) != config.vocab_size:
+        raise ModelError(
+            f"{directory}: the tokenizer's {text.vocab_size} tokens and the network's {config.vocab_size} do not belong"
+            " together"
+        )
+    if text.mask_id != config.mask_id:
+        raise ModelError(f"{directory}: mask tokens {text.mask_id} and {config.mask_id} do not belong together")
+    if spelt := text.decode([config.mask_id]):
+        raise ModelError(
+            f"{directory}: the tokenizer has no mask token, for {config.mask_id}, which config.json names, is {spelt!r}"
+        )
+    for token in text.end_ids:
+        if not 0 <= token < config.vocab_size or token == config.mask_id:
+            raise ModelError(f"{directory}: {token} cannot end an answer: it is the mask, or none of its tokens")
+    return Checkpoint(directory, config, text)
 
-    app: FastAPI
-    drain: Callable[[float], Coroutine[Any, Any, None]]
+
+def _read_tokenizer(directory: Path) -> Tokenizer:
+    try:
+        text = Tokenizer(directory)
+        _ = text.mask_id, text.end_ids  # these read more files, and the chat template
+    except (BadTokenizer, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a broken file or template makes the libraries raise anything
+        raise ModelError(f"the tokenizer in {directory} cannot be read: {str(error) or repr(error)}") from None
+    return text
 
 
 def build_parts(settings: Settings) -> EngineParts:
-    """Reads the checkpoint, checks it against the settings, then takes memory. Raises `ValueError` and `OSError`
-    with one line that says what is wrong."""
+    """Read the checkpoint, check it against the settings, then take memory. Raises `ValueError` and `OSError` with one
+    line that says what is wrong."""
     if settings.decoder not in DECODERS:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
     checkpoint = open_checkpoint(settings.model)
@@ -73,7 +108,7 @@ def build_parts(settings: Settings) -> EngineParts:
         raise ValueError(
             f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"
         ) from None
-    config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than anyone may ask for
+    config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than a request may be
     memory = Memory(
         slots=settings.max_num_seqs,
         page_size=limits.page_size,
@@ -97,35 +132,14 @@ def build_parts(settings: Settings) -> EngineParts:
     warn_of_missing_boundaries(text.vocabulary)
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
-    metrics = Metrics(pages_total=limits.pages)
+    metrics, grammars = Metrics(pages_total=limits.pages), Grammars(text)
     device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
-    engine = Engine(scheduler, device, text, metrics, settings.decoder)
-    return EngineParts(engine, text, metrics, limits, loaded.footprint, pattern)
-
-
-def build_service(settings: Settings) -> Service:
-    parts = build_parts(settings)
-    card = ModelCard(
-        id=settings.model_name,
-        max_model_len=parts.limits.max_model_len,
-        decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
-        default_decoder=settings.decoder,
-    )
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await parts.engine.start()
-        try:
-            yield
-        finally:
-            await parts.engine.stop()
-
-    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan)
-    return Service(app, parts.engine.drain)
+    engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)
+    return EngineParts(engine, text, grammars, metrics, limits, loaded.footprint, pattern)
 
 
 def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
-    """A lane cannot fork at what the tokenizer has no token for."""
+    """A lane cannot fork at a boundary that the tokenizer has no token for."""
     missing = [boundary.name.lower() for boundary in Boundary if not boundary.known_to(vocabulary)]
     if missing:
         logging.getLogger(__name__).warning(
@@ -135,8 +149,8 @@ def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
 
 
 def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) -> Limits:
-    """With as many pages as were asked for, or as one request needs: how many there are is known once the weights are
-    loaded, and what does not go together before. Raises `ValueError`."""
+    """The limits that can be checked before the weights are loaded. `pages` is the number that the settings name, or
+    what one request needs; memory decides the final number. Raises `ValueError`."""
     length = settings.max_model_len
     if length is None:
         length = pattern.floor(min(config.max_model_len, settings.max_step_tokens))
@@ -144,8 +158,8 @@ def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) 
             raise ValueError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
         if length < config.max_model_len:
             logging.getLogger(__name__).info(
-                "the context is %d of the model's %d positions, which is what --max-step-tokens computes at once, in"
-                " whole blocks",
+                "the context is %d of the model's %d positions: --max-step-tokens computes no more at once, in whole"
+                " blocks",
                 length,
                 config.max_model_len,
             )

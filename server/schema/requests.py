@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -20,8 +20,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Constraint, Preferences, Range
-from ..engine.messages import AnswerOptions
+from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Range
+from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from ..http.body import Body, Strict, refused
 from ..structured.grammar import Wanted
@@ -282,7 +282,7 @@ class GenerationRequest(DecoderParams, Body):
         max_tokens: int,
         seed: int,
         share_group: str | None = None,
-        constraint: Callable[[], Constraint] | None = None,
+        grammar: Grammar | None = None,
         suffix: tuple[int, ...] = (),
     ) -> AnswerOptions:
         params = {name: getattr(self, name) for name in DecoderParams.model_fields}
@@ -294,30 +294,27 @@ class GenerationRequest(DecoderParams, Body):
             min_p=self.min_p or 0.0,
             seed=seed % INT64,
             stop=tuple(self.stop),
-            stop_ids=frozenset(self.stop_token_ids or ()),
+            stop_ids=tuple(self.stop_token_ids or ()),
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
             # A ban does not break the format: where nothing else may come, the token comes all the same.
-            preferences=self._preferences(ban=-math.inf if constraint is None else STRONG),
-            constraint=constraint,
+            logit_bias=self._biases(ban=-math.inf if grammar is None else STRONG),
+            ignore_end=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            grammar=grammar,
             ranks=self.ranks,
             share_group=share_group,
             suffix=suffix,
             cache_salt=self.cache_salt or "",
             decoder=self.decoder,
-            knobs={name: value for name, value in params.items() if value is not None},
+            params=tuple((name, value) for name, value in params.items() if value is not None),
             watch=self.stream_options is not None and bool(self.stream_options.include_lanes),
         )
 
-    def _preferences(self, ban: float) -> Preferences:
-        """`ban` is added to a banned token's logit."""
-        bias = {int(name): ban if value == BAN else value for name, value in (self.logit_bias or {}).items()}
-        return Preferences(
-            presence=self.presence_penalty or 0.0,
-            frequency=self.frequency_penalty or 0.0,
-            bias={token: value for token, value in bias.items() if value},
-            ignore_end=bool(self.ignore_eos),
-            min_tokens=self.min_tokens or 0,
-            stops=tuple(self.stop_token_ids or ()) if self.min_tokens else (),
-        )
+    def _biases(self, ban: float) -> tuple[tuple[int, float], ...]:
+        """Token ids and the values to add to their logits: `ban` for a banned token."""
+        given = (self.logit_bias or {}).items()
+        return tuple((int(name), ban if value == BAN else value) for name, value in given if value)
 
 
 def _texts(prefix: str, schema: str | None, regex: str | None, choice: list[str] | None) -> Iterator[Wanted]:

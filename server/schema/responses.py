@@ -15,6 +15,7 @@ from ..text.logprobs import Token, TokenLogprob
 
 Json = dict[str, Any]
 Scores = Sequence[TokenLogprob]
+COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `completion_tokens_details`
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _chat_logprobs(scores: Scores | None) -> Json | None:
 
 
 def _chat_token(token: Token, logprob: float) -> Json:
-    return {"token": token.text, "logprob": logprob, "bytes": list(token.bytes)}
+    return {"token": token.text, "logprob": logprob, "bytes": list(token.raw)}
 
 
 def _text_logprobs(scores: Scores | None) -> Json | None:
@@ -186,14 +187,13 @@ def usage_chunk(reply: Reply, usage: Json) -> Json:
 def usage_json(prompt_tokens: int, usages: Mapping[int, Usage], choices: int) -> Json:
     """Sum up the usage of answers, given by number, `choices` for each prompt. Cached tokens of a prompt count once,
     from its first choice. Answers that `best_of` did not choose count too."""
-    cost = asdict(Usage.total(usages.values()))
-    completion_tokens = cost.pop("completion_tokens")
-    del cost["cached_tokens"]
-    cached_tokens = sum(usage.cached_tokens for number, usage in usages.items() if number % choices == 0)
+    total = Usage.total(usages.values())
+    completion_tokens = total.completion_tokens
+    cached_tokens = sum(usage.stats.cached_tokens for number, usage in usages.items() if number % choices == 0)
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "completion_tokens_details": cost,
+        "completion_tokens_details": {name: getattr(total.stats, name) for name in COSTS},
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ...scheduler import Constraint
+from ..engine import messages
 from ..errors import InvalidValue
 from ..text.tokenizer import Tokenizer
 from .grammar_errors import NO_TEXT, GrammarError, plain
@@ -66,49 +66,84 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-        self._known: OrderedDict[tuple[object, ...], Future[Grammar]] = OrderedDict()
+        self._known: OrderedDict[tuple[object, ...], Future[Compiled]] = OrderedDict()
+        self._by_text: OrderedDict[str, Compiled] = OrderedDict()
 
-    async def constraints(self, wanted: Wanted) -> Callable[[], Constraint]:
-        """Return a function that makes the constraint of one answer. Raises `InvalidValue`."""
+    async def compile(self, wanted: Wanted) -> messages.Grammar:
+        """Compile a grammar in the thread, for a front end. Raises `InvalidValue`."""
         try:
             # Shielded: other requests may wait for the same grammar.
-            grammar = await asyncio.shield(asyncio.wrap_future(self._compiled(wanted)))
+            compiled = await asyncio.shield(asyncio.wrap_future(self._compiled(wanted)))
         except GrammarError as error:
             raise InvalidValue(wanted.param, f"{wanted.param}: {error}") from None
-        name = wanted.param.partition(".")[0]
-        return lambda: GrammarConstraint(name, grammar)
+        self._keep(compiled)
+        return messages.Grammar(wanted.param.partition(".")[0], compiled.text)
 
-    def _compiled(self, wanted: Wanted) -> Future[Grammar]:
+    def constraint(self, grammar: messages.Grammar) -> GrammarConstraint:
+        """Return the constraint of one answer, for an engine. A grammar that was compiled here is not compiled again.
+        Raises `InvalidValue`."""
+        compiled = self._by_text.get(grammar.text)
+        if compiled is None:
+            try:
+                compiled = self._probed(grammar.text)
+            except GrammarError as error:
+                raise InvalidValue(grammar.param, f"{grammar.param}: {error}") from None
+        self._keep(compiled)
+        return GrammarConstraint(grammar.param, compiled)
+
+    def _keep(self, compiled: Compiled) -> None:
+        self._by_text[compiled.text] = compiled
+        self._by_text.move_to_end(compiled.text)
+        if len(self._by_text) > KEPT:
+            self._by_text.popitem(last=False)
+
+    def _compiled(self, wanted: Wanted) -> Future[Compiled]:
         future = self._known.pop(wanted.key, None) or self._worker.submit(self._compile, wanted)
         self._known[wanted.key] = future  # the most recent one
         if len(self._known) > KEPT:
             self._known.popitem(last=False)
         return future
 
-    def _compile(self, wanted: Wanted) -> Grammar:
-        from llguidance import LLMatcher, LLParserLimits
+    def _compile(self, wanted: Wanted) -> Compiled:
+        from llguidance import LLMatcher
 
         if wanted.chars > MAX_CHARS:
             raise GrammarError(f"{wanted.chars} characters are more than {MAX_CHARS}")
-        tokenizer, closers = self._ll_tokenizer, tuple(self._closers)  # made once, before the clock starts
+        tokenizer, _ = self._ll_tokenizer, self._closers  # made once, before the clock starts
         started = time.thread_time()
         try:
             if wanted.schema is None:
                 regex = "|".join(map(_escaped, wanted.choice)) if wanted.choice else wanted.regex or ""
-                grammar = LLMatcher.grammar_from_lark(f"start: /{_lark(regex)}/")
+                text = LLMatcher.grammar_from_lark(f"start: /{_lark(regex)}/")
             else:
                 check_schema(wanted.schema, tokenizer)
-                grammar = json_grammar(wanted.schema)
+                text = json_grammar(wanted.schema)
         except GrammarError:
             raise
         except ValueError as error:
             raise GrammarError(plain(str(error))) from None
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
-        compiled = probed(matcher, closers)
+        compiled = self._probed(text)
         taken = time.thread_time() - started
         if taken > MAX_COMPILE_S:
             raise GrammarError(f"it took {taken:.1f} s to compile, the limit is {MAX_COMPILE_S} s")
         return compiled
+
+    def _probed(self, text: str) -> Compiled:
+        """Take a grammar's first steps, so that one that is too large fails here. Raises `GrammarError`."""
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(verbose_errors=False)
+        matcher = LLMatcher(self._ll_tokenizer, text, log_level=0, limits=limits)
+        trial, started = matcher.deep_copy(), time.thread_time()
+        words_of(trial)
+        trial.compute_ff_tokens()
+        taken = time.thread_time() - started
+        _check(matcher, trial)
+        if taken > MAX_STEP_S:
+            raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
+        way = shortest_end(trial, self._closers, LONGEST_END)
+        _check(trial)
+        return Compiled(text, matcher, self._closers, LONGEST_END if way is None else len(way))
 
     @cached_property
     def _ll_tokenizer(self) -> LLTokenizer:
@@ -122,33 +157,20 @@ class Grammars:
         )
 
     @cached_property
-    def _closers(self) -> list[int]:
+    def _closers(self) -> tuple[int, ...]:
         pieces = self._tokenizer.pieces
-        return [pieces.index(closer) for closer in CLOSERS if closer in pieces]
+        return tuple(pieces.index(closer) for closer in CLOSERS if closer in pieces)
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
+class Compiled:
     """A compiled grammar before its first token. `closers` are tried first on the way to an end, which is `shortest`
     tokens away."""
 
+    text: str
     matcher: LLMatcher
     closers: tuple[int, ...]
     shortest: int
-
-
-def probed(matcher: LLMatcher, closers: tuple[int, ...]) -> Grammar:
-    """Take the first steps, so that a grammar that is too large fails here. Raises `GrammarError`."""
-    trial, started = matcher.deep_copy(), time.thread_time()
-    words_of(trial)
-    trial.compute_ff_tokens()
-    taken = time.thread_time() - started
-    _check(matcher, trial)
-    if taken > MAX_STEP_S:
-        raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
-    way = shortest_end(trial, closers, LONGEST_END)
-    _check(trial)
-    return Grammar(matcher, closers, LONGEST_END if way is None else len(way))
 
 
 def _check(*matchers: LLMatcher) -> None:
@@ -160,7 +182,7 @@ def _check(*matchers: LLMatcher) -> None:
 class GrammarConstraint:
     """The constraint of one answer: `scheduler.Constraint`."""
 
-    def __init__(self, name: str, grammar: Grammar) -> None:
+    def __init__(self, name: str, grammar: Compiled) -> None:
         self.name = name
         self.failed = ""
         self.closing = False

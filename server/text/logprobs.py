@@ -18,7 +18,7 @@ class Token(NamedTuple):
     """A token's own text, with U+FFFD for a part of a character, and its bytes. Special tokens have neither."""
 
     text: str
-    bytes: bytes
+    raw: bytes
 
 
 class Place(NamedTuple):

@@ -45,7 +45,7 @@ export class Canvas {
     return `Step ${index + 1}: ${filled} filled${ahead ? `, ${ahead} ahead` : ""}${does ? `; ${does}` : ""}.`;
   }
 
-  // The canvas behind a step. What stands and belongs to no lane is one piece of text, however long it is.
+  // The canvas after a step. What stands and belongs to no lane is one piece of text, however long it is.
   show(index) {
     const step = this.steps[index];
     const filled = new Map(this.steps.slice(0, index + 1).flatMap((one) => one.commits).map((c) => [c.position, c.text]));
@@ -131,7 +131,7 @@ export class Canvas {
   }
 
   draw(name, attributes) {
-    const shape = document.createElementNS("http://www.w3.org/2000/svg", name);
+    const shape = document.createElementNS(this.score.namespaceURI, name);
     for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, value);
     this.score.append(shape);
     return shape;

@@ -4,7 +4,7 @@
 import { Canvas, element } from "./canvas.js";
 
 const CALM_MS = 450; // between two steps, while few are waiting;
-const BEHIND_MS = 4000; // all that wait are shown within this time
+const CATCH_UP_MS = 4000; // all that wait are shown within this time
 const FENCE = /(```[^]*?(?:```(?:\n|$)|$))/;
 const SENTENCE = /^[^]*(?:[.!?\u3002\uff01\uff1f\u061f\u0964]\s|\n)/;
 
@@ -29,7 +29,7 @@ export class Turn {
     this.timer = null;
     this.writing = true;
     this.meter = { from: performance.now(), first: null, tokens: 0 };
-    part(".asked").textContent = question;
+    part(".question").textContent = question;
     this.slider.addEventListener("input", () => this.pick(Number(this.slider.value)));
     this.play.addEventListener("click", () => this.replay());
     part("svg").addEventListener("click", (event) => {
@@ -76,7 +76,7 @@ export class Turn {
     this.pick(this.canvas.steps.length);
   }
 
-  // A step; behind the last one is the text.
+  // A step; after the last one comes the text.
   pick(index) {
     clearTimeout(this.timer);
     this.timer = null;
@@ -113,7 +113,7 @@ export class Turn {
     this.draw();
     this.slider.value = this.shown;
     this.caption.textContent = this.canvas.caption(this.shown);
-    const pause = calm ? Math.min(CALM_MS, BEHIND_MS / (length - this.shown)) : 0;
+    const pause = calm ? Math.min(CALM_MS, CATCH_UP_MS / (length - this.shown)) : 0;
     this.timer = setTimeout(() => this.next(calm), Math.max(pause, 16));
   }
 

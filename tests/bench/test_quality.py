@@ -13,6 +13,7 @@ import pytest
 from asynclane.bench.load.problems import Problem, problems
 from asynclane.bench.quality.run import DEFAULT_DECODERS, main, parse_decoder
 from asynclane.bench.quality.tally import tally
+from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import AnswerOptions, Finish, Usage
 from asynclane.server.settings import Settings
 
@@ -52,7 +53,7 @@ class FakeOffline:
         ]
 
     def answer(self, text: str, wrong: bool) -> FakeAnswer:
-        usage = Usage(completion_tokens=39, forwards=10, computed_tokens=400)
+        usage = Usage(39, RequestStats(forwards=10, computed_tokens=400))
         return FakeAnswer("?" if wrong else text, tuple(range(39)), Finish.LENGTH if wrong else Finish.STOP, usage)
 
 
@@ -107,7 +108,7 @@ def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None
     assert engine.settings == Settings(model="tiny-dream", dtype="float32", max_num_seqs=8)
     assert [options.decoder for options in engine.asked] == ["llada", "fast-dllm", "asynclane"]
     assert engine.asked[1] == AnswerOptions(
-        max_tokens=64, decoder="fast-dllm", knobs={"cache": "dual"}, cache_salt="fast-dllm:cache=dual"
+        max_tokens=64, decoder="fast-dllm", params=(("cache", "dual"),), cache_salt="fast-dllm:cache=dual"
     )
 
 
@@ -128,8 +129,8 @@ def test_plot_is_a_png(opened: list[FakeOffline], tmp_path: Path) -> None:
 )
 def test_decoder_arguments(text: str, name: str, knobs: dict[str, object]) -> None:
     choice = parse_decoder(text, max_tokens=256)
-    assert (choice.label, choice.name, choice.knobs) == (text, name, knobs)
-    assert {knob: type(value) for knob, value in choice.knobs.items()} == {k: type(v) for k, v in knobs.items()}
+    assert (choice.label, choice.name, choice.params) == (text, name, knobs)
+    assert {knob: type(value) for knob, value in choice.params.items()} == {k: type(v) for k, v in knobs.items()}
 
 
 @pytest.mark.parametrize("text", DEFAULT_DECODERS)
@@ -142,9 +143,9 @@ def test_default_decoders_exist(text: str) -> None:
     [
         ("nonesuch", "unknown decoder 'nonesuch'"),
         ("", "unknown decoder ''"),
-        ("asynclane:threshold", "a knob is NAME=VALUE, not 'threshold'"),
-        ("asynclane:threshold=", "a knob is NAME=VALUE, not 'threshold='"),
-        ("asynclane:threshold=0.9,", "a knob is NAME=VALUE, not ''"),
+        ("asynclane:threshold", "a parameter is NAME=VALUE, not 'threshold'"),
+        ("asynclane:threshold=", "a parameter is NAME=VALUE, not 'threshold='"),
+        ("asynclane:threshold=0.9,", "a parameter is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
         ("asynclane:treshold=0.9", "has no knob 'treshold'"),
         ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),

@@ -43,7 +43,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_logits_are_the_cpus(family: Path) -> None:
-    """Of a whole row, and of one that reads what the first has written of its pages."""
+    """Logits of a whole row, and of one that reads the pages that the first has written."""
     on_cpu, on_gpu = runner_of(family, "cpu"), runner_of(family, "cuda")
     want = logits(on_cpu, IDS)
     torch.testing.assert_close(logits(on_gpu, IDS).cpu(), want, atol=1e-4, rtol=0)
@@ -67,8 +67,8 @@ def test_answers_are_the_same_alone_and_batched_with_others(family: Path, decode
     if (message := refusal(decoder, pattern)) is not None:
         pytest.skip(message)
     runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
-    knobs = {"early_stop": False, **FILLING.get(decoder, {})}
-    specs = [Spec(prompt, FAMILY_LENGTH, decoder, knobs) for prompt in FAMILY_PROMPTS]
+    params = {"early_stop": False, **FILLING.get(decoder, {})}
+    specs = [Spec(prompt, FAMILY_LENGTH, decoder, params) for prompt in FAMILY_PROMPTS]
     for spec, sequence in zip(specs, run(runner, vocabulary, specs, FAMILY_LIMITS, pattern=pattern), strict=True):
         (alone,) = run(runner, vocabulary, [spec], FAMILY_LIMITS, pattern=pattern)
         assert alone.canvas.tolist() == sequence.canvas.tolist()

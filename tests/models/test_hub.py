@@ -1,5 +1,5 @@
-"""A repository is found in the local cache of Hugging Face, and what is not there is told with the command that
-brings it."""
+"""A repository is found in the local cache of Hugging Face, and a missing one is refused with the command
+that fetches it."""
 
 from __future__ import annotations
 

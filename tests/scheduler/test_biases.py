@@ -15,7 +15,7 @@ PROMPT = 10
 
 def biases(preferences: Preferences, canvas: str, end: int = 1 << 30) -> list[tuple[int, int, dict[int, float]]]:
     held = np.array([IDS[letter] for letter in canvas], np.int32)
-    found = Biasing(preferences, vocabulary()).of(PROMPT, held, end)
+    found = Biasing(preferences, vocabulary(), PROMPT, len(held)).at(held, end)
     assert all(len(set(bias.tokens.tolist())) == len(bias.tokens) for bias in found)
     return [
         (bias.start - PROMPT, bias.end - PROMPT, dict(zip(bias.tokens.tolist(), bias.deltas.tolist(), strict=True)))

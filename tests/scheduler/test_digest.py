@@ -137,9 +137,9 @@ def test_a_settled_half_of_a_lane_is_a_boundary_where_no_other_is() -> None:
 def test_positions_settle_when_what_is_proposed_stays_the_same() -> None:
     memory = Stability(6, steps=2)
     for tokens in ([6, 6, 7], [6, 7, 7], [6, 7, 7], [6, 7, 7]):
-        memory.update(2, np.array(tokens, np.int32))
+        memory.update(np.arange(2, 2 + len(tokens)), np.array(tokens, np.int32))
     assert memory.settled(0, 6).tolist() == [False, False, True, True, True, False]
-    memory.update(2, np.array([8, 7, 7], np.int32))
+    memory.update(np.arange(2, 5), np.array([8, 7, 7], np.int32))
     assert memory.settled(2, 5).tolist() == [False, True, True]
 
 

@@ -79,7 +79,7 @@ def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Schedu
         ended += [update.request_id for update in updates if update.outcome is not None]
         scheduler.check_integrity()
     assert scheduler.idle
-    assert scheduler.pages.held == scheduler.slots.held == 0
+    assert scheduler.pages.used == scheduler.slots.used == 0
     return scheduler, sequences, ended
 
 

@@ -126,8 +126,8 @@ def test_what_two_requests_begin_with_is_computed_once_though_they_run_at_the_sa
 def test_pages_outlive_their_request_and_a_prompt_may_share_only_a_part() -> None:
     executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), pattern=BLOCKS)
     serve(executor, scheduler, [6] * 40)
-    assert scheduler.pages_kept >= 5
-    assert scheduler.pages_used == 0
+    assert scheduler.load().pages_kept >= 5
+    assert scheduler.load().pages_used == 0
     found = serve(executor, scheduler, [6] * 20 + [7] * 20, [6] * 15 + [7], [7] + [6] * 39)
     assert [sequence.cached_tokens for sequence in found] == [16, 8, 0]
 
@@ -146,7 +146,7 @@ def test_of_two_answers_that_are_the_same_one_stays() -> None:
     scheduler = Scheduler(SHARING, vocabulary(), pattern=BLOCKS)
     one, two = serve(executor, scheduler, [6] * 20, [6] * 20, length=44)
     assert one.canvas.tolist() == two.canvas.tolist()
-    assert scheduler.pages_kept == (20 + 44 - BLOCKS.block_size) // LIMITS.page_size
+    assert scheduler.load().pages_kept == (20 + 44 - BLOCKS.block_size) // LIMITS.page_size
 
 
 def test_another_salt_shares_nothing() -> None:
@@ -160,12 +160,12 @@ def test_without_sharing_nothing_outlives_a_request() -> None:
     executor, scheduler = new_executor(), Scheduler(LIMITS, vocabulary(), pattern=BLOCKS)
     for _ in range(2):
         (sequence,) = serve(executor, scheduler, [6] * 40)
-        assert sequence.cached_tokens == scheduler.pages_kept == scheduler.pages.held == 0
+        assert sequence.cached_tokens == scheduler.load().pages_kept == scheduler.pages.used == 0
 
 
 def test_the_least_recently_used_prefix_goes_first_and_its_last_pages_before_its_first() -> None:
     prefixes = PrefixCache(Pool(6), page_size=2, keeps=True)
-    names = [prefixes.names("", np.full(4, word, np.int32), grows=False) for word in range(4)]
+    names = [prefixes.block_hashes(np.full(4, word, np.int32), "", None) for word in range(4)]
     for number, name in enumerate(names[:3]):
         lease, own = prefixes.take(name, 2, number)
         assert own == ()
@@ -181,17 +181,17 @@ def test_the_least_recently_used_prefix_goes_first_and_its_last_pages_before_its
     assert not prefixes.fits(names[1], 5)
     assert prefixes.fits(names[0], 3)
     prefixes.check([lease])
-    with pytest.raises(RuntimeError, match="counts 1 users and has 0"):
+    with pytest.raises(RuntimeError, match="counts 1 readers and has 0"):
         prefixes.check([])
 
 
 def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() -> None:
     prefixes = PrefixCache(Pool(6), page_size=2, keeps=True)
-    names = prefixes.names("", np.full(4, 1, np.int32), grows=False)
+    names = prefixes.block_hashes(np.full(4, 1, np.int32), "", None)
     (first, _), (second, _) = (prefixes.take(names, 3, number) for number in range(2))
     assert (first.begin(), second.begin()) == (0, 4)
-    assert not second.there([])
-    assert second.there([0])
+    assert not second.ready([])
+    assert second.ready([0])
     first.end()
     assert second.begin() == 0
     second.end()
@@ -240,7 +240,7 @@ def test_defaults_follow_the_networks_block(block: int) -> None:
 def test_a_suffix_is_refused_where_no_position_sees_it() -> None:
     scheduler = Scheduler(LIMITS, vocabulary(), pattern=BLOCKS)
     decoder = resolve("fast-dllm", {}, 8, BLOCKS)
-    with pytest.raises(ParamError, match="no position sees what comes behind its block") as refused:
+    with pytest.raises(ParamError, match="no position sees what comes after its block") as refused:
         scheduler.add(Request(0, np.full(4, 6, np.int32), 8, decoder, suffix=np.full(2, 6, np.int32)))
     assert refused.value.param == "suffix"
 

@@ -57,7 +57,7 @@ def test_every_step_sees_the_suffix_and_none_writes_it(decoder: str, knobs: dict
     for seed in range(3):
         executor = random_executor(seed)
         sequence, text = run(executor, request(decoder, **knobs))
-        (slot,) = sequence.held.slots
+        (slot,) = sequence.holding.slots
         total, canvas = len(PROMPT) + CANVAS + len(SUFFIX), slice(len(PROMPT), len(PROMPT) + CANVAS)
         for plan in executor.plans:
             for row in plan.rows:
@@ -66,7 +66,7 @@ def test_every_step_sees_the_suffix_and_none_writes_it(decoder: str, knobs: dict
         held = executor.canvases[slot]
         assert held[canvas.stop : total].tolist() == SUFFIX
         assert text == held[canvas][: len(text)].tolist()
-        assert len(sequence.held.pages) * LIMITS.page_size >= total
+        assert len(sequence.holding.pages) * LIMITS.page_size >= total
 
 
 def test_an_end_token_ends_the_middle_and_what_lies_before_the_suffix_stays_open() -> None:

@@ -22,9 +22,7 @@ async def test_what_does_not_fit_the_context_is_told_both_numbers(
     api: Any, prompt: Any, extra: Any, param: str
 ) -> None:
     async with api() as client:
-        response = await client.complete(prompt=prompt, **extra)
-    assert response.status_code == 400
-    error = error_of(response)
+        error = error_of(await client.complete(prompt=prompt, **extra), 400)
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
     assert "256" in error["message"]
     assert str(len(prompt)) in error["message"]
@@ -33,15 +31,13 @@ async def test_what_does_not_fit_the_context_is_told_both_numbers(
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 async def test_an_answer_too_long_for_the_context_is_told_of_the_name_that_asked_for_it(api: Any, name: str) -> None:
     async with api() as client:
-        response = await client.chat(**{name: 256})
-    error = error_of(response)
+        error = error_of(await client.chat(**{name: 256}), 400)
     assert (error["code"], error["param"]) == ("context_length_exceeded", name)
 
 
 async def test_a_long_conversation_does_not_fit_either(api: Any) -> None:
     async with api() as client:
-        response = await client.chat(messages=[{"role": "user", "content": "word " * 30_000}])
-    error = error_of(response)
+        error = error_of(await client.chat(messages=[{"role": "user", "content": "word " * 30_000}]), 400)
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
 
 

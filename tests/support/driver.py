@@ -220,7 +220,7 @@ def _answer(sequence: Sequence, streamed: list[int], events: list[LaneEvents]) -
         refreshes=sequence.refreshes,
         reused_refreshes=sequence.reused_refreshes,
         forks=sequence.tree.forks,
-        own_pages=len(sequence.held.pages),
+        own_pages=len(sequence.holding.pages),
         scores=None if book is None else book.part(0, sequence.sent),
         events=events,
     )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from asynclane.server.engine.messages import AnswerOptions, Delta, Finish, Usage
+from asynclane.scheduler import RequestStats
+from asynclane.server.engine.messages import AnswerOptions, Delta, Finish, Health, Usage
 
-USAGE = Usage(completion_tokens=3, forwards=2, computed_tokens=64, lanes=2, forks=1, refreshes=1, cached_tokens=16)
+USAGE = Usage(3, RequestStats(forwards=2, computed_tokens=64, lanes=2, forks=1, refreshes=1, cached_tokens=16))
 SCRIPT = (Delta("Hel"), Delta("lo"), Delta(" wörld", Finish.STOP, USAGE))
 
 Step = Delta | Exception | None  # None waits for ever
@@ -52,7 +53,7 @@ class FakeEngine:
 
     def __init__(self, *scripts: Sequence[Step] | Exception) -> None:
         self._scripts = scripts or (SCRIPT,)
-        self.ready = True
+        self.health = Health(ready=True)
         self.prompts: list[list[int]] = []
         self.options: list[AnswerOptions] = []
         self.answers: list[FakeAnswer] = []

@@ -14,8 +14,8 @@ IDS = [7 + 31 * number % 1000 for number in range(LENGTH)]
 
 
 def row(runner: Runner, slot: int, start: int, end: int) -> Row:
-    """Asks the states of `[start, end)`, whichever positions they speak of."""
-    shift = runner._network.config.shift
+    """Projects the states of `[start, end)`, whichever positions they predict."""
+    shift = runner._network.config.logit_shift
     return Row(slot, start, end, end, (Span(start + shift, end + shift, COMMITS_NOTHING),), GREEDY, step=0)
 
 
@@ -24,5 +24,5 @@ def placed(slot: int, ids: list[int]) -> Placement:
 
 
 def logits(runner: Runner, ids: list[int]) -> Tensor:
-    """Of every position, in one row."""
+    """Logits of every position, in one row."""
     return runner.logits(StepPlan((placed(0, ids),), (row(runner, 0, 0, len(ids)),)))

@@ -34,7 +34,8 @@ def _grammars() -> Grammars:
 
 
 def constraints(wanted: Wanted) -> Callable[[], Constraint]:
-    return asyncio.run(_grammars().constraints(wanted))
+    grammar = asyncio.run(_grammars().compile(wanted))
+    return lambda: _grammars().constraint(grammar)
 
 
 def schema(value: object) -> Callable[[], Constraint]:

@@ -16,6 +16,7 @@ import openai
 from .processes import ASYNCLANE, end, start
 
 START_S = 60
+WAIT_S = 40  # a machine may be busy
 PARIS = "What is the capital of France?"
 TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"
 STORY = "Tell me a short story about Mia and a fox at the park."
@@ -71,7 +72,7 @@ def aborted(url: str) -> float:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from asynclane.server.app import build_service
 from asynclane.server.engine import wiring as build
 from asynclane.server.settings import Settings
 
@@ -24,7 +25,7 @@ ASK = {"model": MODEL, "prompt": "Hi"}
 def served() -> Open:
     @asynccontextmanager
     async def serve(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-        app = build.build_service(Settings(model=MODEL, device="cpu", decoder="fast-dllm", **settings)).app
+        app = build_service(Settings(model=MODEL, device="cpu", decoder="fast-dllm", **settings)).app
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
         async with app.router.lifespan_context(app), client as http:
             yield http

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asynclane.scheduler.logit_bias import NEUTRAL, Preferences
+from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import Delta, Finish, Usage
 from asynclane.server.text.logprobs import Token, TokenLogprob
 from asynclane.server.text.tokenizer import Tokenizer
@@ -171,10 +171,11 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
     (options,) = engine.options
     assert (options.max_tokens, options.temperature, options.top_p) == (9, 0.5, 0.25)
     assert (options.seed, options.stop, options.decoder) == (2**63 - 1, ("a", "b"), "fast-dllm")
-    assert (options.top_k, options.min_p, options.stop_ids, options.ranks) == (0, 0.125, {9}, 3)
+    assert (options.top_k, options.min_p, options.stop_ids, options.ranks) == (0, 0.125, (9,), 3)
     assert options.cache_salt == "s"
-    assert options.preferences == Preferences(-1, 0.5, {6: -math.inf, 7: 2}, ignore_end=True)
-    assert options.knobs == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
+    assert (options.presence_penalty, options.frequency_penalty, options.ignore_end) == (-1, 0.5, True)
+    assert options.logit_bias == ((6, -math.inf), (7, 2))
+    assert dict(options.params) == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
 
 
 async def test_without_options_answers_are_greedy_and_as_long_as_context_and_setting_allow(api: Any) -> None:
@@ -185,10 +186,10 @@ async def test_without_options_answers_are_greedy_and_as_long_as_context_and_set
     assert [options.max_tokens for options in engine.options] == [100, 56]
     assert (engine.options[0].temperature, engine.options[0].top_p, engine.options[0].seed) == (0.0, 1.0, 0)
     assert engine.options[0].stop == ()
-    assert engine.options[0].preferences == NEUTRAL
+    assert (engine.options[0].presence_penalty, engine.options[0].logit_bias) == (0.0, ())
     assert (engine.options[0].ranks, engine.options[0].share_group) == (None, None)
     assert engine.options[0].decoder is None
-    assert engine.options[0].knobs == {}
+    assert engine.options[0].params == ()
 
 
 async def test_without_a_seed_random_answers_differ_from_call_to_call(api: Any) -> None:
@@ -312,7 +313,7 @@ async def test_echo_puts_the_prompt_before_each_answer(api: Any, text: Tokenizer
 
 
 async def test_usage_so_far_is_in_every_chunk_if_asked_for(api: Any) -> None:
-    half = Usage(completion_tokens=1, forwards=1, computed_tokens=32, lanes=1)
+    half = Usage(1, RequestStats(forwards=1, computed_tokens=32, lanes=1))
     engine = FakeEngine([Delta("a", usage=half), Delta("b", Finish.STOP, USAGE)])
     options = {"include_usage": True, "continuous_usage_stats": True}
     async with api(engine) as client:
@@ -327,5 +328,5 @@ async def test_what_was_found_computed_of_a_prompt_counts_once_however_many_choi
     async with api() as client:
         whole = (await client.complete(**body)).json()
         *_, last = chunks_of(await client.complete(**body, stream=True, stream_options={"include_usage": True}))
-    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.cached_tokens}
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.stats.cached_tokens}
     assert last["usage"] == whole["usage"]

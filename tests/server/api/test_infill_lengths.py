@@ -82,8 +82,8 @@ async def test_tokens_are_those_of_what_is_kept_and_its_cost_is_that_of_all_trie
     async with api(Tries()) as client:
         body = (await client.complete(suffix=" end")).json()
     assert body["usage"]["completion_tokens"] == USAGE.completion_tokens
-    assert body["usage"]["completion_tokens_details"]["computed_tokens"] == len(LENGTHS) * USAGE.computed_tokens
-    assert body["usage"]["completion_tokens_details"]["forwards"] == len(LENGTHS) * USAGE.forwards
+    assert body["usage"]["completion_tokens_details"]["computed_tokens"] == len(LENGTHS) * USAGE.stats.computed_tokens
+    assert body["usage"]["completion_tokens_details"]["forwards"] == len(LENGTHS) * USAGE.stats.forwards
 
 
 async def test_a_middle_of_a_chosen_length_was_not_cut_and_one_of_max_tokens_has_used_them(api: Any) -> None:

@@ -30,9 +30,7 @@ def grammars(text: Tokenizer) -> Grammars:
 
 
 async def constraint(grammars: Grammars, **wanted: str) -> GrammarConstraint:
-    made = (await grammars.constraints(Wanted("response_format", **wanted)))()
-    assert isinstance(made, GrammarConstraint)
-    return made
+    return grammars.constraint(await grammars.compile(Wanted("response_format", **wanted)))
 
 
 def tokens_of(words: np.ndarray) -> set[int]:
@@ -108,11 +106,10 @@ async def test_any_way_through_a_grammar_matches_it(grammars: Grammars, text: To
 
 async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Tokenizer) -> None:
     options = ["a.b", 'c"/\\d+', "line\nbreak", "(", "日本"]
-    made = await grammars.constraints(Wanted("guided_choice", choice=tuple(options)))
+    made = await grammars.compile(Wanted("guided_choice", choice=tuple(options)))
     seen = set()
     for number in range(60):
-        answer = made()
-        assert isinstance(answer, GrammarConstraint)
+        answer = grammars.constraint(made)
         said, ended = at_random(answer, text, 40, random.Random(number))
         assert ended
         seen.add(text.decode(said))
@@ -123,11 +120,11 @@ async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Tokeniz
 async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compiled_once(text: Tokenizer) -> None:
     grammars = Grammars(text)
     first = Wanted("guided_regex", regex="a{0}b")
-    await grammars.constraints(first)
+    await grammars.compile(first)
     kept = grammars._compiled(first)
     assert grammars._compiled(Wanted("structured_outputs.regex", regex="a{0}b")) is kept
     for number in range(KEPT):
-        await grammars.constraints(Wanted("guided_regex", regex=f"x{{{number}}}y"))
+        await grammars.compile(Wanted("guided_regex", regex=f"x{{{number}}}y"))
     assert len(grammars._known) == KEPT
     assert grammars._compiled(first) is not kept
 
@@ -146,7 +143,7 @@ async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compi
 async def test_what_asks_for_too_much_is_refused_in_bounded_time(grammars: Grammars, wanted: dict[str, str]) -> None:
     started = time.thread_time()
     with pytest.raises(InvalidValue) as refused:
-        await grammars.constraints(Wanted("response_format", **wanted))
+        await grammars.compile(Wanted("response_format", **wanted))
     assert refused.value.param == "response_format"
     assert len(refused.value.message) < 400
     assert time.thread_time() - started < 0.1, "it was computed on the event loop"

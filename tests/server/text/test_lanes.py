@@ -59,9 +59,9 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (EGGS, {}),
     (STORY, {"temperature": 0.8, "seed": 3}),
     (CODE, {"max_tokens": 20}),
-    (CODE, {"knobs": {"draft_threshold": "off", "block_length": 8}}),
+    (CODE, {"params": (("draft_threshold", "off"), ("block_length", 8))}),
     (CODE, {"decoder": "fast-dllm"}),
-    (EGGS, {"decoder": "llada", "knobs": {"steps": 16}}),
+    (EGGS, {"decoder": "llada", "params": (("steps", 16),)}),
 ]
 
 
@@ -77,8 +77,8 @@ def forked(offline: Offline) -> Watched:
 
 
 def test_every_step_is_told_once_and_in_order(watched: Watched) -> None:
-    assert [event.step for event in watched.events] == list(range(watched.answer.usage.forwards))
-    assert sum(event.refresh for event in watched.events) == watched.answer.usage.refreshes
+    assert [event.step for event in watched.events] == list(range(watched.answer.usage.stats.forwards))
+    assert sum(event.refresh for event in watched.events) == watched.answer.usage.stats.refreshes
 
 
 def test_ranges_lie_within_prompt_and_canvas(watched: Watched) -> None:
@@ -156,7 +156,7 @@ def test_a_fork_cuts_its_lane_and_the_child_begins_behind_the_cut(forked: Watche
                 assert child.role == "generate"
                 committed = {c.position for e in forked.events for c in e.commits if e.step <= before.step}
                 assert committed >= set(range(cut, child.start)), "the child begins at the first open position"
-    assert forks == forked.answer.usage.forks > 0
+    assert forks == forked.answer.usage.stats.forks > 0
 
 
 def test_the_fate_of_a_lane_comes_true(watched: Watched) -> None:
@@ -175,7 +175,7 @@ def test_the_fate_of_a_lane_comes_true(watched: Watched) -> None:
                 case fate:
                     assert fate == "forked"
     born = {lane.id for event in watched.events for lane in event.lanes}
-    assert max(born) < watched.answer.usage.lanes
+    assert max(born) < watched.answer.usage.stats.lanes
 
 
 def then_end(watched: Watched, start: int, end: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from asynclane.server.engine.wiring import build_service
+from asynclane.server.app import build_service
 from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 

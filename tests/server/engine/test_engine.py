@@ -22,14 +22,14 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server import errors
-from asynclane.server.engine.device import Device
-from asynclane.server.engine.engine import Engine
+from asynclane.server.engine.engine import Device, Engine
 from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish
 from asynclane.server.metrics import Metrics
+from asynclane.server.structured.grammar import Grammars
 from asynclane.server.text.detokenizer import AnswerText
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.fakes import ScriptedExecutor
+from ...support.fakes import ScriptedExecutor
 
 LIMITS = Limits(slots=2, pages=32, page_size=16, step_tokens=512, max_model_len=256, max_queue=2)
 ANSWER = "One fish. Two fish. Red fish. Blue fish. And so on, and so on."
@@ -68,20 +68,20 @@ class Bench:
         self.scheduler = Scheduler(LIMITS, text.vocabulary, halving=halving)
         device = Device(ThreadPoolExecutor(max_workers=1), lambda plan: partial(self.executor.execute, plan), depth)
         self.metrics = Metrics(LIMITS.pages)
-        self.engine = Engine(self.scheduler, device, text, self.metrics, "asynclane")
+        self.engine = Engine(self.scheduler, device, text, Grammars(text), self.metrics, "asynclane")
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
         place = position - len(self.prompt)
         return self.ids[place], (place * 7919 % 101) / 100
 
     def ask(self, **options: object) -> Answer:
-        wishes = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
-        return self.engine.submit(self.prompt, wishes)
+        given = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
+        return self.engine.submit(self.prompt, given)
 
     @property
     def empty(self) -> bool:
         self.scheduler.check_integrity()
-        return self.scheduler.idle and self.scheduler.pages.held == 0 and self.scheduler.slots.held == 0
+        return self.scheduler.idle and self.scheduler.pages.used == 0 and self.scheduler.slots.used == 0
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +128,8 @@ async def test_an_answer_streams_its_text_and_ends_with_a_reason_and_its_cost(be
     assert last.finish is Finish.STOP
     assert last.usage is not None
     assert last.usage.completion_tokens == len(bench.text.encode(ANSWER))
-    assert last.usage.forwards == len(bench.executor.inner.plans)
-    assert last.usage.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
+    assert last.usage.stats.forwards == len(bench.executor.inner.plans)
+    assert last.usage.stats.computed_tokens == sum(plan.tokens for plan in bench.executor.inner.plans)
     assert bench.empty
 
 
@@ -143,7 +143,7 @@ async def test_a_full_canvas_ends_with_length(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("stop", ["Red", "fish. R", " fish. Two", "One"])
-async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_behind(bench: Bench, stop: str) -> None:
+async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_after_it(bench: Bench, stop: str) -> None:
     bench.executor.open()
     async with running(bench):
         deltas = await read(bench.ask(stop=(stop,)))
@@ -156,7 +156,7 @@ async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: 
     bench.executor.open()
     red = bench.text.encode(" Red", specials=False)[0]
     async with running(bench):
-        deltas = await read(bench.ask(stop_ids=frozenset({red})))
+        deltas = await read(bench.ask(stop_ids=(red,)))
     assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(" Red")]
     assert deltas[-1].finish is Finish.STOP
     assert deltas[-1].usage is not None
@@ -167,7 +167,7 @@ async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: 
 async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         third = asyncio.create_task(read(bench.ask()))
         bench.executor.fail_next = True
         bench.executor.open()
@@ -188,7 +188,8 @@ async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Token
             raise RuntimeError("no memory")
         return partial(bench.executor.execute, plan)
 
-    bench.engine = Engine(bench.scheduler, Device(ThreadPoolExecutor(1), start, depth=2), text, Metrics(), "asynclane")
+    device = Device(ThreadPoolExecutor(1), start, depth=2)
+    bench.engine = Engine(bench.scheduler, device, text, Grammars(text), Metrics(), "asynclane")
     bench.executor.open()
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
@@ -210,14 +211,14 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("method", ["choose", "replicas"])  # behind a step, and while one is planned
-async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
+@pytest.mark.parametrize("method", ["choose", "replicas"])  # after a step, and while one is planned
+async def test_a_rule_that_raises_ends_only_its_request(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(LocalLeap, method, lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
-        asked = bench.ask(knobs={"rule": "localleap"}), bench.ask()
+        asked = bench.ask(params=(("rule", "localleap"),)), bench.ask()
         broken, whole = await asyncio.gather(*map(read, asked), return_exceptions=True)
     assert isinstance(broken, errors.EngineFailure)
     assert isinstance(whole, list)
@@ -226,21 +227,21 @@ async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
 
 
 @pytest.mark.faults
-async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
+async def test_a_request_that_fails_while_it_is_planned_leaves_no_load(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No step follows that would tell of it."""
+    """No step follows that would report it."""
     monkeypatch.setattr(LocalLeap, "replicas", lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.EngineFailure):
-            await read(bench.ask(knobs={"rule": "localleap"}))
+            await read(bench.ask(params=(("rule", "localleap"),)))
         await until(lambda: b"asynclane_queue_depth 0.0" in bench.metrics.exposition())
         assert b"asynclane_running_requests 0.0" in bench.metrics.exposition()
 
 
 @pytest.mark.faults
-async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
+async def test_an_answer_that_ended_in_a_commit_that_breaks_off_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand_out, fail, failures = Sequence.hand_out, Scheduler._fail, itertools.count()
@@ -282,7 +283,7 @@ async def test_nobody_waits_for_an_engine_that_has_died(bench: Bench, monkeypatc
     monkeypatch.setattr(Scheduler, "plan", lambda self: 1 / 0)
     with pytest.raises(errors.EngineFailure):
         await read(bench.ask())
-    assert not bench.engine.ready
+    assert not bench.engine.health.ready
     with pytest.raises(errors.Draining):
         bench.ask()
     with pytest.raises(ZeroDivisionError):
@@ -297,7 +298,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
         computed = [(steps, State.STEPPING)]  # so many steps are committed, and another is in flight
         async with bench.ask():
             await until(lambda: [(s.steps, s.state) for s in bench.scheduler.running.values()] == computed)
-        assert bench.scheduler.pages.held  # the device may still write there
+        assert bench.scheduler.pages.used  # the device may still write there
         bench.executor.permits.release(1)
         await until(lambda: bench.empty)
         assert len(bench.executor.inner.plans) == steps + 1
@@ -306,7 +307,7 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
 async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         async with bench.ask():
             assert len(bench.scheduler.waiting) == 1
         assert not bench.scheduler.waiting
@@ -318,7 +319,7 @@ async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:
 async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> None:
     async with running(bench):
         readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: bench.scheduler.slots.held == 2)
+        await until(lambda: bench.scheduler.slots.used == 2)
         readers += [asyncio.create_task(read(bench.ask())) for _ in range(2)]
         await until(lambda: len(bench.scheduler.waiting) == 2)
         with pytest.raises(errors.Overloaded) as refused:
@@ -331,10 +332,10 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
 async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
     async with running(bench) as engine:
         reader = asyncio.create_task(read(bench.ask()))
-        await until(lambda: bench.scheduler.slots.held == 1)
+        await until(lambda: bench.scheduler.slots.used == 1)
         stopping = asyncio.create_task(engine.stop())
         await asyncio.sleep(0)
-        assert not engine.ready
+        assert not engine.health.ready
         with pytest.raises(errors.Draining):
             bench.ask()
         bench.executor.open()
@@ -343,7 +344,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
 
 
 @pytest.mark.parametrize(
-    ("knobs", "param"),
+    ("params", "param"),
     [
         ({"threshold": 1.5}, "threshold"),
         ({"block_length": 0}, "block_length"),
@@ -353,14 +354,14 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
         ({"cache": "dual"}, "cache"),
         ({"threshold": 0.9, "factor": 1.0}, "factor"),
         ({"steps": 7, "block_length": 8}, "steps"),
-        ({"no_such_knob": 1}, "no_such_knob"),
+        ({"no_such_parameter": 1}, "no_such_parameter"),
     ],
 )
-async def test_a_knob_out_of_range_is_refused_by_name(bench: Bench, knobs: dict[str, object], param: str) -> None:
+async def test_a_parameter_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.InvalidValue) as refused:
-            bench.ask(knobs=knobs)
+            bench.ask(params=tuple(params.items()))
     assert refused.value.param == param
     assert bench.empty
 
@@ -380,7 +381,7 @@ async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: B
             bench.ask(max_tokens=256)
 
 
-async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees_it(bench: Bench) -> None:
+async def test_a_stop_string_across_two_lanes_cancels_what_lies_after_it_and_frees_it(bench: Bench) -> None:
     """The first sentence is left open while the lane of the second goes on, so the string ends in another lane."""
     bench.executor.open()
     confidence = dict.fromkeys(range(3), 0.5)
@@ -389,9 +390,9 @@ async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees
         confidence.get(position - len(bench.prompt), 0.97),
     )
     async with running(bench):
-        answer = bench.ask(stop=("fish. Two",), knobs={"later_threshold": "off"})
+        answer = bench.ask(stop=("fish. Two",), params=(("later_threshold", "off"),))
         deltas = await read(answer)
     assert "".join(delta.text for delta in deltas) == "One "
     assert deltas[-1].usage is not None
-    assert deltas[-1].usage.forks > 0, "two lanes were at work"
+    assert deltas[-1].usage.stats.forks > 0, "two lanes were at work"
     assert bench.empty

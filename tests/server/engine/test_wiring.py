@@ -1,8 +1,9 @@
-"""A checkpoint that cannot be served is refused by `serve` and `inspect` with the same line, before memory is taken."""
+"""The composition root: `serve` and `inspect` refuse a broken checkpoint with the same line, before memory is taken."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import struct
@@ -14,9 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.server.cli import main as cli
+from asynclane.server.engine.wiring import build_parts, warn_of_missing_boundaries
+from asynclane.server.settings import Settings
 
-from ..support.published import write_json, write_llada, write_qwen_tokenizer
+from ...support.published import write_json, write_llada, write_qwen_tokenizer
 
 Spoil = Callable[[Path], object]
 SHARD = "model-00002-of-00006.safetensors"
@@ -251,3 +255,37 @@ def test_a_tokenizer_without_tokenizer_json_is_read_if_it_is_qwens(
     write_qwen_tokenizer(checkpoint)
     edit(checkpoint / "tokenizer_config.json", tokenizer_class="BertTokenizer")
     assert "its tokenizer is 'BertTokenizer': without it, only Qwen2Tokenizer, Q" in refusal(checkpoint)
+
+
+def test_a_tokenizer_without_boundaries_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_boundaries(Vocabulary(["a", "b", ""], mask_id=2, end_ids=[]))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "auto, prose, code, comma" in record.getMessage()
+    assert "where proposals have settled" in record.getMessage()
+
+
+def test_a_tokenizer_with_boundaries_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_boundaries(Vocabulary([".", "\n", ""], mask_id=2, end_ids=[]))
+    assert not caplog.records
+
+
+def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert build_parts(Settings(max_step_tokens=512, threads=1)).limits.max_model_len == 512
+    assert "the context is 512 of the model's 1024 positions: --max-step-tokens computes no more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "decoder", "message"),
+    [
+        ("tiny-llada", "tccf", "is for block-causal models"),
+        ("tiny-sdar", "tccf", "turn 'think' needs a token"),
+        ("tiny-sdar", "dream", "fills the whole canvas in any order"),
+    ],
+)
+def test_a_default_decoder_that_no_request_could_use_is_refused_at_start(
+    model: str, decoder: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"cannot have '{decoder}', whose defaults fail: .*{message}"):
+        build_parts(Settings(model=model, decoder=decoder, threads=1))

@@ -78,18 +78,18 @@ def test_the_server_reads_what_the_recipe_writes_and_computes_the_same(name: str
     export(network, tmp_path, TOKENIZER)
     restore(network, tmp_path)
     config = read_config(tmp_path)
-    assert (config.block, config.shift) == (shape.block, shape.shift)
+    assert (config.block_size, config.logit_shift) == (shape.block, shape.shift)
     memory = Memory(slots=1, page_size=16, step_tokens=64, cache_tokens=64)
     runner = load_runner(tmp_path, config, memory, Hardware("cpu", "float32"), [1]).runner
     ids, position = torch.randint(6, 1400, (48,)), torch.arange(48)
-    spans = (Span(config.shift, 48, DeviceCommitRule(sure=0, threshold=2.0)),)
+    spans = (Span(config.logit_shift, 48, DeviceCommitRule(sure=0, threshold=2.0)),)
     row = Row(0, 0, 48, 48, spans, GREEDY, step=0)
     got = runner.logits(StepPlan((Placement(0, ids.numpy().astype(np.int32), (0, 1, 2)),), (row,)))
     block = shape.block or 48
     seen = (position[None] // block <= position[:, None] // block)[None, None]
     with torch.inference_mode():
         wanted = network(ids[None], position[None], seen)[0]
-    torch.testing.assert_close(got, wanted[: 48 - config.shift], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(got, wanted[: 48 - config.logit_shift], atol=1e-4, rtol=1e-4)
 
 
 def test_noise_hides_answers_and_is_paid_for_by_what_it_hides() -> None:
