@@ -1,4 +1,4 @@
-"""What a README shows can be pasted: each Python example runs, and prints what is shown below it."""
+"""The examples of a README can be pasted: each Python example runs, and prints what is shown below it."""
 
 from __future__ import annotations
 

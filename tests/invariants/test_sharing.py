@@ -8,7 +8,7 @@ import pytest
 
 from asynclane.scheduler import Sampling
 
-from ..support.cases import CHATS, STORY, TEXT, facts, network
+from ..support.cases import CHATS, STORY, TEXT, comparable, network
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec
 
 SEEDS = [Sampling(1.0, seed=seed) for seed in range(3)]
@@ -42,7 +42,7 @@ def test_choices_share_whole_pages_of_their_prompt(name: str, spec: Spec, shared
     first, *others = zip(choices(spec), net.run(choices(spec)), strict=True)
     for number, (choice, answer) in enumerate([first, *others]):
         (alone,) = net.run([replace(choice, share_group=None)])
-        assert facts(alone) | {"positions": 0} == facts(answer) | {"positions": 0}
+        assert comparable(alone) | {"positions": 0} == comparable(answer) | {"positions": 0}
         assert alone.computed_tokens - answer.computed_tokens == (16 * shared if number else 0)
         assert alone.own_pages - answer.own_pages == shared
 
@@ -53,7 +53,7 @@ def test_on_a_block_causal_network_a_prompt_is_computed_once(sharing: bool) -> N
     answers = net.run(choices(spec), replace(net.limits, prefix_sharing=sharing))
     assert [answer.cached_tokens for answer in answers] == [0, 160, 160]
     for choice, answer in zip(choices(spec), answers, strict=True):
-        assert facts(net.run([replace(choice, share_group=None)])[0]) == facts(answer)
+        assert comparable(net.run([replace(choice, share_group=None)])[0]) == comparable(answer)
 
 
 def test_choices_that_wait_for_a_slot_answer_the_same() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from asynclane.scheduler import Scheduler, Vocabulary
 
-from ..support.cases import CHATS, TEXT, facts, network
+from ..support.cases import CHATS, TEXT, comparable, network
 from ..support.driver import Answer, Spec, full_logits, serve
 from ..support.scale import part
 
@@ -38,7 +38,7 @@ def test_answers_are_those_of_no_cache_to_the_bit(decoder: tuple[str, dict[str, 
         cached, computed = (SDAR.run([Spec(prompt, 60, name, chosen, ranks=2)])[0] for chosen in (params, uncached))
         assert cached.canvas.tolist() == computed.canvas.tolist()
         if params.get("reuse") is not False:  # one forward more, which shifts the numbers of the steps
-            assert facts(cached) | {"positions": 0} == facts(computed) | {"positions": 0}
+            assert comparable(cached) | {"positions": 0} == comparable(computed) | {"positions": 0}
         assert cached.computed_tokens < computed.computed_tokens
 
 
@@ -71,7 +71,7 @@ def test_a_second_request_computes_none_of_a_prefix_of_400_tokens(vocabulary: Vo
     (alone,) = SDAR.run([spec])
     assert (first.cached_tokens, second.cached_tokens, alone.cached_tokens) == (0, 400, 0)
     assert alone.computed_tokens - second.computed_tokens == 400
-    assert facts(second) == facts(alone)
+    assert comparable(second) == comparable(alone)
 
 
 def test_the_next_turn_of_a_conversation_starts_after_the_last_answer(vocabulary: Vocabulary) -> None:
@@ -80,7 +80,7 @@ def test_the_next_turn_of_a_conversation_starts_after_the_last_answer(vocabulary
     following = Spec([*LONG, *first.canvas.tolist(), *CHATS[2]], 32, "fast-dllm", ranks=2)
     _, second = after_each_other(vocabulary, turn, following)
     assert second.cached_tokens == 400 + 100 // BLOCK * BLOCK
-    assert facts(second) == facts(SDAR.run([following])[0])
+    assert comparable(second) == comparable(SDAR.run([following])[0])
 
 
 def after_each_other(vocabulary: Vocabulary, *specs: Spec) -> list[Answer]:

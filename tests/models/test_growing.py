@@ -26,7 +26,7 @@ FORWARDS = {
 
 @pytest.mark.parametrize(("length", "count"), FORWARDS)
 def test_blocks_and_forwards_are_the_authors(length: int, count: int, runner: Runner, vocabulary: Vocabulary) -> None:
-    """Of 2^S positions S forwards commit 1, 2, 4, ... and the rest; the last `count` - 1 have a block each."""
+    """S forwards commit 1, 2, 4, ... of 2^S positions, and the rest; the last `count` - 1 have a block each."""
     scheduler = Scheduler(LIMITS, vocabulary)
     spec = Spec(PROMPTS[0], length, "ass", {"block_count": count, **WHOLE})
     sequence = add(scheduler, spec.request(0, scheduler.pattern))

@@ -12,7 +12,7 @@ from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import AttentionPattern, Sampling
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
 
-from ..support.cases import PARAMETERS, facts
+from ..support.cases import PARAMETERS, comparable
 from ..support.driver import TWO_IN_FLIGHT, Spec, run
 from ..support.fakes import vocabulary
 from ..support.grammars import Verses
@@ -67,7 +67,7 @@ def test_a_network_whose_states_stand_one_earlier_gives_the_same_answers(two: bo
     plain = run(small_runner(), vocabulary(), specs, halving=halving)
     ahead = run(small_runner(1, Ahead), vocabulary(), specs, halving=halving, pattern=SHIFTED)
     for spec, one, other in zip(specs, plain, ahead, strict=True):
-        assert facts(one) == facts(other), spec
+        assert comparable(one) == comparable(other), spec
 
 
 def test_a_step_of_any_size_can_be_timed(shifted: Runner) -> None:

@@ -11,7 +11,7 @@ from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import PLAIN, AttentionPattern, ParamError, Scheduler, Vocabulary, resolve
 from asynclane.scheduler.decoding.vocabulary import LINE
 
-from ..support.cases import TEXT, chat, facts
+from ..support.cases import TEXT, chat, comparable
 from ..support.driver import BLOCKS_MODEL, LIMITS, Answer, Spec, embedded_runner, full_logits, run
 from ..support.fakes import add
 
@@ -42,14 +42,14 @@ def written_out(
     """An answer by BACD in lanes that are cut where the first line has ended, and the lane of each forward."""
     x = np.array([*prompt, *[TEXT.mask_id] * LENGTH], np.int32)
     forwards: list[tuple[int, int]] = []
-    turned = False
+    after_turn = False
 
     def border(position: int) -> int:
         return min((position // fine + 1) * fine, len(x))
 
     while (x == TEXT.mask_id).any():
         start = int((x == TEXT.mask_id).argmax())
-        end = border(start) if turned else min(max((start + coarse) // BLOCK, start // BLOCK + 1) * BLOCK, len(x))
+        end = border(start) if after_turn else min(max((start + coarse) // BLOCK, start // BLOCK + 1) * BLOCK, len(x))
         had: list[float] = []
         while (x[start:end] == TEXT.mask_id).any():
             forwards.append((start, end))
@@ -65,8 +65,8 @@ def written_out(
             x[start:end][commits] = best[commits]
             had += chance[commits].tolist()
             marks = np.flatnonzero(vocabulary.classes[x[len(prompt) :]] & LINE)
-            if len(marks) and not turned:
-                turned, end = True, min(end, border(len(prompt) + int(marks[0])))
+            if len(marks) and not after_turn:
+                after_turn, end = True, min(end, border(len(prompt) + int(marks[0])))
     return x[len(prompt) :].tolist(), forwards
 
 
@@ -86,18 +86,18 @@ def test_blocks_are_coarse_before_the_turn_and_fine_after_it(fine: int, runner: 
     scheduler = Scheduler(LIMITS, vocabulary, pattern=PATTERN)
     prompt = PROMPTS[0]
     sequence = add(scheduler, Spec(prompt, LENGTH, "tccf", {"fine_length": fine, **LINES}).request(0, PATTERN))
-    coarse, fines, turned = 0, 0, False
+    coarse, fines, after_turn = 0, 0, False
     while (plan := scheduler.plan()) is not None:
         (lane,) = sequence.tree.live
         first, end, last = len(prompt) + lane.start, len(prompt) + lane.end, len(prompt) + LENGTH
-        if not turned:
+        if not after_turn:
             assert end == min(-(-(first + 1) // BLOCK) * BLOCK, last)
             coarse += 1
         elif lane.steps == 0:
             assert end == min(-(-(first + 1) // fine) * fine, last)
             fines += 1
         scheduler.commit(runner.execute(plan))
-        turned = turned or bool((vocabulary.classes[sequence.canvas] & LINE).any())
+        after_turn = after_turn or bool((vocabulary.classes[sequence.canvas] & LINE).any())
     assert min(coarse, fines) > 0
 
 
@@ -105,14 +105,14 @@ def test_fine_blocks_as_long_as_coarse_ones_are_bacd(runner: Runner, vocabulary:
     for prompt in PROMPTS:
         same = answer(runner, vocabulary, prompt, "tccf", fine_length=BLOCK, **LINES)
         for decoder, rule in (("bacd", {}), ("fast-dllm", {"rule": "bacd"})):
-            assert facts(same) == facts(answer(runner, vocabulary, prompt, decoder, early_stop=False, **rule))
+            assert comparable(same) == comparable(answer(runner, vocabulary, prompt, decoder, early_stop=False, **rule))
 
 
 def test_an_answer_without_the_mark_is_bacd(vocabulary: Vocabulary, runner: Runner) -> None:
     prompt = PROMPTS[2]
     plain = answer(runner, vocabulary, prompt, "bacd")
     assert not (vocabulary.classes[plain.canvas[: plain.end_at]] & LINE).any()
-    assert facts(answer(runner, vocabulary, prompt, "tccf", turn="newline")) == facts(plain)
+    assert comparable(answer(runner, vocabulary, prompt, "tccf", turn="newline")) == comparable(plain)
 
 
 def test_its_cache_is_exact(runner: Runner, vocabulary: Vocabulary) -> None:
@@ -121,7 +121,7 @@ def test_its_cache_is_exact(runner: Runner, vocabulary: Vocabulary) -> None:
             answer(runner, vocabulary, prompt, "tccf", fine_length=4, cache=cache, **LINES)
             for cache in ("prefix", "none")
         )
-        assert facts(cached) | {"positions": 0} == facts(whole) | {"positions": 0}
+        assert comparable(cached) | {"positions": 0} == comparable(whole) | {"positions": 0}
         assert cached.computed_tokens < whole.computed_tokens
 
 

@@ -1,4 +1,4 @@
-"""The table of requests whose answers must not depend on circumstances: networks, and for each what it can be sent.
+"""The table of requests whose answers must not depend on circumstances: networks, and requests for each.
 
 `cases(network)` has every decoder, lanes with every rule, every cache and every kind of sibling, with every kind of
 sampling, preferences, scores, suffixes and grammars. A new decoder, rule or cache is in it without a line here; a new
@@ -231,7 +231,7 @@ def fitting(params: Mapping[str, object], length: int) -> dict[str, object]:
 
 @cache
 def cases(name: str) -> dict[str, Spec]:
-    """What a network can be sent, by a name for each."""
+    """The requests of a network, by a name for each."""
     net = network(name)
     cycle = itertools.cycle(PARAMETERS)
     every, pattern = list(decoders(net.pattern)), net.pattern
@@ -276,8 +276,8 @@ def together(name: str) -> dict[str, Answer]:
     return dict(zip(cases(name), network(name).run(list(cases(name).values())), strict=True))
 
 
-def facts(answer: Answer) -> dict[str, object]:
-    """What must not depend on circumstances, to the bit. Positions that another request has computed count as well."""
+def comparable(answer: Answer) -> dict[str, object]:
+    """All that must not depend on circumstances, to the bit. Positions computed by another request count as well."""
     return {
         "canvas": answer.canvas.tolist(),
         "streamed": answer.streamed,
@@ -290,4 +290,4 @@ def facts(answer: Answer) -> dict[str, object]:
 
 def assert_same(names: Iterable[str], answers: Iterable[Answer], wanted: Mapping[str, Answer]) -> None:
     for name, answer in zip(names, answers, strict=True):
-        assert facts(answer) == facts(wanted[name]), name
+        assert comparable(answer) == comparable(wanted[name]), name

@@ -92,7 +92,7 @@ def embedded_vocabulary() -> Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A request of a test. `constraint` makes the grammar's state, which belongs to one run."""
+    """A request of a test. `constraint` makes the state of a grammar, which belongs to one run."""
 
     prompt: Many[int]
     max_tokens: int
@@ -180,17 +180,17 @@ def serve(
     sequences: dict[int, Sequence] = {}
     streamed: dict[int, list[int]] = {request.id: [] for request in requests}
     events: dict[int, list[LaneEvents]] = {request.id: [] for request in requests}
-    flights: deque[StepPlan] = deque()
+    in_flight: deque[StepPlan] = deque()
     step = 0
     while True:
         while arriving and (not arrive_every or step >= arrive_every * len(sequences) or scheduler.idle):
             request = arriving.popleft()
             sequences[request.id] = add(scheduler, request)
-        while len(flights) < (1 if scheduler.halving is None else 2) and (plan := scheduler.plan()) is not None:
-            flights.append(plan)
-        if not flights:
+        while len(in_flight) < (1 if scheduler.halving is None else 2) and (plan := scheduler.plan()) is not None:
+            in_flight.append(plan)
+        if not in_flight:
             break
-        plan = flights.popleft()
+        plan = in_flight.popleft()
         updates = scheduler.fail() if step == failing_step else scheduler.commit(executor.execute(plan))
         for update in updates:
             streamed[update.request_id] += update.tokens.tolist()
