@@ -22,10 +22,10 @@ from ..support.golden import WHOLE
 
 PROBLEMS = problems(21, 8)
 PROMPTS = [chat(problem.prompt) for problem in PROBLEMS]
-LENGTH = 96
+LENGTH = 128
 
 
-def answers(decoder: str = "asynclane", count: int = len(PROBLEMS), **params: Any) -> list[Answer]:
+def answers(decoder: str = "asynclane", count: int = 4, **params: Any) -> list[Answer]:
     """The answers to the first problems. Each set of parameters is run once."""
     return _answers(decoder, count, tuple(params.items()))
 
@@ -67,7 +67,7 @@ def test_without_forks_with_the_whole_canvas_and_a_refresh_per_block_it_is_fast_
 def test_forwards_are_one_and_groups_and_refreshes_less_what_is_reused(params: dict[str, object]) -> None:
     """The paper's identity. Packed rows make one group of all that a request updates in a step."""
     reuse = params.get("reuse") is not False
-    for answer in answers(count=4, **params):
+    for answer in answers(**params):
         groups = sum(bool(event.lanes) for event in answer.events)
         full = [event for event in answer.events if event.refresh or event.step == 0]
         reused = sum(bool(event.lanes) for event in full)
@@ -80,12 +80,12 @@ def test_forwards_are_one_and_groups_and_refreshes_less_what_is_reused(params: d
 
 def test_reuse_saves_forwards_and_answers_as_well() -> None:
     with_reuse, without = (answers(refresh_every=2, reuse=reuse) for reuse in (True, False))
-    assert sum(a.steps for a in with_reuse) + len(PROBLEMS) <= sum(a.steps for a in without)
+    assert sum(a.steps for a in with_reuse) + 4 <= sum(a.steps for a in without)
 
 
 @pytest.mark.parametrize("siblings", ["live", "isolated", "coupled", "commit"])
 def test_every_kind_of_sibling_answers_most_problems(siblings: str) -> None:
-    found = answers(siblings=siblings)
+    found = answers(count=len(PROBLEMS), siblings=siblings)
     good = [right(problem, TEXT.decode(answer.text)) for problem, answer in zip(PROBLEMS, found, strict=True)]
     assert sum(good) >= 5
     assert sum(answer.forks for answer in found) >= 5
@@ -134,7 +134,7 @@ def test_only_generate_lanes_end_an_answer_never_drafts_or_refine_lanes(vocabula
                 drafts += not roles
                 if vocabulary.classes[token] & END:
                     assert roles == [Role.GENERATE]
-    assert drafts > 50
+    assert drafts > 25
 
 
 def test_a_predicted_end_shortens_the_look_ahead() -> None:

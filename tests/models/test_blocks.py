@@ -35,7 +35,7 @@ def test_answers_are_those_of_no_cache_to_the_bit(decoder: tuple[str, dict[str, 
     name, params = decoder
     uncached = {param: value for param, value in params.items() if param != "reuse"} | {"cache": "none"}
     for prompt in part((LONG[:60] + CHATS[1], CHATS[4]), 2):
-        cached, computed = (SDAR.run([Spec(prompt, 60, name, chosen, ranks=2)])[0] for chosen in (params, uncached))
+        cached, computed = (SDAR.run([Spec(prompt, 70, name, chosen, ranks=2)])[0] for chosen in (params, uncached))
         assert cached.canvas.tolist() == computed.canvas.tolist()
         if params.get("reuse") is not False:  # one forward more, which shifts the numbers of the steps
             assert comparable(cached) | {"positions": 0} == comparable(computed) | {"positions": 0}
