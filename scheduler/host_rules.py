@@ -17,7 +17,7 @@ from .decoding.boundaries import Longs
 from .decoding.commit.base import Bools, HostCommitRule, LaneSlice, Replica, ReplicaView, StepView
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
-from .decoding.resolve import Decoder
+from .decoding.registry import Decoder
 from .decoding.vocabulary import END, Vocabulary
 
 LAST = 64.0  # by how much the device ranks the stand-in for an end token after all others (`contract.Measure`)
@@ -170,7 +170,6 @@ class HostRuleRunner:
             lane_slices=_slices(tree, places),
             ends=self._ends,
             step=step,
-            prompt=self._prompt,
         )
 
     def _certainty(self, result: StepResult, part: slice, stands_in: Bools) -> tuple[Doubles, Doubles]:

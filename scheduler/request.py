@@ -10,8 +10,9 @@ import numpy as np
 
 from .contract import Ints, Sampling
 from .decoding.attention_pattern import AttentionPattern
-from .decoding.params import ParamError
-from .decoding.resolve import Decoder
+from .decoding.compatibility import RequestFacts
+from .decoding.registry import Decoder
+from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
 from .logit_bias import NEUTRAL, Preferences
@@ -85,36 +86,22 @@ class Request:
         each = limits.pages_for(self._branch_tokens(limits, pattern))
         return 1 + branches, limits.pages_for(self.room) + branches * each
 
-    def require_scores(self) -> None:
-        """Raises `ParamError` if it needs log-probabilities of a decoder that has none."""
-        if self.ranks is None or self.constraint is not None or self.decoder.scored:
-            return
-        what = "logprobs, best_of, or a suffix without max_tokens"
-        name = self.decoder.name
-        raise ParamError("decoder", f"decoder {name!r} has no log-probabilities of its tokens: not with {what}")
-
-    def require_room(self, limit: int) -> None:
-        """Raises `ValueError` if it has more than `limit` positions, `ParamError` if replica rows are to blame."""
-        if self.length > limit:
-            raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
-        if self.room > limit:
-            name, replicas = self.decoder.name, self.decoder.replica_positions
-            message = f"decoder {name!r} needs {replicas} positions after {self.length} tokens, of {limit} in all"
-            raise ParamError("decoder", message + ": lower block_length or max_tokens")
-
-    def require_branches(self, limits: Limits, pattern: AttentionPattern) -> None:
-        """Raises `ParamError` if its branches, rows in slots of their own, never fit the limits or one step."""
-        branches, param = self.decoder.branches, self.decoder.branch_param
-        if not branches:
-            return
-        slots, pages = self.resources(limits, pattern)
-        tokens = pattern.ceil(self.length) + branches * self._branch_tokens(limits, pattern)
-        if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
-            raise ParamError(
-                param,
-                f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"
-                f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {param}",
-            )
+    def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
+        """The facts by which `compatibility.refuse` decides; `measured`: the server knows the time of its steps."""
+        tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(limits, pattern)
+        return RequestFacts(
+            decoder=self.decoder,
+            vocabulary=vocabulary,
+            pattern=pattern,
+            positions=self.length,
+            max_positions=limits.max_model_len,
+            suffix=bool(len(self.suffix)),
+            grammar="" if self.constraint is None else self.constraint.name,
+            logprobs=self.ranks is not None,
+            measured=measured,
+            required=(*self.resources(limits, pattern), tokens),
+            available=(limits.slots, limits.pages, limits.step_tokens),
+        )
 
     def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:
         """The most positions of a branch's row, which begins with a page."""

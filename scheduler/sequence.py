@@ -10,10 +10,9 @@ import numpy as np
 from .contract import Ints, Row, Scores, Span, StepResult
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
-from .decoding.cache import NOTHING, CachePolicy, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
-from .decoding.lane_tree import LaneTree, Layout
+from .decoding.cache import NO_CANVAS, CachePolicy, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
+from .decoding.lane_tree import LaneTree
 from .decoding.lanes.base import ABSENT, LaneStatus
-from .decoding.params import ParamError
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Continuation, GrammarGuide
@@ -78,21 +77,9 @@ class Sequence:
 
     @classmethod
     def of(cls, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> Sequence:
-        """Raises `ParamError` if the decoder, or the network, cannot do what else the request needs."""
         decoder, constraint, guided = request.decoder, request.constraint, request.constraint is not None
-        if decoder.layout is Layout.ISOLATED and len(request.suffix):
-            raise ParamError("siblings", "isolated siblings see nothing after their look-ahead: not with a suffix")
         rule = None if decoder.host_rule is None else decoder.host_rule()
-        if rule is not None and rule.revises and constraint is not None:
-            raise ParamError(
-                constraint.name,
-                f"{constraint.name} is not for decoder {decoder.name!r} and its rule, which change committed tokens",
-            )
-        request.require_scores()
-        if pattern.block_size and len(request.suffix):
-            raise ParamError("suffix", "suffix is not for this model: no position sees what comes after its block")
         policy, mask_id, prompt, length = decoder.policy, vocabulary.mask_id, len(request.prompt), request.max_tokens
-        policy.require(vocabulary)
         tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
         source = RowSource(
@@ -102,7 +89,7 @@ class Sequence:
             if request.preferences == NEUTRAL
             else Biasing(request.preferences, vocabulary, prompt, length),
             host_rule=None if rule is None else HostRuleRunner(rule, decoder, vocabulary, prompt, guided),
-            guide=None if constraint is None else GrammarGuide(constraint, decoder, vocabulary, length),
+            guide=None if constraint is None else GrammarGuide(constraint, vocabulary, length),
         )
         return cls(
             request=request,
@@ -198,7 +185,7 @@ class Sequence:
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
         end = self.request.length if len(self.request.suffix) else prompt + self._lookahead_end()
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NOTHING
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NO_CANVAS
         start, last, frontier = prompt + live[0].start, prompt + live[-1].end, pattern.floor(prompt + self.frontier)
         return RequestExtent(start, last, pattern.ceil(end), frontier, canvas)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...scheduler.decoding.commit import HOST_RULES
+from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
@@ -163,7 +164,7 @@ def entrants(model: str) -> tuple[list[str], dict[str, str]]:
         try:
             chosen = parse_params(params.split(",") if params else [])
             decoder = resolve(name, chosen, MAX_TOKENS, checkpoint.config.pattern)
-            decoder.policy.require(checkpoint.text.vocabulary)
+            refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
             accepted.append(text)
         except ParamError as error:
             refused[text] = str(error)

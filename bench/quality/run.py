@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ...scheduler.decoding.attention_pattern import PLAIN
+from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
 from ...server.engine.messages import AnswerOptions
@@ -70,7 +71,7 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
         params = parse_params(rest.split(",") if rest else [])
         decoder = resolve(name, params, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
         if checkpoint:
-            decoder.policy.require(checkpoint.text.vocabulary)
+            refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
     except ValueError as error:
         raise ValueError(f"decoder {text!r}: {error}") from error
     return Choice(text, name, params)
@@ -80,7 +81,7 @@ def measure(engine: Engine, choice: Choice, questions: Sequence[Problem], max_to
     """Answer all problems at once, so that the engine packs them as in serving. Grading is not timed. No decoder uses
     the prefix cache of another."""
     options = AnswerOptions(
-        max_tokens=max_tokens, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
+        max_tokens, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
     )
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in questions], options)

@@ -86,15 +86,15 @@ def pattern_for(name: str) -> AttentionPattern:
 
 def _rules() -> list[str]:
     """The rules that a request may name."""
-    return [name for name, rule in HOST_RULES.items() if rule.beside is None]
+    return [name for name, rule in HOST_RULES.items() if not rule.rows_param]
 
 
 def _rules_section() -> str:
     lines = ["## Rules by name", "Values of the parameter `rule`, with the parameters of each rule.", ""]
     for name in _rules():
         rule = HOST_RULES[name]
-        params = ", ".join(f"`{param}` ({_shown(value)})" for param, value in rule.defaults.items())
-        lines.append(_wrapped(f"- **{name}**: {params}. Source: {rule.source}."))
+        params = ", ".join(f"`{param}` ({_shown(value)})" for param, value in rule.DEFAULTS.items())
+        lines.append(_wrapped(f"- **{name}**: {params}. Source: {rule.SOURCE}."))
     return "\n".join([*lines, ""])
 
 

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
-from ...scheduler import DECODERS, Boundary, ParamError, Vocabulary, resolve
+from ...scheduler import DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
 from ..engine.wiring import open_checkpoint
 
 MIB = 2**20
@@ -66,7 +66,8 @@ def _report(model: str) -> Report:
 
 def _refusal(decoder: str, config: ModelConfig, vocabulary: Vocabulary) -> str | None:
     try:
-        resolve(decoder, {}, config.max_model_len, config.pattern).policy.require(vocabulary)
+        made = resolve(decoder, {}, config.max_model_len, config.pattern)
+        refuse(VocabularyFacts(made, vocabulary))
     except ParamError as error:
         return str(error)
     return None

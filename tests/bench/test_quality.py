@@ -147,7 +147,7 @@ def test_default_decoders_exist(text: str) -> None:
         ("asynclane:threshold=", "a parameter is NAME=VALUE, not 'threshold='"),
         ("asynclane:threshold=0.9,", "a parameter is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
-        ("asynclane:treshold=0.9", "has no knob 'treshold'"),
+        ("asynclane:treshold=0.9", "has no parameter 'treshold'"),
         ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),
         ("asynclane:threshold=nan", "threshold must be a number"),
         ("fast-dllm:early_stop=no", "early_stop must be one of True, False, 'block', not 'no'"),
@@ -163,7 +163,7 @@ def test_bad_decoder_arguments(text: str, reason: str) -> None:
     ("arguments", "reason"),
     [
         (["asynclane:threshold=9"], "threshold must be"),
-        (["--seed", "1000"], "the others are kept for later checks"),
+        (["--seed", "1000"], "the others are reserved for later checks"),
         (["--max-tokens", "0"], "must be a whole number from 1"),
         (["--batch", "100000"], "max_num_seqs must be"),
         (["--json", "/no/such/folder/out.json"], "no folder /no/such/folder"),

@@ -13,7 +13,7 @@ import pytest
 
 from asynclane.scheduler import DECODERS, AttentionPattern, ParamError, resolve
 
-from ..support.cases import NETWORKS, PARAMETERS, SMALL, assert_same, cases, network, together
+from ..support.cases import NETWORKS, PARAMETERS, SMALL, VARIANTS, assert_same, cases, network, together
 from ..support.driver import TWO_IN_FLIGHT, refusal
 from ..support.scale import part
 
@@ -54,6 +54,9 @@ def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str
 
 def test_the_table_has_all_that_it_says() -> None:
     """Otherwise the tests above would prove less than they seem to."""
+    known = {(spec.decoder, *spec.params.items()) for name in SMALL for spec in cases(name).values()}
+    assert known >= {(decoder, *params.items()) for decoder, params in VARIANTS}
+    assert {decoder for decoder, *_ in known} == set(DECODERS)
     for name in SMALL:
         specs, answers = cases(name).values(), together(name).values()
         assert {spec.max_tokens for spec in specs} >= set(network(name).lengths)

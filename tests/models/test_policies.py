@@ -6,6 +6,7 @@ import pytest
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import AttentionPattern, ParamError, Vocabulary, resolve
+from asynclane.scheduler.decoding.compatibility import VocabularyFacts, refuse
 
 from ..support.driver import BLOCKS_MODEL, Spec, embedded_runner, run
 from ..support.golden import PROMPTS, WHOLE
@@ -48,9 +49,9 @@ def test_on_a_block_causal_network_the_cache_is_exact(decoder: str, vocabulary: 
 
 
 def test_delimiters_that_a_vocabulary_lacks_are_refused_by_name() -> None:
-    policy = resolve("adablock", {}, 64).policy
-    policy.require(Vocabulary(["", "a", "\n"], mask_id=0, end_ids=[]))
+    decoder = resolve("adablock", {}, 64)
+    refuse(VocabularyFacts(decoder, Vocabulary(["", "a", "\n"], mask_id=0, end_ids=[])))
     for tokens, instead in (["", "a", ","], "give 'newline_period_comma'"), (["", "a"], "use another decoder"):
         with pytest.raises(ParamError, match=f"delimiters 'newline' needs a token .*: {instead}") as refused:
-            policy.require(Vocabulary(tokens, mask_id=0, end_ids=[]))
+            refuse(VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[])))
         assert refused.value.param == "delimiters"

@@ -33,7 +33,7 @@ from ..support.grammars import regex
 LENGTH = 32
 REVISING: list[tuple[str, dict[str, Any]]] = [
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
-    ("saber", {"block_length": 16, "precision": "double"}),
+    ("saber", {"block_length": 16}),
     ("wino", {"block_length": 16}),
 ]
 Steps = tuple[list[list[int]], list[list[int]], Outcome | None]
@@ -151,5 +151,5 @@ def test_replicas_are_refused_where_the_network_cannot_have_them(decoder: str, p
 
 def test_replicas_need_room_after_the_canvas() -> None:
     request = Request(0, np.full(900, 6, np.int32), 64, resolve("wino", {}, 64))
-    with pytest.raises(ParamError, match="'wino' needs 64 positions after 964 tokens, of 1024 in all"):
+    with pytest.raises(ParamError, match="'wino' needs room for 64 replica positions after 964 tokens, of 1024 in all"):
         Scheduler(LIMITS, words()).add(request)

@@ -53,8 +53,8 @@ TWO_IN_FLIGHT = Halving(StepCost([1, 1000], [0.001, 1.0]))
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
-    **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
-    **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
+    **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
+    **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }
 BLOCKS_ONLY = [name for name, spec in DECODERS.items() if spec.for_blocks]
 # Parameters with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is predicted.
