@@ -81,7 +81,7 @@ def measure(engine: Engine, choice: Choice, questions: Sequence[Problem], max_to
     """Answer all problems at once, so that the engine packs them as in serving. Grading is not timed. No decoder uses
     the prefix cache of another."""
     options = AnswerOptions(
-        max_tokens=max_tokens, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
+        max_tokens, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
     )
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in questions], options)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+Param = str | float | bool
+
 WORDS = {"true": True, "false": False}
 
 
-def parse_params(texts: Iterable[str]) -> dict[str, str | float | bool]:
+def parse_params(texts: Iterable[str]) -> dict[str, Param]:
     """Parameters from texts NAME=VALUE. Raises `ValueError`."""
-    params: dict[str, str | float | bool] = {}
+    params: dict[str, Param] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
@@ -20,7 +22,7 @@ def parse_params(texts: Iterable[str]) -> dict[str, str | float | bool]:
     return params
 
 
-def parse_value(text: str) -> str | float | bool:
+def parse_value(text: str) -> Param:
     """A boolean, a whole number, a number, or else the text itself."""
     if text in WORDS:
         return WORDS[text]

@@ -109,6 +109,10 @@ async def read(answer: Answer) -> list[Delta]:
         return [delta async for delta in answer]
 
 
+async def text_of(answer: Answer) -> str:
+    return "".join(delta.text for delta in await read(answer))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(500):
         if condition():
@@ -176,7 +180,7 @@ async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> 
                 await lost
         for spared in (first, second, third)[3 - bench.depth :]:
             assert "".join(delta.text for delta in await spared) == ANSWER
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -206,7 +210,7 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
             broken.setattr(Scheduler, "_predict_ends", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -244,19 +248,19 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load(
 async def test_an_answer_that_ended_in_a_commit_that_breaks_off_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_out, fail, failures = Sequence.hand_out, Scheduler._fail, itertools.count()
+    report, fail, failures = Sequence.report, Scheduler._fail, itertools.count()
 
-    def break_second(sequence: Sequence) -> Any:
+    def break_second(sequence: Sequence, events: Any) -> Any:
         if sequence.id:
             raise RuntimeError("a bug")
-        return hand_out(sequence)
+        return report(sequence, events)
 
     def break_first(scheduler: Scheduler, sequence: Sequence) -> Any:
         if next(failures) == 0:
             raise RuntimeError("a bug")
         return fail(scheduler, sequence)
 
-    monkeypatch.setattr(Sequence, "hand_out", break_second)
+    monkeypatch.setattr(Sequence, "report", break_second)
     monkeypatch.setattr(Scheduler, "_fail", break_first)  # so it cannot end alone
     bench.executor.open()
     async with running(bench):
@@ -274,7 +278,7 @@ async def test_a_text_that_cannot_be_decoded_ends_only_its_request(
             broken.setattr(AnswerText, "feed", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
