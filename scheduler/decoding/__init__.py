@@ -1,1 +1,1 @@
-"""."""
+"""Decoders: lane policies, commit rules and caches in numpy. Knows no request, and imports only the contract."""

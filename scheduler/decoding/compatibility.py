@@ -1,6 +1,6 @@
 """All combinations that are refused, in one table, and the defaults that a network changes.
 
-A row has a condition, the parameter to name and a message; the first row that holds is raised as a `ParamError`. Rows
+A row has a message, the parameter to name and a condition; the first row that holds is raised as a `ParamError`. Rows
 read plain facts: of a decoder on a network when it is resolved (`DecoderFacts`), with a vocabulary (`VocabularyFacts`),
 and of a request when it is queued (`RequestFacts`).
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from .attention_pattern import AttentionPattern
 from .cache import CachePolicy, Compact, NoCache
@@ -25,15 +25,10 @@ from .params import AUTO, CANVAS, OFF, ParamError, Params
 from .registry import Decoder, DecoderSpec
 from .vocabulary import Vocabulary
 
-Facts = TypeVar("Facts", contravariant=True)
+Facts = TypeVar("Facts")
 
-
-class Refusal(NamedTuple, Generic[Facts]):
-    """A row of the table: `param` and `message` are format strings of the facts `f`."""
-
-    param: str
-    when: Callable[[Facts], object]
-    message: str
+# By message: the parameter to name, and the condition. Message and parameter are format strings of the facts `f`.
+Refusals: TypeAlias = Mapping[str, tuple[str, Callable[[Facts], object]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,183 +89,146 @@ def _in_blocks(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts
 
 WHOLE_ROWS = ("none", "prefix", "dual", "compact", "finished")  # caches whose rows have no gaps
 
-DECODER_REFUSALS: tuple[Refusal[DecoderFacts], ...] = (
-    Refusal(
+DECODER_REFUSALS: Refusals[DecoderFacts] = {
+    "decoder {f.name!r} is for block-causal models: this one sees the whole canvas": (
         "decoder",
         lambda f: f.spec.for_blocks and not f.pattern.block_size,
-        "decoder {f.name!r} is for block-causal models: this one sees the whole canvas",
     ),
-    Refusal(
+    "cache {f.cache!r} leaves gaps in rows: decoder {f.name!r} takes " + ", ".join(WHOLE_ROWS): (
         "cache",
         lambda f: f.rule and f.rule.rows_param and f.cache not in WHOLE_ROWS,
-        "cache {f.cache!r} leaves gaps in rows: decoder {f.name!r} takes " + ", ".join(WHOLE_ROWS),
     ),
-    Refusal(
+    "siblings {f.params[siblings]!r} is not for rule {f.rule.NAME!r}: use 'live' or 'coupled'": (
         "siblings",
         lambda f: f.rule and f.params.get("siblings") in ("isolated", "commit"),
-        "siblings {f.params[siblings]!r} is not for rule {f.rule.NAME!r}: use 'live' or 'coupled'",
     ),
-    Refusal(
+    f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}": (
         "cache",
         lambda f: f.cache == "dual" and f.lookahead != CANVAS,
-        f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}",
     ),
-    Refusal(
+    "cache 'compact' is not for decoder {f.name!r}, which sees the whole canvas": (
         "cache",
         lambda f: f.cache == "compact" and "refresh_every" not in f.params,
-        "cache 'compact' is not for decoder {f.name!r}, which sees the whole canvas",
     ),
-    *(
-        Refusal(param, _given(param, lambda f: f.cache != "compact"), param + " needs cache 'compact', not {f.cache!r}")
+    **{
+        param + " needs cache 'compact', not {f.cache!r}": (param, _given(param, lambda f: f.cache != "compact"))
         for param in ("refresh_every", "refresh_on", "reuse", "settle")
-    ),
-    *(Refusal(param, _unextrapolated(param), f"{param} needs extrapolate true") for param in ("horizon", "coverage")),
-    *(
-        Refusal(
+    },
+    **{f"{param} needs extrapolate true": (param, _unextrapolated(param)) for param in ("horizon", "coverage")},
+    **{
+        f"{param} goes with the rule 'steps', not with threshold or factor": (
             param,
             _given(param, lambda f: not f.is_(threshold=None, factor=None)),
-            f"{param} goes with the rule 'steps', not with threshold or factor",
         )
         for param in ("alg", "alg_temp", "eps")
-    ),
-    Refusal(
+    },
+    "alg_temp goes with an alg that ranks positions, not with 'origin'": (
         "alg_temp",
         lambda f: f.is_(alg="origin") and f.overrides.get("alg_temp"),
-        "alg_temp goes with an alg that ranks positions, not with 'origin'",
     ),
-    Refusal(
+    "later_threshold goes with the rule 'threshold', not with factor or steps": (
         "later_threshold",
         lambda f: not f.rule and f.is_(threshold=None) and f.overrides.get("later_threshold", OFF) != OFF,
-        "later_threshold goes with the rule 'threshold', not with factor or steps",
     ),
-    Refusal(
+    "lookahead {f.lookahead} is larger than the canvas of {f.length} (max_tokens)": (
         "lookahead",
         _given("lookahead", lambda f: f.number("lookahead") > f.length),
-        "lookahead {f.lookahead} is larger than the canvas of {f.length} (max_tokens)",
     ),
-    Refusal(
+    f"block_length {AUTO!r} is for decoder 'asynclane', not for {{f.name!r}}": (
         "block_length",
         lambda f: f.is_(block_length=AUTO) and f.name != "asynclane",
-        f"block_length {AUTO!r} is for decoder 'asynclane', not for {{f.name!r}}",
     ),
-    Refusal(
+    f"block_length {AUTO!r} excludes steps and isolated siblings": (
         "block_length",
         lambda f: f.is_(block_length=AUTO) and (f.number("steps") or f.is_(siblings="isolated")),
-        f"block_length {AUTO!r} excludes steps and isolated siblings",
     ),
-    Refusal(
+    "isolated siblings need cache 'compact' and a lookahead that is a number": (
         "siblings",
         lambda f: f.is_(siblings="isolated") and (f.cache != "compact" or f.lookahead == CANVAS),
-        "isolated siblings need cache 'compact' and a lookahead that is a number",
     ),
-    Refusal(
+    "boundary 'stable' needs stable_steps of at least 1": (
         "stable_steps",
         lambda f: f.is_(boundary="stable", stable_steps=0),
-        "boundary 'stable' needs stable_steps of at least 1",
     ),
     # A block-causal network.
-    Refusal(
-        "decoder",
-        _in_blocks(lambda f: "block_length" not in f.params),
+    (
         "this decoder fills the whole canvas in any order, and no position of this model sees past its block: use"
-        " 'fast-dllm'",
-    ),
-    Refusal(
-        "decoder",
-        _in_blocks(lambda f: "delimiters" in f.params),
+        " 'fast-dllm'"
+    ): ("decoder", _in_blocks(lambda f: "block_length" not in f.params)),
+    (
         "decoder 'adablock' chooses how long a block is, and this model's have {f.pattern.block_size} positions: use"
-        " 'fast-dllm'",
-    ),
-    Refusal(
+        " 'fast-dllm'"
+    ): ("decoder", _in_blocks(lambda f: "delimiters" in f.params)),
+    "cache 'dual' shows a block the positions after it, which this model never sees: use 'prefix', which is exact": (
         "cache",
         _in_blocks(lambda f: f.cache == "dual"),
-        "cache 'dual' shows a block the positions after it, which this model never sees: use 'prefix', which is exact",
     ),
-    Refusal(
-        "cache",
-        _in_blocks(lambda f: f.cache not in EXACT_CACHES),
-        "cache {f.cache!r} is for models that see the whole canvas, where keys grow stale: use 'prefix', which is"
-        " exact",
-    ),
-    Refusal(
+    (
+        "cache {f.cache!r} is for models that see the whole canvas, where keys grow stale: use 'prefix', which is exact"
+    ): ("cache", _in_blocks(lambda f: f.cache not in EXACT_CACHES)),
+    "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale": (
         "refresh_every",
         _in_blocks(lambda f: f.params.get("refresh_every")),
-        "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale",
     ),
-    Refusal(
+    "settle must be true: only keys of final tokens stay exact in this model": (
         "settle",
         _in_blocks(lambda f: f.params.get("settle") is False),
-        "settle must be true: only keys of final tokens stay exact in this model",
     ),
-    Refusal(
+    "siblings 'isolated' is for models that see the whole canvas: a lane here sees none after its block": (
         "siblings",
         _in_blocks(lambda f: f.is_(siblings="isolated")),
-        "siblings 'isolated' is for models that see the whole canvas: a lane here sees none after its block",
     ),
-    Refusal(
+    "block_length must be a multiple of this model's block of {f.pattern.block_size}, not {f.params[block_length]}": (
         "block_length",
         _in_blocks(lambda f: f.number("block_length") % f.pattern.block_size),
-        "block_length must be a multiple of this model's block of {f.pattern.block_size}, not {f.params[block_length]}",
     ),
-    Refusal(
+    "fine_length must divide this model's block of {f.pattern.block_size}, not {f.params[fine_length]}": (
         "fine_length",
         _in_blocks(lambda f: "fine_length" in f.params and f.pattern.block_size % f.params.integer("fine_length")),
-        "fine_length must divide this model's block of {f.pattern.block_size}, not {f.params[fine_length]}",
     ),
     # Schedules and single rules.
-    Refusal(
+    "'steps' and 'threshold' exclude each other: give one": (
         "threshold",
         lambda f: f.rule and f.rule.NAME == "prophet" and f.number("steps") and not f.is_(threshold=None),
-        "'steps' and 'threshold' exclude each other: give one",
     ),
-    Refusal(
+    "steps {f.params[steps]} exceed the canvas of {f.length} (max_tokens): some forwards would be empty": (
         "steps",
         lambda f: "alg" in f.params and f.number("steps") > f.length,
-        "steps {f.params[steps]} exceed the canvas of {f.length} (max_tokens): some forwards would be empty",
     ),
-    Refusal(
+    "steps must be a multiple of the canvas's {f.blocks} blocks, not {f.params[steps]}": (
         "steps",
         lambda f: "alg" not in f.params and f.number("steps") % f.blocks,
-        "steps must be a multiple of the canvas's {f.blocks} blocks, not {f.params[steps]}",
     ),
-    Refusal(
+    "answer_at {f.params[answer_at]} is past the canvas of {f.length} (max_tokens)": (
         "answer_at",
         lambda f: "answer_at" in f.params and f.number("answer_at") >= f.length,
-        "answer_at {f.params[answer_at]} is past the canvas of {f.length} (max_tokens)",
     ),
-    Refusal(
+    "lower_threshold {f.params[lower_threshold]} must not exceed upper_threshold {f.params[upper_threshold]}": (
         "lower_threshold",
         lambda f: f.number("lower_threshold") > f.number("upper_threshold"),
-        "lower_threshold {f.params[lower_threshold]} must not exceed upper_threshold {f.params[upper_threshold]}",
     ),
-    Refusal(
+    "block_count {f.params[block_count]} exceeds the {f.forwards} forwards of a canvas of {f.length} (max_tokens)": (
         "block_count",
         lambda f: f.number("block_count") > f.forwards,
-        "block_count {f.params[block_count]} exceeds the {f.forwards} forwards of a canvas of {f.length} (max_tokens)",
     ),
     # Host rules with lanes and networks.
-    Refusal(
+    "rule {f.rule.NAME!r} changes committed tokens, on which other lanes of decoder {f.name!r} build": (
         "rule",
         lambda f: f.rule and f.rule.revises and not f.spec.policy.serial,
-        "rule {f.rule.NAME!r} changes committed tokens, on which other lanes of decoder {f.name!r} build",
     ),
-    Refusal(
+    "rule {f.rule.NAME!r} needs replicas of one lane, where decoder {f.name!r} has many": (
         "rule",
         lambda f: f.rule and f.rule.replica_count and not f.spec.policy.serial,
-        "rule {f.rule.NAME!r} needs replicas of one lane, where decoder {f.name!r} has many",
     ),
-    Refusal(
+    "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: no position sees past its block": (
         "{f.rule_param}",
         lambda f: f.rule and f.rule.replica_count and f.pattern.block_size,
-        "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: no position sees past its block",
     ),
-    Refusal(
-        "{f.rule_param}",
-        lambda f: f.rule and f.rule.replica_count and f.pattern.logit_shift,
+    (
         "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: a token is predicted at the one"
-        " before it",
-    ),
-)
+        " before it"
+    ): ("{f.rule_param}", lambda f: f.rule and f.rule.replica_count and f.pattern.logit_shift),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +249,12 @@ class VocabularyFacts:
         return None
 
 
-VOCABULARY_REFUSALS: tuple[Refusal[VocabularyFacts], ...] = (
-    Refusal(
+VOCABULARY_REFUSALS: Refusals[VocabularyFacts] = {
+    "{f.absent[0]} {f.absent[1]!r} needs a token that this model's vocabulary does not have: {f.absent[2]}": (
         "{f.absent[0]}",
         lambda f: f.absent,
-        "{f.absent[0]} {f.absent[1]!r} needs a token that this model's vocabulary does not have: {f.absent[2]}",
     ),
-)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,68 +273,58 @@ class RequestFacts(VocabularyFacts):
     available: tuple[int, int, int]
 
 
-REQUEST_REFUSALS: tuple[Refusal[RequestFacts], ...] = (
-    Refusal(
-        "decoder",
-        lambda f: f.positions + f.decoder.replica_positions > f.max_positions,
+REQUEST_REFUSALS: Refusals[RequestFacts] = {
+    (
         "decoder {f.decoder.name!r} needs room for {f.decoder.replica_positions} replica positions after"
-        " {f.positions} tokens, of {f.max_positions} in all: lower block_length or max_tokens",
-    ),
-    Refusal(
+        " {f.positions} tokens, of {f.max_positions} in all: lower block_length or max_tokens"
+    ): ("decoder", lambda f: f.positions + f.decoder.replica_positions > f.max_positions),
+    "isolated siblings see nothing after their look-ahead: they exclude a suffix": (
         "siblings",
         lambda f: f.decoder.layout is Layout.ISOLATED and f.suffix,
-        "isolated siblings see nothing after their look-ahead: they exclude a suffix",
     ),
-    Refusal(
+    "{f.grammar} is not for decoder {f.decoder.name!r} and its rule, which change committed tokens": (
         "{f.grammar}",
         lambda f: f.grammar and f.decoder.revises,
-        "{f.grammar} is not for decoder {f.decoder.name!r} and its rule, which change committed tokens",
     ),
-    Refusal(
-        "decoder",
-        lambda f: f.logprobs and not f.grammar and not f.decoder.scored,
+    (
         "decoder {f.decoder.name!r} does not know the probability of a token: it excludes logprobs, best_of, and a"
-        " suffix without max_tokens",
-    ),
-    Refusal(
+        " suffix without max_tokens"
+    ): ("decoder", lambda f: f.logprobs and not f.grammar and not f.decoder.scored),
+    "suffix is not for this model: no position sees past its block": (
         "suffix",
         lambda f: f.pattern.block_size and f.suffix,
-        "suffix is not for this model: no position sees past its block",
     ),
-    *VOCABULARY_REFUSALS,
-    Refusal(
+    **VOCABULARY_REFUSALS,
+    "siblings 'isolated' and {f.grammar} exclude each other: a grammar has one lane at a time": (
         "siblings",
         lambda f: f.grammar and f.decoder.layout is Layout.ISOLATED,
-        "siblings 'isolated' and {f.grammar} exclude each other: a grammar has one lane at a time",
     ),
-    Refusal(
+    "decoder {f.decoder.name!r} and {f.grammar} exclude each other: its branches differ": (
         "decoder",
         lambda f: f.grammar and f.decoder.layout is Layout.ENSEMBLE,
-        "decoder {f.decoder.name!r} and {f.grammar} exclude each other: its branches differ",
     ),
-    Refusal(
+    "early_stop false and {f.grammar} exclude each other: a grammar decides where to end": (
         "early_stop",
         lambda f: f.grammar and not f.decoder.early_stop,
-        "early_stop false and {f.grammar} exclude each other: a grammar decides where to end",
     ),
-    Refusal(
+    f"block_length {AUTO!r} needs a server that has measured its steps": (
         "block_length",
         lambda f: f.decoder.adaptive and not f.measured,
-        f"block_length {AUTO!r} needs a server that has measured its steps",
     ),
-    Refusal(
-        "{f.decoder.branch_param}",
-        lambda f: f.decoder.branches and any(need > have for need, have in zip(f.required, f.available, strict=True)),
+    (
         "{f.required[0]} rows at a time need {f.required[0]} requests' slots, {f.required[1]} pages and"
         " {f.required[2]} tokens in a step; there are {f.available[0]}, {f.available[1]} and {f.available[2]}: lower"
-        " {f.decoder.branch_param}",
+        " {f.decoder.branch_param}"
+    ): (
+        "{f.decoder.branch_param}",
+        lambda f: f.decoder.branches and any(need > have for need, have in zip(f.required, f.available, strict=True)),
     ),
-)
+}
 
 
 def refuse(facts: DecoderFacts | VocabularyFacts | RequestFacts) -> None:
     """Raises `ParamError` for the first row that holds."""
-    rows: tuple[Refusal[Any], ...]
+    rows: Refusals[Any]
     match facts:
         case DecoderFacts():
             rows = DECODER_REFUSALS
@@ -385,8 +332,8 @@ def refuse(facts: DecoderFacts | VocabularyFacts | RequestFacts) -> None:
             rows = REQUEST_REFUSALS
         case VocabularyFacts():
             rows = VOCABULARY_REFUSALS
-    for param, when, message in rows:
-        if when(facts):
+    for message, (param, holds) in rows.items():
+        if holds(facts):
             raise ParamError(param.format(f=facts), message.format(f=facts))
 
 

@@ -20,7 +20,7 @@ from ..commit.base import Bools, StepView, best
 from ..lane_tree import LaneTree
 from ..params import Choice, Range
 from ..vocabulary import BARE, NEWLINE, PAUSE, PERIOD, Vocabulary
-from .base import LanePolicy, LaneStatus
+from .blockwise import Blockwise
 
 DELIMITERS: Mapping[str, int] = {
     "newline": NEWLINE,
@@ -32,7 +32,7 @@ TOLERANCE = 2.0**-18  # log-probabilities closer than this are equal, as in floa
 
 
 @dataclass(frozen=True, slots=True)
-class AdaBlock(LanePolicy):
+class AdaBlock(Blockwise):
     PARAMS = {
         "window": Range(0.0, 1.0),
         "delimiters": Choice(tuple(DELIMITERS)),
@@ -41,7 +41,6 @@ class AdaBlock(LanePolicy):
     TOKENS = {"delimiters": DELIMITERS}
     reads_view = True
 
-    block_length: int
     window: float
     delimiters: str
     delimiter_threshold: float
@@ -67,9 +66,3 @@ class AdaBlock(LanePolicy):
 
     def _window(self, tree: LaneTree) -> int:
         return int(self.window * len(tree.canvas))
-
-    def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
-        (lane,) = tree.live
-        if not lane.masks:
-            tree.finish(lane)
-            tree.append(lane.end, lane)

@@ -39,6 +39,7 @@ class LanePolicy(ABC):
     PARAMS: ClassVar[Mapping[str, Values]] = {}  # values of its own parameters
     TOKENS: ClassVar[Mapping[str, Mapping[str, int]]] = {}  # by parameter: the token classes that a value needs
 
+    block_length: int
     serial: ClassVar[bool] = True  # has one lane at a time, on which no other builds before it ends
     reads_view: ClassVar[bool] = False  # cuts lanes by what a step has found, before the host decides what commits
     boundary: Boundary = Boundary.STABLE  # where lanes may fork
@@ -56,9 +57,10 @@ class LanePolicy(ABC):
         """Token classes whose first committed position it needs, 0 for none."""
         return 0
 
-    @abstractmethod
     def open(self, tree: LaneTree) -> None:
-        """Put the first lanes on an empty canvas. A block length that the tree has already stays."""
+        """Put the first lane on an empty canvas. A block length that the tree has already stays."""
+        tree.block_length = tree.block_length or self.block_length
+        tree.append(0)
 
     def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:  # noqa: B027
         """A step has found `view`, with the lanes as they were. The last lane may be cut: only within lanes does

@@ -15,10 +15,6 @@ from .base import LanePolicy, LaneStatus
 class Blockwise(LanePolicy):
     block_length: int
 
-    def open(self, tree: LaneTree) -> None:
-        tree.block_length = tree.block_length or self.block_length
-        tree.append(0)
-
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         (lane,) = tree.live
         if not lane.masks:

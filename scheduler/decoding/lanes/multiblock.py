@@ -44,10 +44,6 @@ class MultiBlock(LanePolicy):
             fills=params.get("fills") is True,
         )
 
-    def open(self, tree: LaneTree) -> None:
-        tree.block_length = tree.block_length or self.block_length
-        tree.append(0)
-
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         before = tuple(tree.live)
         ends = [status.end_at for status in statuses if status.end_at != ABSENT]

@@ -43,10 +43,6 @@ class SlowFast(LanePolicy):
     stable_spread: float
     explore: str
 
-    def open(self, tree: LaneTree) -> None:
-        tree.block_length = tree.block_length or self.block_length
-        tree.append(0)
-
     def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
         (lane,) = tree.live
         if lane.steps >= self.slow_calls or self._stands(lane):

@@ -1,7 +1,8 @@
-"""What each rule of the host commits of a step that is written down here, by the numbers of its source."""
+"""The decisions of each host rule on views that are written down here, by the numbers of its source."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,26 +11,65 @@ import pytest
 
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.commit.base import HostCommitRule, LaneSlice, StepView
+from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
+from asynclane.scheduler.decoding.commit.shared.forecast import Forecast
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import Params
+from asynclane.scheduler.request import Outcome
 
-MASK, END, VOCABULARY = 0, 1, 12
-TOKEN = 5  # what is proposed where nothing else is said
+from ...support.driver import Spec, run
+from ...support.fakes import END, MASK, ScriptedExecutor, vocabulary
+
+VOCABULARY = 20
+TOKEN = 5  # proposed where nothing else is said
+LEARNT = ("ce", "learn2pd", "tspd")
 
 
-def judge(rule: str, length: int, **knobs: object) -> HostCommitRule:
-    return HOST_RULES[rule](Params({"block_length": length, **HOST_RULES[rule].DEFAULTS, **knobs}), length)
+def rule_of(name: str, length: int = 256, **params: object) -> HostCommitRule:
+    return HOST_RULES[name](Params({"block_length": length, **HOST_RULES[name].DEFAULTS, **params}), length)
+
+
+def view(
+    confidence: Sequence[float],
+    tokens: Sequence[int] | None = None,
+    canvas: np.ndarray | None = None,
+    *,
+    block: int | None = None,
+    role: Role = Role.GENERATE,
+    forwards: int = 0,
+    second: int = VOCABULARY - 1,
+    ranks: int = 2,
+) -> StepView:
+    """One lane from position 0 to `block`, look-ahead after it. Each distribution is the `confidence` of its token and,
+    for the rest, the token `second`."""
+    size, likely = len(confidence), np.array(confidence)
+    proposed = np.full(size, TOKEN, np.int32) if tokens is None else np.array(tokens, np.int32)
+    logprobs = np.log(np.stack((likely, 1 - likely), 1))
+    lane = Lane(0, None, role, 0, block or size, block or size, steps=forwards)
+    return StepView(
+        canvas=np.full(size, MASK, np.int32) if canvas is None else canvas,
+        mask_id=MASK,
+        positions=np.arange(size, dtype=np.int32),
+        tokens=proposed,
+        confidence=likely,
+        entropy=-np.sum(np.exp(logprobs) * logprobs, axis=1),
+        ranked=np.stack((proposed, np.full(size, second)), 1).astype(np.int32)[:, :ranks],
+        logprobs=logprobs[:, :ranks],
+        lane_slices=(LaneSlice(lane, slice(0, lane.end), True),),
+        ends=np.arange(VOCABULARY) == END,
+        step=forwards,
+    )
 
 
 @dataclass
 class Canvas:
-    """One lane from position 0 to `block`, look-ahead behind it; `step` shows it to a judge."""
+    """A canvas of one lane up to `block`, which a rule fills step by step."""
 
     length: int
     block: int
     role: Role = Role.GENERATE
     tokens: np.ndarray = field(init=False)
-    calls: int = 0
+    forwards: int = 0
 
     def __post_init__(self) -> None:
         self.tokens = np.full(self.length, MASK, np.int32)
@@ -37,57 +77,48 @@ class Canvas:
     def step(
         self, rule: HostCommitRule, confidence: Sequence[float], proposed: Sequence[int] | None = None
     ) -> list[int]:
-        """The positions that commit. Each distribution is its token's `confidence` and, for the rest, one token."""
-        chosen = np.full(self.length, TOKEN, np.int32) if proposed is None else np.array(proposed, np.int32)
-        certain = np.array(confidence)
-        ranked = np.stack((chosen, np.full(self.length, VOCABULARY - 1)), 1).astype(np.int32)
-        logprobs = np.log(np.stack((certain, 1 - certain), 1))
-        lane = Lane(0, None, self.role, 0, self.block, self.block, steps=self.calls)
-        evidence = StepView(
-            canvas=self.tokens,
-            mask_id=MASK,
-            positions=np.arange(self.length, dtype=np.int32),
-            tokens=chosen,
-            confidence=certain,
-            entropy=-np.sum(np.exp(logprobs) * logprobs, axis=1),
-            ranked=ranked[:, : rule.ranks],
-            logprobs=logprobs[:, : rule.ranks],
-            lane_slices=(LaneSlice(lane, slice(0, self.block), True),),
-            ends=np.arange(VOCABULARY) == END,
-            step=self.calls,
+        """Return the positions that change."""
+        found = view(
+            confidence,
+            proposed,
+            self.tokens,
+            block=self.block,
+            role=self.role,
+            forwards=self.forwards,
+            ranks=rule.ranks,
         )
-        before, self.tokens = self.tokens, rule.choose(evidence).tokens.copy()
-        self.calls += 1
+        before, self.tokens = self.tokens, rule.choose(found).tokens.copy()
+        self.forwards += 1
         return np.flatnonzero(before != self.tokens).tolist()
 
 
 def test_saber_takes_back_what_lost_most_and_forgets_no_confidence() -> None:
-    canvas, rule = Canvas(6, 6), judge("saber", 6)
+    canvas, rule = Canvas(6, 6), rule_of("saber", 6)
     assert canvas.step(rule, [0.9, 0.8, 0.7, 0.6, 0.5, 0.5]) == [0]  # and 1, which is taken back at once
     assert canvas.step(rule, [0.6, 0.8, 0.7, 0.9, 0.86, 0.5]) == [0, 3, 4]  # above 0.85; 0 lost most
 
 
 def test_saber_tells_apart_what_its_precision_does() -> None:
-    """Of two commits the less certain one is taken back, the leftmost of equals."""
+    """The less certain of two commits is taken back, the leftmost of equals."""
     confidence = [1 - 1e-10, 0.5, 1 - 1e-9, 0.5]
-    assert Canvas(4, 4).step(judge("saber", 4, precision="double"), confidence) == [0]
-    assert Canvas(4, 4).step(judge("saber", 4), confidence) == [2]
+    assert Canvas(4, 4).step(rule_of("saber", 4, precision="double"), confidence) == [0]
+    assert Canvas(4, 4).step(rule_of("saber", 4), confidence) == [2]
 
 
-def test_localleap_asks_less_within_four_positions_of_an_anchor() -> None:
+def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:
     confidence = [0.80, 0.80, 0.95, 0.74, 0.75, 0.80, 0.80, 0.80, 0.95]
-    assert Canvas(9, 8).step(judge("localleap", 9), confidence) == [0, 1, 2, 4, 5, 6]
-    assert Canvas(9, 8).step(judge("localleap", 9, reach=1), confidence) == [1, 2]
-    assert Canvas(9, 9).step(judge("localleap", 9, reach=1), confidence) == [1, 2, 7, 8]
+    assert Canvas(9, 8).step(rule_of("localleap", 9), confidence) == [0, 1, 2, 4, 5, 6]
+    assert Canvas(9, 8).step(rule_of("localleap", 9, reach=1), confidence) == [1, 2]
+    assert Canvas(9, 9).step(rule_of("localleap", 9, reach=1), confidence) == [1, 2, 7, 8]
 
 
 def test_localleap_without_an_anchor_takes_the_best() -> None:
-    assert Canvas(4, 4).step(judge("localleap", 4), [0.8, 0.85, 0.85, 0.89]) == [3]
+    assert Canvas(4, 4).step(rule_of("localleap", 4), [0.8, 0.85, 0.85, 0.89]) == [3]
 
 
 def test_credit_of_a_repeated_proposal_stands_for_certainty() -> None:
     """0.6 twice: credit 0.6^0.2, then 0.8 of that and as much again, counts times (1 + credit)^0.7."""
-    canvas, rule = Canvas(2, 2), judge("credit", 2, threshold=0.73)
+    canvas, rule = Canvas(2, 2), rule_of("credit", 2, threshold=0.73)
     once = 0.6**0.2
     fused = [0.6 * (1 + c) ** 0.7 for c in (once, 1.8 * once)]
     first, second = (weight / (weight + 0.4) for weight in fused)
@@ -98,35 +129,15 @@ def test_credit_of_a_repeated_proposal_stands_for_certainty() -> None:
 
 def test_credit_may_turn_a_proposal_but_never_into_an_end_where_none_may_come() -> None:
     for role, said in ((Role.GENERATE, END), (Role.REFINE, TOKEN)):
-        canvas, rule = Canvas(4, 4, role), judge("credit", 4, threshold=1.0)
+        canvas, rule = Canvas(4, 4, role), rule_of("credit", 4, threshold=1.0)
         for _ in range(3):
             canvas.step(rule, [0.9, 0.5, 0.8, 0.7], [TOKEN, END, TOKEN, TOKEN])
         assert canvas.tokens[1] == MASK
-        assert rule.choose(_turned(canvas, role)).tokens[1] == said
-
-
-def _turned(canvas: Canvas, role: Role) -> StepView:
-    """Position 1 now proposes TOKEN, only just ahead of END."""
-    ranked = np.array([[TOKEN, END]] * 4, np.int32)
-    likely = np.array([[0.51, 0.49]] * 4)
-    lane = Lane(0, None, role, 0, 4, 1, steps=3)
-    return StepView(
-        canvas=canvas.tokens,
-        mask_id=MASK,
-        positions=np.arange(4, dtype=np.int32),
-        tokens=ranked[:, 0].copy(),
-        confidence=likely[:, 0],
-        entropy=likely[:, 1],
-        ranked=ranked,
-        logprobs=np.log(likely),
-        lane_slices=(LaneSlice(lane, slice(0, 4), True),),
-        ends=np.arange(VOCABULARY) == END,
-        step=3,
-    )
+        assert rule.choose(view([0.51] * 4, None, canvas.tokens, role=role, forwards=3, second=END)).tokens[1] == said
 
 
 def test_klass_commits_what_is_certain_once_its_distribution_has_been_still() -> None:
-    canvas, rule = Canvas(6, 6), judge("klass", 6)
+    canvas, rule = Canvas(6, 6), rule_of("klass", 6)
     assert canvas.step(rule, [0.99, 0.95, 0.95, 0.95, 0.5, 0.5]) == [0]  # no history: the schedule's one
     assert canvas.step(rule, [0.99, 0.95, 0.99, 0.95, 0.5, 0.5]) == [2]
     # 1 has been still for two calls; 3 as well; 4 is still, but not certain
@@ -134,15 +145,15 @@ def test_klass_commits_what_is_certain_once_its_distribution_has_been_still() ->
     assert canvas.step(rule, [0.99, 0.95, 0.99, 0.95, 0.5, 0.95]) == [5]
 
 
-def test_ahd_commits_behind_the_lane_what_has_long_been_still() -> None:
-    canvas, rule = Canvas(6, 2), judge("ahd", 6, history=2)
+def test_ahd_commits_after_the_lane_what_has_long_been_still() -> None:
+    canvas, rule = Canvas(6, 2), rule_of("ahd", 6, history=2)
     assert canvas.step(rule, [0.5, 0.4, 0.99, 0.90, 0.6, 0.99]) == [0]
     assert canvas.step(rule, [0.5, 0.4, 0.99, 0.99, 0.6, 0.99]) == [1]
     assert canvas.step(rule, [0.5, 0.4, 0.99, 0.99, 0.6, 0.99]) == [2, 5]
 
 
 def test_ccd_commits_all_that_was_among_the_best_a_call_ago_with_the_same_token() -> None:
-    canvas, rule = Canvas(8, 8), judge("ccd", 8, warmup=1)
+    canvas, rule = Canvas(8, 8), rule_of("ccd", 8, warmup=1)
     confidence = [0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93, 0.92]
     assert canvas.step(rule, confidence) == [0]  # remembers 1 and 2
     assert canvas.step(rule, confidence) == [1, 2]  # and now 3, 4 and 5
@@ -157,29 +168,122 @@ def test_eoser_weighs_end_tokens_by_how_far_the_block_is(ramp: str, weight: floa
     for other, first in ((weight - 0.01, 0), (weight + 0.001, 1)):
         if other >= 1:
             continue
-        canvas, rule = Canvas(4, 4), judge("eoser", 8, block_length=4, end_ramp=ramp)
-        canvas.calls = 3
+        canvas, rule = Canvas(4, 4), rule_of("eoser", 8, block_length=4, end_ramp=ramp)
+        canvas.forwards = 3
         assert canvas.step(rule, [0.9999, other, 0.1, 0.1], [END, TOKEN, TOKEN, TOKEN]) == [first]
 
 
 def test_ass_doubles_what_a_call_takes_and_the_last_takes_all() -> None:
-    canvas, rule = Canvas(19, 19), judge("ass", 19)
+    canvas, rule = Canvas(19, 19), rule_of("ass", 19)
     counts = [len(canvas.step(rule, np.linspace(0.9, 0.5, 19).tolist())) for _ in range(4)]
     assert counts == [1, 2, 4, 12]
 
 
-def test_prophet_leaves_once_the_gap_is_what_the_share_of_work_asks() -> None:
+def test_prophet_leaves_once_the_gap_is_what_the_share_of_work_requires() -> None:
     """A gap of 5 is enough in the second third, of six calls from the second on."""
     sure = 1 / (1 + np.exp(-5.01))
     for at in ("open", 2):
-        canvas, rule = Canvas(6, 3), judge("prophet", 6, steps=6, block_length=6, answer_at=at, answer_length=2)
+        canvas, rule = Canvas(6, 3), rule_of("prophet", 6, steps=6, block_length=6, answer_at=at, answer_length=2)
         confidence = [0.9995, 0.9995, sure, sure, 0.9995, 0.9995]
         assert canvas.step(rule, confidence) == [0]
         assert canvas.step(rule, confidence) == [1, 2, 3, 4, 5]
-    hard = judge("prophet", 6, steps=6, block_length=6)
+    hard = rule_of("prophet", 6, steps=6, block_length=6)
     assert Canvas(6, 3).step(hard, [0.9999, 0.9999, 0.6, 0.9999, 0.9999, 0.9999]) == [0]
 
 
 def test_prophet_looks_no_further_than_the_end_of_the_answer() -> None:
-    canvas, rule = Canvas(6, 3), judge("prophet", 6, steps=6, block_length=6)
+    canvas, rule = Canvas(6, 3), rule_of("prophet", 6, steps=6, block_length=6)
     assert canvas.step(rule, [0.9999, 0.9999, 0.9999, 0.3, 0.3, 0.3], [5, 5, END, 5, 5, 5]) == list(range(6))
+
+
+def raised(history: list[list[float]], tokens: list[list[int]] | None = None) -> list[float]:
+    forecast = Forecast(Params({"horizon": 2, "coverage": 0.8}), length=len(history[0]))
+    score = np.zeros(0)
+    for step, seen in enumerate(history):
+        found = view(seen, None if tokens is None else tokens[step])
+        score = forecast.raised(found, found.confidence)
+    return score.tolist()
+
+
+def test_a_rising_proposal_counts_as_more_than_it_has() -> None:
+    (score,) = raised([[0.3], [0.5], [0.7], [0.85]])
+    assert score > 0.9
+
+
+def test_a_first_sight_a_fall_and_a_swing_gain_nothing() -> None:
+    assert raised([[0.85]]) == [0.85]
+    assert raised([[0.95], [0.9], [0.85]]) == [0.85]
+    assert raised([[0.4], [0.9], [0.3], [0.8]]) == [0.8]
+
+
+def test_a_proposal_that_changes_starts_anew() -> None:
+    history, tokens = [[0.3], [0.5], [0.7], [0.85]], [[TOKEN]] * 3 + [[TOKEN + 1]]
+    assert raised(history, tokens) == [0.85]
+
+
+def test_nothing_is_predicted_after_what_is_still_changing() -> None:
+    history = [[0.5, 0.3], [0.5, 0.5], [0.5, 0.7], [0.5, 0.85]]
+    settled, changing = [[TOKEN, TOKEN]] * 4, [[TOKEN + step % 2, TOKEN] for step in range(4)]
+    assert raised(history, settled)[1] > 0.9
+    assert raised(history, changing)[1] == 0.85
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_the_first_lane_always_goes_on(name: str) -> None:
+    rule = rule_of(name)
+    doubtful = view([0.2, 0.21, 0.2, 0.19])
+    assert rule.choose(doubtful).tokens.tolist() == [MASK, TOKEN, MASK, MASK]
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_what_is_certain_commits_and_what_has_committed_stays(name: str) -> None:
+    sure, canvas = [0.9999] * 8, [7, 7, *[MASK] * 6]
+    assert rule_of(name).choose(view(sure, canvas=np.array(canvas, np.int32))).tokens.tolist() == [7, 7, *[TOKEN] * 6]
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_a_decision_takes_a_fraction_of_a_millisecond(name: str) -> None:
+    """For a lane of 64 positions, best of many; a step of the device takes several milliseconds."""
+    rule, found = rule_of(name, eotp=False) if name == "learn2pd" else rule_of(name), view([0.3] * 64)
+    times = []
+    for _ in range(50):
+        started = time.perf_counter()
+        rule.choose(found)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 1e-3
+
+
+def test_the_filter_serves_lanes_longer_than_its_window() -> None:
+    rule = rule_of("learn2pd", eotp=False)
+    long = rule.choose(view([0.9999] * (2 * WINDOW + 5)))
+    assert (long.tokens == TOKEN).all()
+
+
+def cutting(ends: list[int], confidence: list[float], takes: float) -> int | None:
+    """Where a canvas is cut if the filter gives this score to all."""
+
+    class Same(Filter):
+        def scores(self, windows: np.ndarray) -> np.ndarray:
+            return np.full(windows.shape, takes, np.float32)
+
+    rule = Learn2PD(Params(Learn2PD.DEFAULTS), len(confidence))
+    rule._filter = Same({})
+    tokens = [END if at in ends else TOKEN for at in range(len(confidence))]
+    return rule.choose(view(confidence, tokens)).end
+
+
+def test_the_canvas_is_cut_after_the_first_end_that_is_taken_or_else_the_surest() -> None:
+    assert cutting([], [0.5] * 4, takes=1.0) is None
+    assert cutting([1, 3], [0.5, 0.6, 0.5, 0.9], takes=1.0) == 1
+    assert cutting([1, 3], [0.5, 0.6, 0.5, 0.9], takes=0.0) == 3
+
+
+def test_an_answer_ends_where_the_canvas_was_cut() -> None:
+    """Nothing after it is computed any more."""
+    executor = ScriptedExecutor(lambda slot, position: (END, 0.8) if position == 44 else (TOKEN, 0.5))
+    (sequence,) = run(executor, vocabulary(), [Spec([TOKEN] * 4, 128, "learn2pd")])
+    assert sequence.outcome is Outcome.STOP
+    assert sequence.canvas[:41].tolist() == [TOKEN] * 40 + [END]
+    assert (sequence.canvas[41:] == MASK).all()
+    first, *later = [row.end for plan in executor.plans for row in plan.rows]
+    assert (first, max(later)) == (132, 45)

@@ -32,8 +32,8 @@ class Canvas:
     `_` is a mask, `w` a word, `.` a full stop, `E` an end token.
     """
 
-    def __init__(self, length: int = 100, policy: LanePolicy | None = None, **knobs: Any) -> None:
-        self.policy = policy or AsyncLane(**{"block_length": 16, "max_lanes": 4, "min_fill": 0.5, **knobs})
+    def __init__(self, length: int = 100, policy: LanePolicy | None = None, **params: Any) -> None:
+        self.policy = policy or AsyncLane(**{"block_length": 16, "max_lanes": 4, "min_fill": 0.5, **params})
         self.tree = LaneTree(np.full(length, MASK, np.int32), MASK)
         self.policy.open(self.tree)
 
@@ -42,11 +42,11 @@ class Canvas:
         tree.canvas[: len(text)] = [IDS[letter] for letter in text]
         tokens = tree.canvas[live[0].start : live[-1].end]
         view = LaneSnapshot(live, tokens, None, self.policy.boundary, Nesting(), self.policy.min_fill)
-        (facts,) = lane_statuses([view], vocabulary())
-        for lane, fact in zip(live, facts, strict=True):
+        (statuses,) = lane_statuses([view], vocabulary())
+        for lane, fact in zip(live, statuses, strict=True):
             lane.steps += 1
             lane.masks = fact.open
-        self.policy.advance(tree, facts)
+        self.policy.advance(tree, statuses)
         return shape(tree)
 
 
@@ -58,7 +58,7 @@ def test_blocks_follow_each_other_to_the_end_of_the_canvas() -> None:
     assert canvas.step("w" * 40) == []
 
 
-def test_a_fork_leaves_a_refine_lane_and_goes_on_behind_the_boundary() -> None:
+def test_a_fork_leaves_a_refine_lane_and_goes_on_after_the_boundary() -> None:
     canvas = Canvas()
     assert canvas.step("w_www_www.__w") == [("refine", 0, 10), ("generate", 10, 26)]
     refine, generate = canvas.tree.live
@@ -96,7 +96,7 @@ def test_a_refine_lane_has_no_successor_and_a_generate_lane_has() -> None:
     assert canvas.step("w" * 26) == [("generate", 26, 42)]
 
 
-def test_an_end_token_cancels_every_lane_behind_it_in_the_same_commit() -> None:
+def test_an_end_token_cancels_every_lane_after_it_in_the_same_commit() -> None:
     canvas = Canvas()
     canvas.step("w_www_www.__w")
     assert canvas.step("w_www_E_w.www") == [("refine", 0, 7)]
@@ -108,13 +108,13 @@ def test_an_end_token_with_nothing_open_before_it_finishes_at_once() -> None:
     assert Canvas().step("wwwwwwE___") == []
 
 
-def test_nothing_grows_behind_an_end_token() -> None:
+def test_nothing_grows_after_an_end_token() -> None:
     canvas = Canvas()
     assert canvas.step("ww_ww.w_wwww_E") == [("refine", 0, 6), ("generate", 7, 14)]
     assert canvas.step("ww_ww.wwwwwwwE") == [("refine", 0, 6)]
 
 
-def test_a_boundary_behind_the_end_token_forks_nothing() -> None:
+def test_a_boundary_after_the_end_token_forks_nothing() -> None:
     assert Canvas().step("w_w_E_www.www.__") == [("generate", 0, 5)]
 
 

@@ -1,4 +1,4 @@
-"""Knobs are honoured or refused by name; rules ask for what their papers say."""
+"""Parameters are honoured or refused by name; rules ask for what their papers say."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import ALL_PARAMS, resolve, suits
 
 
-def test_every_default_of_the_table_is_a_value_that_its_knob_admits() -> None:
+def test_every_default_of_the_table_is_a_value_that_its_parameter_admits() -> None:
     for name, method in DECODERS.items():
-        overrides = {knob: value for knob, value in method.defaults.items() if value is not None}
+        overrides = {param: value for param, value in method.defaults.items() if value is not None}
         resolve(name, overrides, 64, PLAIN if suits(name, PLAIN) else AttentionPattern(block_size=16))
 
 
@@ -34,7 +34,7 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "param"),
+    ("name", "params", "param"),
     [
         ("nothing", {}, "decoder"),
         ("llada", {"max_lanes": 2}, "max_lanes"),
@@ -120,37 +120,37 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("window", {"threshold": 0.9, "active_tokens": 0}, "active_tokens"),
     ],
 )
-def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
+def test_a_parameter_that_does_not_fit_is_refused_by_name(name: str, params: dict[str, object], param: str) -> None:
     with pytest.raises(ParamError) as refused:
-        resolve(name, knobs, length=64)
+        resolve(name, params, length=64)
     assert refused.value.param == param
 
 
-def test_every_knob_belongs_to_some_decoder() -> None:
+def test_every_parameter_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in DECODERS.values()))
-    used |= {knob for rule in HOST_RULES.values() for knob in rule.DEFAULTS}
-    used |= {knob for cached in CACHES.values() for knob in cached.DEFAULTS}
+    used |= {param for rule in HOST_RULES.values() for param in rule.DEFAULTS}
+    used |= {param for cached in CACHES.values() for param in cached.DEFAULTS}
     assert used == set(ALL_PARAMS)
 
 
 def test_a_quota_spreads_masks_evenly_with_the_rest_first() -> None:
-    rule, lane, asked = Quota(steps=5), Lane(0, None, Role.GENERATE, 0, 32, masks=32), []
+    rule, lane, found = Quota(steps=5), Lane(0, None, Role.GENERATE, 0, 32, masks=32), []
     for lane.steps in range(5):
-        asked.append(rule.for_lane(lane, first=True).sure)
-        lane.masks -= asked[-1]
-    assert asked == [7, 7, 6, 6, 6]
+        found.append(rule.for_lane(lane, first=True).sure)
+        lane.masks -= found[-1]
+    assert found == [7, 7, 6, 6, 6]
 
 
 def test_a_lane_is_done_within_its_budget_of_calls_whenever_it_was_forked() -> None:
     for masks in range(1, 33):
         for steps in range(1, 12):
-            lane, asked = Lane(0, None, Role.REFINE, 0, 32, masks), []
+            lane, found = Lane(0, None, Role.REFINE, 0, 32, masks), []
             while lane.masks:
-                asked.append(Quota(steps).for_lane(lane, first=False).sure)
-                lane.masks -= asked[-1]
+                found.append(Quota(steps).for_lane(lane, first=False).sure)
+                lane.masks -= found[-1]
                 lane.steps += 1
-            assert len(asked) <= steps
-            assert sum(asked) == masks
+            assert len(found) <= steps
+            assert sum(found) == masks
 
 
 def taken(rule: CommitRule, masks: int, steps: int) -> list[int]:
@@ -194,10 +194,10 @@ def test_an_alg_says_what_confidence_is_and_a_temperature_makes_it_noisy() -> No
 
 def test_origin_gives_each_mask_the_chance_that_the_timesteps_leave_it() -> None:
     rule = resolve("dream", {"alg": "origin", "steps": 4, "eps": 0.0}, 64).rule
-    asked = [rule.for_lane(Lane(0, None, Role.GENERATE, 0, 64, 9, call), True) for call in range(4)]
-    assert [transfer.sure for transfer in asked] == [0, 0, 0, 9]
-    assert {transfer.measure for transfer in asked} == {Measure.RANDOM}
-    assert [1 - transfer.threshold for transfer in asked[:3]] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
+    found = [rule.for_lane(Lane(0, None, Role.GENERATE, 0, 64, 9, call), True) for call in range(4)]
+    assert [rule_.sure for rule_ in found] == [0, 0, 0, 9]
+    assert {rule_.measure for rule_ in found} == {Measure.RANDOM}
+    assert [1 - rule_.threshold for rule_ in found[:3]] == pytest.approx([1 / 4, 1 / 3, 1 / 2])
 
 
 @pytest.mark.parametrize("name", ["credit", "llada"])
@@ -227,9 +227,9 @@ def test_only_the_leftmost_lane_is_forced() -> None:
     assert Factor(1.0).for_lane(lane, first=False) == DeviceCommitRule(sure=0, threshold=1.0, factor=1.0)
 
 
-def test_a_knob_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:
-    told: dict[str, object] = dict(PARAMS)
+def test_a_parameter_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:
+    values_of: dict[str, object] = dict(PARAMS)
     policies = (spec.policy for spec in DECODERS.values())
     for row in (*HOST_RULES.values(), *CACHES.values(), *policies):
-        for knob, values in row.PARAMS.items():
-            assert told.setdefault(knob, values) == values, knob
+        for param, values in row.PARAMS.items():
+            assert values_of.setdefault(param, values) == values, param

@@ -1,1 +1,1 @@
-"""."""
+"""Helpers that several commit rules use."""
