@@ -82,9 +82,8 @@ class Filler:
     def _request(self, gap: Hole, length: int, suffix: bool) -> tuple[list[int], AnswerOptions]:
         chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
         after = tuple(self._ids(gap.after)) if suffix else ()
-        options = AnswerOptions(
-            length, decoder=self._decoder, params=tuple(self._params.items()), ranks=0, suffix=after
-        )
+        params = tuple(self._params.items())
+        options = AnswerOptions(length, decoder=self._decoder, params=params, ranks=0, suffix=after)
         return self._offline.parts.text.encode_chat(chat), options
 
     def _ids(self, text: str) -> list[int]:

@@ -86,8 +86,8 @@ class LaneTree:
         return lane.active or lane is self.live[0]
 
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
-        """Add a generate lane at the right end, from the first open position from `start` on, if there is one before the
-        limit. It ends at `block_end` if that is after its start, or else with a block."""
+        """Add a generate lane at the right end, from the first open position at or after `start`. Without one before
+        the limit, add none. It ends at `block_end` if that is after its start, or else with a block."""
         open_ = self.canvas[start : self.limit] == self.mask_id
         if not open_.any():
             return

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from asynclane.bench.quality.__main__ import main
 from asynclane.bench.quality.field import Entry, Run, Standing, entrants, frontier, page, read
-from asynclane.bench.quality.run import main
 from asynclane.bench.quality.sweep import MODELS
 from asynclane.bench.quality.workers import Job, Terms, measure_each
 from asynclane.bench.report import RESULTS

@@ -163,7 +163,7 @@ def test_bad_decoder_arguments(text: str, reason: str) -> None:
     ("arguments", "reason"),
     [
         (["asynclane:threshold=9"], "threshold must be"),
-        (["--seed", "1000"], "the others are kept for later checks"),
+        (["--seed", "1000"], "the others are reserved for later checks"),
         (["--max-tokens", "0"], "must be a whole number from 1"),
         (["--batch", "100000"], "max_num_seqs must be"),
         (["--json", "/no/such/folder/out.json"], "no folder /no/such/folder"),

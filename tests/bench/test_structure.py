@@ -52,5 +52,5 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.
 
 def test_a_chat_passes_from_http_to_the_kernels() -> None:
     found = chat_files()
-    assert {"server/app.py", "server/engine/engine.py", "scheduler/scheduler.py", "models/network.py"} <= set(found)
+    assert {"server/engine/engine.py", "scheduler/scheduler.py", "models/network.py"} <= set(found)
     assert {name.split("/")[0] for name in found} == {"server", "scheduler", "models", "kernels"}

@@ -11,9 +11,8 @@ import pytest
 
 from asynclane.clients import ConnectionFailed, Retry, StatusError, StreamError
 
-from .conftest import ANSWER, Stream, chunk
+from .conftest import ANSWER, HI, Stream, chunk
 
-HI: Any = [{"role": "user", "content": "Hi"}]
 NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 
 

@@ -15,7 +15,7 @@ from asynclane.scheduler.decoding.params import Params
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.request import Outcome
 
-from ...support.driver import Ask, run
+from ...support.driver import Spec, run
 from ...support.fakes import END, MASK, ScriptedExecutor, vocabulary
 
 WORD = 6
@@ -133,7 +133,7 @@ def test_the_canvas_is_cut_behind_the_first_end_that_is_taken_or_else_the_surest
 def test_an_answer_ends_where_the_canvas_was_cut() -> None:
     """Nothing behind it is computed any more."""
     executor = ScriptedExecutor(lambda slot, position: (END, 0.8) if position == 44 else (WORD, 0.5))
-    (sequence,) = run(executor, vocabulary(), [Ask([WORD] * 4, 128, "learn2pd")])
+    (sequence,) = run(executor, vocabulary(), [Spec([WORD] * 4, 128, "learn2pd")])
     assert sequence.outcome is Outcome.STOP
     assert sequence.canvas[:41].tolist() == [WORD] * 40 + [END]
     assert (sequence.canvas[41:] == MASK).all()
