@@ -10,6 +10,7 @@ import numpy as np
 
 from .contract import Ints, Sampling
 from .decoding.attention_pattern import AttentionPattern
+from .decoding.lane_tree import Layout
 from .decoding.params import ParamError
 from .decoding.resolve import Decoder
 from .grammar_guide import Constraint
@@ -85,35 +86,32 @@ class Request:
         each = limits.pages_for(self._branch_tokens(limits, pattern))
         return 1 + branches, limits.pages_for(self.room) + branches * each
 
-    def require_scores(self) -> None:
-        """Raises `ParamError` if it needs log-probabilities of a decoder that has none."""
-        if self.ranks is None or self.constraint is not None or self.decoder.scored:
-            return
-        what = "logprobs, best_of, or a suffix without max_tokens"
-        name = self.decoder.name
-        raise ParamError("decoder", f"decoder {name!r} has no log-probabilities of its tokens: not with {what}")
-
-    def require_room(self, limit: int) -> None:
-        """Raises `ValueError` if it has more than `limit` positions, `ParamError` if replica rows are to blame."""
+    def check(self, limits: Limits, pattern: AttentionPattern) -> None:
+        """Raises `ParamError` or `ValueError` if it can never run within `limits`, on a network with this pattern."""
+        decoder, limit, suffix = self.decoder, limits.max_model_len, len(self.suffix)
         if self.length > limit:
             raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
         if self.room > limit:
-            name, replicas = self.decoder.name, self.decoder.replica_positions
-            message = f"decoder {name!r} needs {replicas} positions after {self.length} tokens, of {limit} in all"
-            raise ParamError("decoder", message + ": lower block_length or max_tokens")
-
-    def require_branches(self, limits: Limits, pattern: AttentionPattern) -> None:
-        """Raises `ParamError` if its branches, rows in slots of their own, never fit the limits or one step."""
-        branches, param = self.decoder.branches, self.decoder.branch_param
-        if not branches:
+            what = f"decoder {decoder.name!r} needs {decoder.replica_positions} positions after {self.length} tokens"
+            raise ParamError("decoder", f"{what}, of {limit} in all: lower block_length or max_tokens")
+        if len(self.prompt) < pattern.logit_shift:
+            raise ValueError("this network predicts each token at the one before it: a prompt is needed")
+        if decoder.layout is Layout.ISOLATED and suffix:
+            raise ParamError("siblings", "isolated siblings see nothing after their look-ahead: not with a suffix")
+        if pattern.block_size and suffix:
+            raise ParamError("suffix", "suffix is not for this model: no position sees what comes after its block")
+        if self.ranks is not None and self.constraint is None and not decoder.scored:
+            what = "log-probabilities of its tokens: not with logprobs, best_of, or a suffix without max_tokens"
+            raise ParamError("decoder", f"decoder {decoder.name!r} has no {what}")
+        if not decoder.branches:
             return
         slots, pages = self.resources(limits, pattern)
-        tokens = pattern.ceil(self.length) + branches * self._branch_tokens(limits, pattern)
+        tokens = pattern.ceil(self.length) + decoder.branches * self._branch_tokens(limits, pattern)
         if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
             raise ParamError(
-                param,
+                decoder.branch_param,
                 f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"
-                f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {param}",
+                f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {decoder.branch_param}",
             )
 
     def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:

@@ -244,19 +244,19 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
 async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand_out, fail, failures = Sequence.hand_out, Scheduler._fail, itertools.count()
+    report, fail, failures = Sequence.report, Scheduler._fail, itertools.count()
 
-    def break_second(sequence: Sequence) -> Any:
+    def break_second(sequence: Sequence, events: Any) -> Any:
         if sequence.id:
             raise RuntimeError("a bug")
-        return hand_out(sequence)
+        return report(sequence, events)
 
     def break_first(scheduler: Scheduler, sequence: Sequence) -> Any:
         if next(failures) == 0:
             raise RuntimeError("a bug")
         return fail(scheduler, sequence)
 
-    monkeypatch.setattr(Sequence, "hand_out", break_second)
+    monkeypatch.setattr(Sequence, "report", break_second)
     monkeypatch.setattr(Scheduler, "_fail", break_first)  # so it cannot end alone
     bench.executor.open()
     async with running(bench):
