@@ -24,20 +24,20 @@ class KvPages:
 
     @staticmethod
     def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
-        """Of one page, in all layers."""
+        """Bytes of one page, in all layers."""
         return 2 * config.layers * page_size * config.kv_heads * config.head_dim * dtype.itemsize
 
     def assign(self, slot: int, pages: Tensor) -> None:
-        """pages [any] int32."""
+        """Give pages [any] int32 to a slot, in the order of its positions."""
         self.table[slot, : len(pages)].copy_(pages, non_blocking=True)
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Pages `target` [n] get what the pages `source` [n] hold, in all layers."""
+        """Copy the pages `source` [n] to the pages `target` [n], in all layers."""
         for kept in (*self.keys, *self.values):
             kept[target] = kept[source]
 
     def places(self, batch: Batch) -> Tensor:
-        """Where each token's keys and values go: [T] int64, `page * page_size + offset`; negative for padding."""
+        """The place of each token's keys and values: [T] int64, `page * page_size + offset`; negative for padding."""
         page = self.table[batch.slots, batch.positions.clamp_min(0) // self.page_size].long()
         place = page * self.page_size + batch.positions % self.page_size
         return torch.where(batch.positions < 0, NOWHERE, place)

@@ -1,6 +1,6 @@
 """The network that all families share, over packed rows: a transformer without a causal mask.
 
-What distinguishes families is in their `ModelConfig`; sources stand beside its readers.
+What differs between families is in their `ModelConfig`, whose readers name the sources.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from ..kernels.attention import paged_attention
-from ..kernels.attention.tiles import AttentionPlan
 from ..kernels.common.types import Fp8Matrix, Matrix, QkNorm, Routing
 from ..kernels.elementwise import add_rms_norm, embed, rms_norm, rope_write_kv, swiglu
 from ..kernels.experts import experts_mlp, route
 from ..kernels.linear import linear
 from .checkpoint.config import ModelConfig
 from .checkpoint.families import Source, layer_sources, top_sources
-from .checkpoint.weights import Part
+from .checkpoint.weights import TensorPlace
 from .exec.pack import Batch
 from .kv_cache import KvPages
 from .numerics import Numerics
@@ -36,7 +35,7 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Experts, of which each token chooses some; their matrices lie below each other."""
+    """Experts, of which each token chooses some; a matrix holds the rows of all experts in order."""
 
     router: Tensor  # float32, as is the bias
     bias: Tensor | None
@@ -66,16 +65,16 @@ class Weights:
     blocks: tuple[Block, ...]
 
 
-def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> tuple[Weights, dict[str, Part]]:
+def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> tuple[Weights, dict[str, TensorPlace]]:
     """Memory for the weights, not yet filled, and where in it each tensor of the checkpoint goes.
 
-    In FP8 are the matrices of the blocks. Embedding and head stay as they are: confidence is read off the head; and
-    routers, in float32, since experts that differ by a rounding are other experts.
+    With `fp8` the matrices of the blocks are in FP8. Embedding and head are not, since confidence is read off the head.
+    Routers are float32: a rounding would choose other experts.
     """
-    parts = dict[str, Part]()
+    parts = dict[str, TensorPlace]()
 
     def take(sources: Sequence[Source], fp8: bool) -> dict[str, Any]:
-        """The weights that these tensors make up, by name: tensors of one weight lie below each other."""
+        """The weights that these tensors make up, by name: the rows of one weight are those of its tensors in order."""
         weights = dict[str, Matrix]()
         for name, made_of in _grouped(sources).items():
             rows, columns = sum(source.shape[0] for source in made_of), made_of[0].shape[1:]
@@ -87,7 +86,7 @@ def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> t
                 weights[name] = torch.empty((rows, *columns), dtype=numerics.dtype, device=device)
             start = 0
             for source in made_of:
-                parts[source.name] = Part(weights[name], start, start + source.shape[0])
+                parts[source.name] = TensorPlace(weights[name], start, start + source.shape[0])
                 start += source.shape[0]
         return weights
 
@@ -97,7 +96,7 @@ def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> t
 
 
 def _grouped(sources: Sequence[Source]) -> dict[str, list[Source]]:
-    """By the weight that they make up."""
+    """Sources by the weight that they make up."""
     groups = dict[str, list[Source]]()
     for source in sources:
         groups.setdefault(source.weight, []).append(source)
@@ -136,31 +135,31 @@ class Transformer:
     def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
         """canvases [slots, length] int64 -> hidden states [N, dim] of the projected positions, before the final norm.
 
-        Writes keys and values of all T. Behind those of the last block only projected positions matter, so the rest
-        of that block is computed for them alone.
+        Writes keys and values of all T tokens. After those of the last block only projected positions matter, so the
+        rest of that block is computed for them alone.
         """
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too
-        turned = positions if batch.turned is None else batch.turned
-        cos, sin = self._cos[turned], self._sin[turned]
+        rotated = positions if batch.rope_positions is None else batch.rope_positions
+        cos, sin = self._cos[rotated], self._sin[rotated]
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
         blocks, fixed = self.weights.blocks, self.numerics.fixed
         residual = embed(canvases, batch.slots, positions, self.weights.embedding)
-        whole, last = _plans(batch)
         x = rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(blocks):
             qkv = linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
             queries = rope_write_kv(qkv, cos, sin, keys, values, places, block.qk_norm)
-            row_starts, at, plan = batch.row_starts, positions, whole
+            row_starts, at, plan = batch.row_starts, positions, batch.attention
             if index + 1 == config.layers:
                 queries, residual = queries[batch.projected], residual[batch.projected]
-                row_starts, at, plan = batch.projected_starts, positions[batch.projected], last
-                if not len(queries):  # keys and values were all that was asked for
+                row_starts, at = batch.projected_starts, positions[batch.projected]
+                plan = batch.projected_attention
+                if not len(queries):  # the plan needs keys and values alone
                     return residual
             x = paged_attention(
-                queries, keys, values, table, row_starts, batch.visible, config.block, at, batch.hides, plan
+                queries, keys, values, table, row_starts, batch.visible, config.block_size, at, batch.mask_offsets, plan
             )
             x, residual = add_rms_norm(linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps)
             x = self._feed_forward(x, block)
@@ -171,32 +170,21 @@ class Transformer:
     def _feed_forward(self, x: Tensor, block: Block) -> Tensor:
         """x [T, dim] through the MLP that every token passes, and the experts that it chooses."""
         mlp, routed, fixed = block.mlp, block.routed, self.numerics.fixed
-        of_all = None
+        dense = None
         if mlp is not None:
-            of_all = linear(swiglu(linear(x, mlp.gate_up, fixed)), mlp.ff_out, fixed)
+            dense = linear(swiglu(linear(x, mlp.gate_up, fixed)), mlp.ff_out, fixed)
         if routed is None:
-            if of_all is None:
+            if dense is None:
                 raise ValueError("a layer has neither an MLP nor experts")
-            return of_all
+            return dense
         chosen, weights = route(linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
-        of_some = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
-        return of_some if of_all is None else of_some + of_all
+        sparse = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
+        return sparse if dense is None else sparse + dense
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [N, dim] -> logits [N, V]."""
         normed = rms_norm(hidden, self.weights.norm, self.config.norm_eps)
         return linear(normed, self.weights.head, self.numerics.fixed)
-
-
-def _plans(batch: Batch) -> tuple[AttentionPlan | None, AttentionPlan | None]:
-    """How attention is launched over all tokens, and over the projected ones."""
-    shape = batch.shape
-    if shape is None or batch.tiles is None or batch.projected_tiles is None:
-        return None, None
-    return (
-        AttentionPlan(shape.tiling.config, batch.tiles),
-        AttentionPlan(shape.projected_tiling.config, batch.projected_tiles),
-    )
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""In which numbers a network computes: one choice for weights, caches and products."""
+"""The number format of a network: one choice for weights, caches and products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """`dtype` of weights and caches; `fp8`: the matrices of the blocks in FP8; `fixed`: sums in an order that does not
-    depend on the batch, so that an answer is the same to the bit in any crowd."""
+    depend on the batch, so that an answer has the same bits alone and batched with others."""
 
     dtype: torch.dtype
     fp8: bool = False

@@ -7,6 +7,7 @@ from .contract import MOST_RANKS, Executor, Sampling, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.boundaries import Boundary
 from .decoding.commit import HOST_RULES
+from .decoding.compatibility import VocabularyFacts, refuse
 from .decoding.params import Choice, ParamError, Range, Values, plain
 from .decoding.registry import DECODERS
 from .decoding.resolve import ALL_PARAMS, defaults_of, resolve, suits
@@ -56,8 +57,10 @@ __all__ = [
     "Update",
     "Values",
     "Vocabulary",
+    "VocabularyFacts",
     "defaults_of",
     "plain",
+    "refuse",
     "resolve",
     "suits",
 ]

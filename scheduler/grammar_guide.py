@@ -13,9 +13,6 @@ from typing import NamedTuple, Protocol
 
 from .contract import DeviceCommitRule, Ints, Restriction, Row, Span, StepResult
 from .decoding.boundaries import Bools
-from .decoding.lane_tree import Layout
-from .decoding.params import ParamError
-from .decoding.resolve import Decoder
 from .decoding.vocabulary import END, Vocabulary
 from .logprobs import FORCED
 
@@ -67,19 +64,8 @@ class Continuation(NamedTuple):
 class GrammarGuide:
     """Leads the answer of one request along its constraint."""
 
-    def __init__(self, constraint: Constraint, decoder: Decoder, vocabulary: Vocabulary, length: int) -> None:
-        """`length` are the positions of the canvas. Raises `ParamError` if the decoder cannot follow a grammar."""
-        name = constraint.name
-        if decoder.layout is Layout.ISOLATED:
-            raise ParamError(
-                "siblings", f"siblings 'isolated' and {name} exclude each other: it has one lane at a time"
-            )
-        if decoder.layout is Layout.ENSEMBLE:
-            raise ParamError("decoder", f"decoder {decoder.name!r} and {name} exclude each other: its branches differ")
-        if not decoder.early_stop:
-            raise ParamError(
-                "early_stop", f"early_stop false and {name} exclude each other: a grammar says where to end"
-            )
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary, length: int) -> None:
+        """`length` are the positions of the canvas."""
         self.constraint = constraint
         self._length = length
         self._ends: Bools = (vocabulary.classes & END) != 0

@@ -18,7 +18,7 @@ from .decoding.boundaries import Longs
 from .decoding.commit.base import Bools, HostCommitRule, LaneSlice, Replica, ReplicaView, StepView
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
-from .decoding.resolve import Decoder
+from .decoding.registry import Decoder
 from .decoding.vocabulary import END, Vocabulary
 
 LAST = 64.0  # by how much the device ranks the stand-in for an end token after all others (`contract.Measure`)
@@ -38,16 +38,13 @@ class Commits(NamedTuple):
 class HostRuleRunner:
     """The host commit rule of one request."""
 
-    def __init__(
-        self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, prompt_tokens: int, guided: bool
-    ) -> None:
+    def __init__(self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, guided: bool) -> None:
         """A `guided` request has a grammar, which decides where the answer ends and writes its tokens."""
         self._rule = rule
         self._speculator = rule if isinstance(rule, Speculator) else None
         self.ensemble = rule if isinstance(rule, Ensemble) else None
         self._decoder = decoder
         self._vocabulary = vocabulary
-        self._prompt = prompt_tokens
         self._guided = guided
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # which of the last step's positions commit
@@ -55,7 +52,6 @@ class HostRuleRunner:
         self.stays = False  # full lanes do not end yet
         # All that there are: then the other requests of a step do not change which of equal tokens are reported.
         self.ranks = MOST_RANKS if rule.ranks else None
-        self.revises = rule.revises
         self.sees_ahead = rule.sees_ahead
 
     def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
@@ -160,7 +156,6 @@ class HostRuleRunner:
             lane_slices=_slices(tree, places),
             ends=self._ends,
             step=step,
-            prompt=self._prompt,
         )
 
     def _certainty(self, result: StepResult, part: slice, stands_in: Bools) -> tuple[Doubles, Doubles]:

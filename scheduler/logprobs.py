@@ -53,4 +53,6 @@ class Scorebook:
 
     def part(self, start: int, end: int) -> Scored:
         """The scores at canvas positions `[start, end)`. Those of committed tokens do not change any more."""
-        return Scored(*(column[start:end] for column in self._book))
+        logprobs, steps, ranked, ranked_logprobs = self._book
+        here = slice(start, end)
+        return Scored(logprobs[here], steps[here], ranked[here], ranked_logprobs[here])

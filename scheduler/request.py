@@ -10,9 +10,9 @@ import numpy as np
 
 from .contract import Ints, Sampling
 from .decoding.attention_pattern import AttentionPattern
-from .decoding.lane_tree import Layout
-from .decoding.params import ParamError
-from .decoding.resolve import Decoder
+from .decoding.compatibility import RequestFacts
+from .decoding.registry import Decoder
+from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
 from .logit_bias import NEUTRAL, Preferences
@@ -86,33 +86,22 @@ class Request:
         each = limits.pages_for(self._branch_tokens(limits, pattern))
         return 1 + branches, limits.pages_for(self.room) + branches * each
 
-    def check(self, limits: Limits, pattern: AttentionPattern) -> None:
-        """Raises `ParamError` or `ValueError` if it can never run within `limits`, on a network with this pattern."""
-        decoder, limit, suffix = self.decoder, limits.max_model_len, len(self.suffix)
-        if self.length > limit:
-            raise ValueError(f"{self.length} tokens exceed max_model_len {limit}")
-        if self.room > limit:
-            what = f"decoder {decoder.name!r} needs {decoder.replica_positions} positions after {self.length} tokens"
-            raise ParamError("decoder", f"{what}, of {limit} in all: lower block_length or max_tokens")
-        if len(self.prompt) < pattern.logit_shift:
-            raise ValueError("this network predicts each token at the one before it: a prompt is needed")
-        if decoder.layout is Layout.ISOLATED and suffix:
-            raise ParamError("siblings", "isolated siblings see nothing after their look-ahead: not with a suffix")
-        if pattern.block_size and suffix:
-            raise ParamError("suffix", "suffix is not for this model: no position sees what comes after its block")
-        if self.ranks is not None and self.constraint is None and not decoder.scored:
-            what = "log-probabilities of its tokens: not with logprobs, best_of, or a suffix without max_tokens"
-            raise ParamError("decoder", f"decoder {decoder.name!r} has no {what}")
-        if not decoder.branches:
-            return
-        slots, pages = self.resources(limits, pattern)
-        tokens = pattern.ceil(self.length) + decoder.branches * self._branch_tokens(limits, pattern)
-        if slots > limits.slots or pages > limits.pages or tokens > limits.step_tokens:
-            raise ParamError(
-                decoder.branch_param,
-                f"{slots} rows at a time need {slots} requests' places, {pages} pages and {tokens} tokens in a step;"
-                f" there are {limits.slots}, {limits.pages} and {limits.step_tokens}: lower {decoder.branch_param}",
-            )
+    def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
+        """The facts by which `compatibility.refuse` decides. `measured`: the server knows the cost of its steps."""
+        tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(limits, pattern)
+        return RequestFacts(
+            decoder=self.decoder,
+            vocabulary=vocabulary,
+            pattern=pattern,
+            positions=self.length,
+            max_positions=limits.max_model_len,
+            suffix=bool(len(self.suffix)),
+            grammar="" if self.constraint is None else self.constraint.name,
+            logprobs=self.ranks is not None,
+            measured=measured,
+            required=(*self.resources(limits, pattern), tokens),
+            available=(limits.slots, limits.pages, limits.step_tokens),
+        )
 
     def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:
         """The most positions of a branch's row, which begins with a page."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from .contract import Ints, Placement, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
+from .decoding.compatibility import refuse
 from .decoding.lane_tree import Role
-from .decoding.params import ParamError
 from .decoding.vocabulary import END, Vocabulary
 from .lane_events import LaneEvents
 from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
@@ -74,10 +74,12 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises `QueueFull`, and `ParamError` or `ValueError` if it can never run."""
-        request.check(self.limits, self.pattern)
+        if request.length > self.limits.max_model_len:
+            raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
+        if len(request.prompt) < self.pattern.logit_shift:
+            raise ValueError("this network predicts each token at the one before it: a prompt is needed")
+        refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
         sequence = Sequence(request, self._vocabulary, self.pattern)
-        if request.decoder.adaptive and self.budget is None:
-            raise ParamError("block_length", "block_length 'auto' needs a server that has measured its steps")
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
         if len(self.waiting) > self.limits.max_queue:

@@ -10,10 +10,9 @@ import numpy as np
 from .contract import Ints, Row, Scores, Span, StepResult
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
-from .decoding.cache import NOTHING, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
+from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
 from .decoding.lane_tree import LaneTree
 from .decoding.lanes.base import ABSENT, LaneStatus
-from .decoding.params import ParamError
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Continuation, GrammarGuide
@@ -53,14 +52,9 @@ class Sequence:
     layout: RowLayout
 
     def __init__(self, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> None:
-        """Raises `ParamError` if the decoder, or the vocabulary, cannot do what the request needs."""
         decoder, policy, constraint = request.decoder, request.decoder.policy, request.constraint
         prompt, length, mask_id = len(request.prompt), request.max_tokens, vocabulary.mask_id
         rule = None if decoder.host_rule is None else decoder.host_rule()
-        if rule is not None and rule.revises and constraint is not None:
-            what = f"decoder {decoder.name!r} and its rule, which change committed tokens"
-            raise ParamError(constraint.name, f"{constraint.name} is not for {what}")
-        policy.require(vocabulary)
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
         neutral, guided = request.preferences == NEUTRAL, constraint is not None
         self.request = request
@@ -72,11 +66,12 @@ class Sequence:
         self.stability = Stability(length, stable_steps) if stable_steps else None
         self.recorder = LaneEventRecorder(self.canvas, mask_id) if request.watched else None
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
-        self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, prompt, guided)
-        self.guide = None if constraint is None else GrammarGuide(constraint, decoder, vocabulary, length)
+        self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
+        self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
         biasing = None if neutral else Biasing(request.preferences, vocabulary, prompt, length)
         self.source = RowSource(request, self.tree, biasing, self.host_rule, self.guide)
         self._vocabulary = vocabulary
+        self._revises = decoder.revises  # the tokens of a lane are not final before it ends
         self.state = State.WAITING
         self.outcome: Outcome | None = None
         self.holding = Holding((), ())
@@ -92,11 +87,6 @@ class Sequence:
     @property
     def id(self) -> int:
         return self.request.id
-
-    @property
-    def revises(self) -> bool:
-        """True if the tokens of a lane are not final before it ends."""
-        return self.host_rule is not None and self.host_rule.revises
 
     @property
     def stats(self) -> RequestStats:
@@ -160,7 +150,7 @@ class Sequence:
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
         end = self.request.length if len(self.request.suffix) else prompt + self._lookahead_end()
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NOTHING
+        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NO_CANVAS
         start, last, frontier = prompt + live[0].start, prompt + live[-1].end, pattern.floor(prompt + self.frontier)
         return RequestExtent(start, last, pattern.ceil(end), frontier, canvas)
 
@@ -181,7 +171,7 @@ class Sequence:
         if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
         if (
-            self.revises or self.request.decoder.replica_positions
+            self._revises or self.request.decoder.replica_positions
         ):  # committed positions are looked at again, or replicated
             window = window.covering(extent.first, extent.last)
         if self.lease is None or self.steps:
@@ -277,13 +267,13 @@ class Sequence:
             tree.end_at(rule.cut)
         self.request.decoder.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
         self.layout.follow()
-        if self.revises:  # only lanes that have ended are final
+        if self._revises:  # only lanes that have ended are final
             statuses = [status for lane, status in zip(lanes, statuses, strict=True) if lane not in tree.live]
         self.end_at = min([self.end_at, *(status.end_at for status in statuses if status.end_at != ABSENT)])
         passed, self.frontier = self.frontier, self._next_mask()
         if rule is not None and rule.sees_ahead:
             self.end_at = min(self.end_at, self._first_end(passed))
-        if self.revises and tree.live:
+        if self._revises and tree.live:
             self.frontier = min(self.frontier, tree.live[0].start)
         if tree.live:
             self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], self._vocabulary)

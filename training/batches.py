@@ -14,7 +14,7 @@ from .noise import Rows
 
 # Positions of a row, and of a block-causal row's second copy of its answer.
 SIZES: tuple[tuple[int, int], ...] = ((160, 112), (256, 160), (384, 256), (640, 448))
-SPARE = 4  # end tokens that fit behind an answer, at least
+SPARE = 4  # end tokens that fit after an answer, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Shelf:
 
 
 def shelves(examples: Sequence[Example], block: int, device: torch.device) -> list[Shelf]:
-    """What is too long for the largest size is left out."""
+    """Examples that are too long for the largest size are left out."""
     sorted_: list[list[Example]] = [[] for _ in SIZES]
     for ids, prompt in examples:
         base = prompt // block * block if block else 0

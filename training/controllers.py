@@ -2,7 +2,7 @@
 
 Usage: python -m asynclane.training.controllers TRACES.npz ... --out scheduler/rules [--seed 0]
 The traces are of the policy `parallel`; an observation is right if its token is the final one. Both see probabilities
-alone, so one of each serves all models. A tenth of the problems is held out, and the report is on them.
+alone, so one of each serves all models. A tenth of the problems is for validation; the report is on them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..scheduler.decoding.commit.host.learn2pd import WINDOW
 from ..scheduler.decoding.commit.host.tspd import WIDTH, features
 from ..scheduler.decoding.commit.shared.weights import certainty
 
-HELD_OUT = 10  # every so manyth problem
+VALIDATION = 10  # one problem in so many
 FILTER_EPOCHS, CONTROLLER_EPOCHS = 80, 120
-LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # thresholds that the report tells of
+LEVELS = (0.5, 0.8, 0.9, 0.96, 0.99)  # thresholds of the report
 
 Numbers = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
 
 
 class Observations(NamedTuple):
-    """Of n open positions at some call: the `problem`, unique among all files, the `call`, the `distance` from the
-    first open position, and whether the proposal was `right`."""
+    """Observations of n open positions at some forward: the `problem`, unique among all files, the forward's number
+    `call`, the `distance` from the first open position, and whether the proposal was `right`."""
 
     problem: Longs
     call: Longs
@@ -44,12 +44,13 @@ class Observations(NamedTuple):
     entropy: Numbers
     right: npt.NDArray[np.bool_]
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Observations:
-        return Observations(*(column[chosen] for column in self))
+    def where(self, chosen: npt.NDArray[np.bool_ | np.int64]) -> Observations:
+        """The chosen ones: a mask, or indices in the order wanted."""
+        return Observations._make(column[chosen] for column in self)
 
 
 def read(paths: Sequence[Path]) -> Observations:
-    """All that the files hold, in the order of problems and calls."""
+    """The observations of all files, in the order of problems and forwards."""
     parts = []
     problems = 0
     for path in paths:
@@ -70,33 +71,33 @@ def read(paths: Sequence[Path]) -> Observations:
 
 
 class Windows(NamedTuple):
-    """What the filter sees, what is right of it, and what of it counts: all [any, WINDOW]."""
+    """The filter's input, which of it is right, and which of it counts: all [any, WINDOW]."""
 
     seen: Tensor
     right: Tensor
     counts: Tensor
 
 
-def windows(told: Observations) -> Windows:
-    new = np.append(True, (np.diff(told.problem) != 0) | (np.diff(told.call) != 0))
-    row, inside = np.cumsum(new) - 1, told.distance < WINDOW
-    place = (row[inside], told.distance[inside])
+def windows(observed: Observations) -> Windows:
+    new = np.append(True, (np.diff(observed.problem) != 0) | (np.diff(observed.call) != 0))
+    row, inside = np.cumsum(new) - 1, observed.distance < WINDOW
+    place = (row[inside], observed.distance[inside])
     shape = (int(row[-1]) + 1, WINDOW)
     seen, right, counts = np.ones(shape, np.float32), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    seen[place], right[place], counts[place] = certainty(told.confidence[inside]), told.right[inside], 1.0
+    seen[place], right[place], counts[place] = certainty(observed.confidence[inside]), observed.right[inside], 1.0
     return Windows(torch.from_numpy(seen), torch.from_numpy(right), torch.from_numpy(counts))
 
 
 def moved(data: Windows) -> Windows:
-    """Each window once more from each of its open positions on, as if a lane began there: a unit for each position
-    would learn too slowly otherwise what is the same for all."""
+    """Each window once more from each of its open positions on, as if a lane began there: otherwise the unit of each
+    position learns too slowly what is the same for all."""
     parts: list[list[Tensor]] = []
     for start in range(WINDOW):
         begins = data.counts[:, start] > 0
         filled = torch.ones(int(begins.sum()), start)
         seen, right, counts = (column[begins, start:] for column in data)
-        behind = (filled, torch.zeros_like(filled), torch.zeros_like(filled))
-        parts.append([torch.cat(pair, 1) for pair in zip((seen, right, counts), behind, strict=True)])
+        spare = (filled, torch.zeros_like(filled), torch.zeros_like(filled))
+        parts.append([torch.cat(pair, 1) for pair in zip((seen, right, counts), spare, strict=True)])
     return Windows(*map(torch.cat, zip(*parts, strict=True)))
 
 
@@ -118,26 +119,26 @@ class Filter(nn.Module):
         }
 
 
-def train_filter(told: Observations, epochs: int, seed: int) -> Filter:
+def train_filter(observed: Observations, epochs: int, seed: int) -> Filter:
     """The authors' rate of 0.003, falling to nothing."""
-    data, net = moved(windows(told)), Filter()
+    data, net = moved(windows(observed)), Filter()
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.003)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
-        for rows in torch.randperm(len(data.seen), generator=generator).split(512):
+        for rows in torch.split(torch.randperm(len(data.seen), generator=generator), 512):
             seen, right, counts = (column[rows] for column in data)
             loss = functional.binary_cross_entropy_with_logits(net(seen), right, weight=counts)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         rate.step()
     return net
 
 
 class Histories(NamedTuple):
-    """What the controller sees of each position from call to call, `seen` [positions, calls, 4]; `right` and `counts`
-    [positions, calls]; `sizes` [positions], falling."""
+    """The controller's input of each position in each forward, `seen` [positions, forwards, 4]; `right` and `counts`
+    [positions, forwards]; `sizes` [positions], falling."""
 
     seen: Tensor
     right: Tensor
@@ -145,12 +146,10 @@ class Histories(NamedTuple):
     sizes: Tensor
 
 
-def histories(told: Observations) -> Histories:
-    order = np.lexsort((told.call, told.position, told.problem))
-    problem, position, call, confidence = (
-        column[order] for column in (told.problem, told.position, told.call, told.confidence)
-    )
-    # A position that was out of sight between two calls, in a block that was not in turn, begins anew.
+def histories(observed: Observations) -> Histories:
+    observed = observed.where(np.lexsort((observed.call, observed.position, observed.problem)))
+    problem, call, position, distance, confidence, entropy, _ = observed
+    # A position whose block was not computed in between starts again.
     new = np.append(True, (np.diff(problem) != 0) | (np.diff(position) != 0) | (np.diff(call) != 1))
     row = np.cumsum(new) - 1
     sizes = np.bincount(row)
@@ -161,8 +160,8 @@ def histories(told: Observations) -> Histories:
     rank[longest] = np.arange(len(longest))
     place, shape = (rank[row], step), (len(sizes), int(sizes.max()))
     seen, right = np.zeros((*shape, 4), np.float32), np.zeros(shape, np.float32)
-    seen[place] = features(confidence, told.entropy[order], momentum, told.distance[order].astype(np.float64))
-    right[place] = told.right[order]
+    seen[place] = features(confidence, entropy, momentum, distance.astype(np.float64))
+    right[place] = observed.right
     counts = np.zeros(shape, np.float32)
     counts[place] = 1.0
     return Histories(*map(torch.from_numpy, (seen, right, counts, sizes[longest])))
@@ -180,12 +179,12 @@ class Controller(nn.Module):
         return logits
 
     def arrays(self) -> dict[str, Tensor]:
-        unit = self.unit
+        unit = dict(self.unit.named_parameters())
         return {
-            "input": unit.weight_ih_l0.T,
-            "input_bias": unit.bias_ih_l0,
-            "recurrent": unit.weight_hh_l0.T,
-            "recurrent_bias": unit.bias_hh_l0,
+            "input": unit["weight_ih_l0"].T,
+            "input_bias": unit["bias_ih_l0"],
+            "recurrent": unit["weight_hh_l0"].T,
+            "recurrent_bias": unit["bias_hh_l0"],
             "head": self.head.weight[0],
             "head_bias": self.head.bias,
         }
@@ -194,15 +193,15 @@ class Controller(nn.Module):
 def batches(data: Histories, size: int, generator: torch.Generator) -> Iterator[Histories]:
     """All positions once, in a random order of batches, each as long as its longest history."""
     chosen = torch.randperm(len(data.sizes), generator=generator)
-    for part in chosen.split(size):
+    for part in torch.split(chosen, size):
         rows = part.sort().values  # longest first
         calls = int(data.sizes[rows[0]])
         yield Histories(data.seen[rows, :calls], data.right[rows, :calls], data.counts[rows, :calls], data.sizes[rows])
 
 
-def train_controller(told: Observations, epochs: int, seed: int) -> Controller:
+def train_controller(observed: Observations, epochs: int, seed: int) -> Controller:
     """Right and wrong proposals weigh the same, as in the paper; AdamW with its decay, the rate falling to nothing."""
-    data, net = histories(told), Controller()
+    data, net = histories(observed), Controller()
     share = float((data.right.sum() / data.counts.sum()).clamp(0.01, 0.99))
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.003, weight_decay=0.01)
@@ -212,7 +211,7 @@ def train_controller(told: Observations, epochs: int, seed: int) -> Controller:
             weight = batch.counts * torch.where(batch.right > 0, 0.5 / share, 0.5 / (1.0 - share))
             loss = functional.binary_cross_entropy_with_logits(net(batch), batch.right, weight=weight, reduction="sum")
             optimizer.zero_grad()
-            (loss / batch.counts.sum()).backward()
+            (loss / batch.counts.sum()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         rate.step()
     return net
@@ -220,9 +219,9 @@ def train_controller(told: Observations, epochs: int, seed: int) -> Controller:
 
 @torch.no_grad()
 def report(name: str, logits: Tensor, right: Tensor, counts: Tensor) -> str:
-    """Of each threshold, the share of all right proposals that it takes, and of those it takes that are right."""
+    """For each threshold: the share of the right proposals that it takes, and the share of right ones among those."""
     scores, truth = logits.sigmoid()[counts > 0], right[counts > 0] > 0
-    lines = [f"{name}: {len(truth)} observations held out, {truth.float().mean():.3f} of them right"]
+    lines = [f"{name}: {len(truth)} observations of validation, {truth.float().mean():.3f} of them right"]
     for level in LEVELS:
         taken = scores >= level
         found = (taken & truth).sum() / truth.sum()
@@ -240,16 +239,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.manual_seed(options.seed)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
-    told = read(options.traces)
-    out = told.problem % HELD_OUT == 0
-    learnt, held = told.where(~out), told.where(out)
+    observed = read(options.traces)
+    out = observed.problem % VALIDATION == 0
+    learnt, validation = observed.where(~out), observed.where(out)
     kinds = len(np.unique(learnt.problem << 20 | learnt.position))
     sys.stdout.write(f"{kinds} positions, {len(learnt.right)} observations, {learnt.right.mean():.3f} right\n")
     filter_ = train_filter(learnt, FILTER_EPOCHS // options.shorten, options.seed)
-    seen = windows(held)
+    seen = windows(validation)
     sys.stdout.write(report("learn2pd", filter_(seen.seen), seen.right, seen.counts))
     controller = train_controller(learnt, CONTROLLER_EPOCHS // options.shorten, options.seed)
-    grown = histories(held)
+    grown = histories(validation)
     sys.stdout.write(report("tspd", controller(grown), grown.right, grown.counts))
     for name, net in (("learn2pd", filter_), ("tspd", controller)):
         arrays = {key: array.detach().numpy() for key, array in net.arrays().items()}

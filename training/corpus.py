@@ -39,8 +39,8 @@ def _story(r: random.Random) -> tuple[str, str]:
         "item": r.choice(ITEMS), "weather": r.choice(WEATHER), "n": r.randint(2, 9),
     }  # fmt: skip
     kept = sorted(r.sample(range(1, len(STORY) - 1), r.randint(4, len(STORY) - 2)))
-    told = " ".join(STORY[i] for i in (0, *kept, len(STORY) - 1)).format(**scene)
-    return "Tell me a short story about {a} and a {animal} at the {place}.".format(**scene), told
+    story = " ".join(STORY[i] for i in (0, *kept, len(STORY) - 1)).format(**scene)
+    return "Tell me a short story about {a} and a {animal} at the {place}.".format(**scene), story
 
 
 def _fact(r: random.Random) -> tuple[str, str]:

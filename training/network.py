@@ -72,7 +72,7 @@ class Network(nn.Module):
                 nn.init.normal_(weight, std=0.02 * small)
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids [B, T] int64; positions [B or 1, T] -> logits [B, T, V]; with `shift`, of the position behind."""
+        """ids [B, T] int64; positions [B or 1, T] -> logits [B, T, V]; with `shift`, of the next position."""
         cos, sin = rotations(positions, self.shape.head_dim)
         x = self.embedding(ids)
         for block in self.blocks:

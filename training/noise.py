@@ -3,7 +3,7 @@
 A bidirectional row is one canvas. Half of the rows are masked evenly, at noise levels spread without gaps over the
 batch; half imitate block-wise decoding: clean, then a window in work, then all masks.
 
-A block-causal row is the clean text and, behind it, the answer once more with every block at a noise level of its own:
+A block-causal row is the clean text and, after it, the answer once more with every block at a noise level of its own:
 a noisy block sees clean blocks before it, so all blocks of an answer are learnt at once (Arriola et al., Block
 Diffusion, arXiv 2503.09573). With a `lag` of n the n blocks before it are seen as noisy as they are, because lanes that
 run ahead see unfinished text; that is ours.
@@ -25,7 +25,7 @@ from .corpus import MARKS
 
 LEAST = 0.02  # noise level
 LEAST_DIVISOR = 0.05  # rows with hardly a mask must not outweigh all others
-TAIL_WEIGHT = 0.15  # of end tokens behind an answer
+TAIL_WEIGHT = 0.15  # of end tokens after an answer
 PROMPT_WEIGHT = 0.5
 BLOCKWISE = 0.5  # share of rows that imitate block-wise decoding
 WHOLE = 0.05  # share of rows whose prompt is masked, too
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the network is given: ids, positions [B or 1, T], mask [B, 1, T, T] bool or None; and what it must say:
+    """The network's input: ids, positions [B or 1, T], mask [B, 1, T, T] bool or None; and its targets:
     targets [B, N] with weights [B, N] for its last N positions."""
 
     ids: Tensor
@@ -54,7 +54,7 @@ class Seen:
 
 
 def canvas(rows: Rows) -> Seen:
-    """Of a bidirectional model."""
+    """A draw for a bidirectional model."""
     batch, length = rows.ids.shape
     device = rows.ids.device
     position = torch.arange(length, device=device)[None]
@@ -73,7 +73,7 @@ def canvas(rows: Rows) -> Seen:
 
 
 def copies(rows: Rows, block: int, room: int) -> Seen:
-    """Of a block-causal model: the text, and `room` positions of it once more from the answer's first block on."""
+    """A draw for a block-causal model: the text, and `room` positions of it again from the answer's first block on."""
     batch, length = rows.ids.shape
     device = rows.ids.device
     clean = torch.arange(length, device=device)[None].expand(batch, -1)
@@ -98,7 +98,7 @@ def copies(rows: Rows, block: int, room: int) -> Seen:
 
 
 def _copies_see(blocks: Tensor, length: int, first: Tensor, lag: Tensor) -> Tensor:
-    """mask [B, 1, T, T]: blocks [B, T] of `length` clean tokens and noisy ones behind them; first, lag [B, 1]."""
+    """mask [B, 1, T, T]: blocks [B, T] of `length` clean tokens and noisy ones after them; first, lag [B, 1]."""
     query, key = blocks[:, :, None], blocks[:, None, :]
     from_noisy = torch.arange(blocks.shape[1], device=blocks.device) >= length
     oldest = (blocks - lag).clamp_min(first)[:, :, None]  # noisy block that a noisy query sees

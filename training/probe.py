@@ -1,4 +1,4 @@
-"""Tells how good a network is while it is still in training: it answers problems, one token a call, without a cache.
+"""Measures a network while it is in training: it answers problems, one token a forward, without a cache.
 
 Figures that count come from `bench.quality`, on the server's own engine; this one runs beside the training.
 """
@@ -41,7 +41,7 @@ def accuracy(network: Network, tokenizer: Tokenizer, count: int, seed: int) -> d
 
 
 class Look(NamedTuple):
-    """What a call has seen of `rows` [n] of the canvases: the best `tokens` [n, T] and their `confidence` [n, T], the
+    """The result of a forward for `rows` [n] of the canvases: the best `tokens` [n, T], their `confidence` [n, T], the
     `entropy` [n, T] in nats, and which positions were `eligible` [n, T], masks of the block in turn."""
 
     rows: Tensor
@@ -52,7 +52,7 @@ class Look(NamedTuple):
 
 
 def surest(look: Look) -> Tensor:
-    """What commits, `[n, T]`, masks elsewhere: one token a call, the surest one."""
+    """The tokens that commit, `[n, T]`, masks elsewhere: one token a forward, the surest one."""
     best = look.confidence.masked_fill(~look.eligible, -1.0).argmax(1, keepdim=True)
     return torch.full_like(look.tokens, MARKS.mask).scatter_(1, best, look.tokens.gather(1, best))
 
@@ -64,8 +64,8 @@ def decode(
     watch: Callable[[Look], None] | None = None,
     commits: Callable[[Look], Tensor] = surest,
 ) -> Tensor:
-    """Canvases [N, T] with prompts and answers, each at the start of its row; `watch` is told of every call, and
-    `commits` says what each one brings."""
+    """Canvases [N, T] with prompts and answers, each at the start of its row; `watch` receives every forward, and
+    `commits` returns the tokens that it commits."""
     sizes = torch.tensor([len(prompt) for prompt in prompts], device=device)[:, None]
     length = int(sizes.max()) + CANVAS
     position = torch.arange(length, device=device)[None]

@@ -1,4 +1,4 @@
-"""What the embedded models are: sizes, and what their family does."""
+"""The shapes of the embedded models: sizes, and what their family does."""
 
 from __future__ import annotations
 

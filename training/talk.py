@@ -1,4 +1,4 @@
-"""What the embedded models can talk about besides problems: stories, capitals, and themselves."""
+"""The subjects of the embedded models besides problems: stories, capitals, and themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..bench.load.word_problems import words
 WEATHER = words("sunny rainy windy cold warm quiet foggy")
 ANIMALS = words("fox owl bear cat mouse rabbit turtle horse")
 
-# Sentences of a story, in order; the first and the last are always told.
+# Sentences of a story, in order; the first and the last are in every story.
 STORY = (
     "One {weather} morning, {a} walked to the {place}.",
     "{he} met a small {animal} there.",

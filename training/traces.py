@@ -7,7 +7,7 @@ known token stands in at the surest position, while the authors fill the whole b
 one token a call, which takes six times as long.
 
 The file holds arrays with one entry for each open position of the block in turn and each call: `problem`, `call`,
-`position` (behind the prompt), `token` (the best one), `confidence` and `entropy` (nats) of its distribution, and
+`position` (after the prompt), `token` (the best one), `confidence` and `entropy` (nats) of its distribution, and
 `final`, the token that came to stand there.
 """
 
@@ -38,7 +38,7 @@ Columns = dict[str, npt.NDArray[np.generic]]
 
 
 def certain(look: Look) -> torch.Tensor:
-    """What is as good as sure commits, or else the surest."""
+    """Positions that are nearly sure commit, or else the surest."""
     sure = look.eligible & (look.confidence >= CERTAIN)
     return torch.where(sure, look.tokens, surest(look))
 

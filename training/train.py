@@ -2,8 +2,8 @@
 
 Usage: python -m asynclane.training.train tiny-dream OUT [--seconds 540] [--resume DIR]
 The rate of learning is constant and then falls linearly to zero over the last `--decay` of `--steps`: a run that was
-cut before the fall can go on to any number of steps (momentum starts anew with each call). Results are the same for the
-same seed, device and calls.
+cut before the fall can go on to any number of steps (momentum starts again with each run). Results are the same for
+the same seed, device and runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WARMUP = 200  # steps, after every start: momentum is not kept between calls
 STAGE_BLOCK = 16  # of the block-causal stage of a bidirectional model
 REPORT_S = 20.0
 LEAST_TOKENS = sum(SIZES[-1])
-HELD_OUT = 4096  # examples, at most
+VALIDATION = 4096  # examples, at most
 PROBE_SEED = 1  # of problems
 CROPPED = 0.25  # share of batches
 
@@ -49,7 +49,7 @@ class Plan:
     tokens: int
 
     def rate(self, step: int, since_start: int) -> float:
-        """Of the full rate, at a step that is so many behind the start of this call."""
+        """The share of the full rate at a step, `since_start` steps after the start of this run."""
         falling = (self.steps - step) / max(1, int(self.steps * self.decay))
         return min(1.0, (since_start + 1) / WARMUP, max(0.0, falling))
 
@@ -78,12 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.resume:
         restore(trainer.network, options.resume)
         torch.manual_seed(options.seed * 1_000_003 + step)
-    spared = min(HELD_OUT, len(examples) // 8)
-    call = Call(examples[:-spared], options.seed, started + options.seconds)
+    validation = min(VALIDATION, len(examples) // 8)
+    call = Call(examples[:-validation], options.seed, started + options.seconds)
     for block, until in stages(shape, plan.steps):
         step = run(trainer, call, plan, block, step, until)
-    loss = held_out_loss(trainer, examples[-spared:], plan.tokens)
-    _say(f"held-out loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
+    loss = validation_loss(trainer, examples[-validation:], plan.tokens)
+    _say(f"validation loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
     export(trainer.network, options.out, tokenizer)
     if options.problems:
         plain = Network(shape).to(device)  # one that was not compiled for the shapes of training
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def resumed(directory: Path, model: str) -> int:
-    """The steps that a checkpoint of `train` has behind it. Ends the program where there is none of this model."""
+    """The steps of training in a checkpoint of `train`. Ends the program where there is none of this model."""
     try:
         state = json.loads((directory / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def stages(shape: Shape, steps: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call of the program has: examples, a seed, and time until `deadline` (of `time.monotonic`)."""
+    """The inputs of one run of the program: examples, a seed, and time until `deadline` (of `time.monotonic`)."""
 
     examples: Sequence[Example]
     seed: int
@@ -126,7 +126,7 @@ def run(trainer: Trainer, call: Call, plan: Plan, block: int, step: int, until: 
     """Trains one stage until its last step or the end of the time; the steps done in all."""
     if step >= until:
         return step
-    first, begun, told = step, time.monotonic(), 0.0
+    first, begun, reported = step, time.monotonic(), 0.0
     kept = shelves(call.examples, block, trainer.device)
     draws = torch.Generator(trainer.device).manual_seed(call.seed * 1_000_003 + step)
     cropped = 0.0 if block else CROPPED  # block-causal positions see nothing of where the canvas ends
@@ -135,9 +135,9 @@ def run(trainer: Trainer, call: Call, plan: Plan, block: int, step: int, until: 
         loss = trainer.step(*next(source), block, plan.rate(step, step - first))
         step += 1
         now = time.monotonic()
-        if now - told > REPORT_S:
-            value = loss.item()  # waits for the device, so the time is taken behind it
-            now = told = time.monotonic()
+        if now - reported > REPORT_S:
+            value = loss.item()  # waits for the device, so the time is taken after it
+            now = reported = time.monotonic()
             speed = (step - first) * plan.tokens / (now - begun) / 1e6
             _say(
                 f"step {step} of {plan.steps}, block {block}, {now - begun:.0f} s, {speed:.2f} M tokens/s, {value:.4f}"
@@ -145,7 +145,7 @@ def run(trainer: Trainer, call: Call, plan: Plan, block: int, step: int, until: 
     return step
 
 
-def held_out_loss(trainer: Trainer, examples: Sequence[Example], tokens: int) -> float:
+def validation_loss(trainer: Trainer, examples: Sequence[Example], tokens: int) -> float:
     """The mean over batches of every size, with the same noise at every call."""
     block = trainer.shape.block
     kept = shelves(examples, block, trainer.device)

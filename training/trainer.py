@@ -65,7 +65,7 @@ class Trainer:
         return captured.loss
 
     def loss(self, rows: Rows, room: int, block: int) -> Tensor:
-        """Of a fresh draw of noise: block-causal with `room` for a second copy, or bidirectional if `block` is 0."""
+        """The loss of a new draw of noise: block-causal with `room` for a second copy; bidirectional for `block` 0."""
         seen = copies(rows, block, room) if block else canvas(rows)
         mask = None
         if seen.mask is not None:  # once for all layers, in the form that attention adds to its scores

@@ -1,4 +1,4 @@
-"""Attention, measured against the library's kernels on keys that lie ready for them, contiguous and in no pages.
+"""Attention, measured against the library's kernels, whose keys are contiguous and not in pages.
 
 Rows of equal length make one batch. Rows of mixed length do not: a library gets them padded with a mask, or, where it
 takes that, packed with the bounds of each row.
@@ -117,11 +117,11 @@ def _case(
     def ours(plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
         return paged_attention(*paged, plan=plan)
 
-    def twin(_plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
+    def plain(_plan: AttentionPlan, paged: Paged, *_: object) -> Tensor:
         return reference.paged_attention(*paged)
 
     load = f"{shape.name}, {name}"
-    return Case("paged_attention", load, work(shape, rows), inputs, ours, twin, libraries, twin_graph=False)
+    return Case("paged_attention", load, work(shape, rows), inputs, ours, plain, libraries, reference_graph=False)
 
 
 # --- The same rows in each layout ---------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _paged(shape: Shape, rows: Rows, device: torch.device) -> Paged:
 
 
 def _batch(rows: Rows, paged: Paged) -> tuple[Batch]:
-    """Keys and queries of shorter rows are followed by others, which are masked or not looked at."""
+    """Shorter rows are padded with other keys and queries, which are masked or ignored."""
     device = paged.queries.device
     longest, seen = (max(column) for column in zip(*rows, strict=True))
     place = paged.row_starts[:-1, None] + torch.arange(longest, device=device)
@@ -204,30 +204,30 @@ def _backends(shape: Shape) -> list[Library]:
 def _sdpa(shape: Shape, backend: Any) -> Callable[..., Tensor]:
     from torch.nn.attention import sdpa_kernel
 
-    def attend(_plan: object, _paged: object, batch: Batch, *_: object) -> Tensor:
+    def sdpa(_plan: object, _paged: object, batch: Batch, *_: object) -> Tensor:
         with sdpa_kernel([backend]):
             return F.scaled_dot_product_attention(*batch, enable_gqa=_grouped(shape))
 
-    return attend
+    return sdpa
 
 
 def _flex_batch(shape: Shape) -> Callable[..., object]:
     flex = _compiled_flex()
 
-    def attend(_plan: object, _paged: object, batch: Batch) -> object:
+    def sdpa(_plan: object, _paged: object, batch: Batch) -> object:
         return flex(batch.queries, batch.keys, batch.values, enable_gqa=_grouped(shape))
 
-    return attend
+    return sdpa
 
 
 def _flex_packed(shape: Shape) -> Callable[..., object]:
     flex = _compiled_flex()
 
-    def attend(_plan: object, _paged: object, _batch: object, packed: Packed) -> object:
+    def sdpa(_plan: object, _paged: object, _batch: object, packed: Packed) -> object:
         q, k, v = (heads.transpose(0, 1)[None] for heads in packed[:3])
         return flex(q, k, v, block_mask=packed.blocks, enable_gqa=_grouped(shape))
 
-    return attend
+    return sdpa
 
 
 def _compiled_flex() -> Callable[..., object]:
@@ -242,8 +242,8 @@ def _varlen(shape: Shape) -> Callable[..., object]:
     # Named only where it is needed: older ones do not have it.
     grouping: dict[str, Any] = {"enable_gqa": True} if _grouped(shape) else {}
 
-    def attend(_plan: object, _paged: object, _batch: object, packed: Packed) -> object:
+    def sdpa(_plan: object, _paged: object, _batch: object, packed: Packed) -> object:
         bounds = packed.query_starts, packed.key_starts, *packed.longest
         return varlen_attn(packed.queries, packed.keys, packed.values, *bounds, **grouping)
 
-    return attend
+    return sdpa

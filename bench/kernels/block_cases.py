@@ -97,21 +97,23 @@ def rope_write_kv(shape: Shape, tokens: int) -> Case:
     def ours(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
         return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
 
-    def twin(qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+    def plain(
+        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor
+    ) -> tuple[Tensor, ...]:
         return reference.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
 
     def rotate_and_put(
         qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor
     ) -> tuple[Tensor, ...]:
-        turned = qkv[:, : shape.heads + shape.kv_heads].float()
-        low, high = turned.chunk(2, -1)
-        turned = (turned * cos[:, None] + torch.cat((-high, low), -1) * sin[:, None]).to(qkv.dtype)
-        keys[places // PAGE_SIZE, places % PAGE_SIZE] = turned[:, shape.heads :]
+        rotated = qkv[:, : shape.heads + shape.kv_heads].float()
+        low, high = rotated.chunk(2, -1)
+        rotated = (rotated * cos[:, None] + torch.cat((-high, low), -1) * sin[:, None]).to(qkv.dtype)
+        keys[places // PAGE_SIZE, places % PAGE_SIZE] = rotated[:, shape.heads :]
         values[places // PAGE_SIZE, places % PAGE_SIZE] = qkv[:, shape.heads + shape.kv_heads :]
-        return turned[:, : shape.heads], keys, values
+        return rotated[:, : shape.heads], keys, values
 
     work = Work(tokens * (2 * parts * head_dim * ITEM + 2 * head_dim * 4 + 8))
     return Case(
-        "rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, twin,
-        [eager("torch", rotate_and_put), compiled(rotate_and_put)], twin_graph=False,
+        "rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, plain,
+        [eager("torch", rotate_and_put), compiled(rotate_and_put)], reference_graph=False,
     )  # fmt: skip

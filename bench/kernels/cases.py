@@ -1,6 +1,6 @@
-"""What a measured kernel is: at which size, against which library calls, and how much any version has to do.
+"""A measured kernel: its size, the library calls that it is compared with, and the work of any version.
 
-`block_cases`, `product_cases`, `attention_cases` and `token_cases` each list theirs in a function `cases`.
+Each module `*_cases` lists its cases in a function `cases`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Inputs = list[tuple[Any, ...]]
 
 
 class Shape(NamedTuple):
-    """What a kernel sees of a network."""
+    """The sizes of a network that a kernel depends on."""
 
     name: str
     dim: int
@@ -37,18 +37,18 @@ SMALL = Shape("small", 256, 4, 2, 64, 768, 1408)
 
 
 class Work(NamedTuple):
-    """Each input read once, each output written once; operations of the matrix units, since others bound nothing."""
+    """Bytes to move, each input and output once, and operations of the matrix units: no other operation is a limit."""
 
     moved_bytes: int
     operations: int = 0
 
     def bound_ms(self, bytes_per_s: float, operations_per_s: float) -> float:
-        """No version is faster on a card with these peaks."""
+        """Return the least time that any version takes on a card with these peaks."""
         return 1e3 * max(self.moved_bytes / bytes_per_s, self.operations / operations_per_s)
 
 
 class Library(NamedTuple):
-    """A competitor: `build` returns its call, and may raise whatever says that it does not run here."""
+    """A competitor. `build` returns its call, or raises any exception if it does not run here."""
 
     name: str
     build: Callable[[], Callable[..., object]]
@@ -56,17 +56,17 @@ class Library(NamedTuple):
 
 
 class Case(NamedTuple):
-    """All calls take one of the sets of arguments that `inputs` draws. `ours` and `twin` return all that they compute
-    or write: tensors, alone or in a tuple."""
+    """A kernel on one load. All calls take one of the sets of arguments that `inputs` draws. `ours` and `reference`
+    return all tensors that they compute or write, alone or in a tuple."""
 
     kernel: str
     load: str
     work: Work
     inputs: Callable[[torch.device, int], Inputs]  # so many sets
     ours: Callable[..., Any]
-    twin: Callable[..., Any]
+    reference: Callable[..., Any]
     libraries: Sequence[Library]
-    twin_graph: bool = True  # False: the twin waits for the device
+    reference_graph: bool = True  # False: it waits for the device
 
 
 def eager(name: str, call: Callable[..., object], graph: bool = True) -> Library:

@@ -1,4 +1,4 @@
-"""What only some families compute, measured: choosing experts and their MLPs, norms of heads, other confidences."""
+"""Operations of some families, measured: choosing experts and their MLPs, norms of heads, other confidences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPS = 1e-6
 
 
 class Mixture(NamedTuple):
-    """What a kernel sees of a layer with experts."""
+    """The sizes of a layer with experts."""
 
     name: str
     dim: int
@@ -28,7 +28,7 @@ class Mixture(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What a kernel sees of heads that are normed, of which `rotary` numbers are rotated."""
+    """The sizes of normed heads, in which `rotary` numbers are rotated."""
 
     name: str
     heads: int
@@ -97,7 +97,7 @@ def experts_mlp(shape: Mixture, tokens: int) -> Case:
     work = Work((touched * 3 * dim * inner + 2 * tokens * dim) * ITEM + pairs * 8, 2 * pairs * 3 * dim * inner)
     return Case(
         "experts_mlp", f"{shape.name}, {tokens} tokens", work, inputs, experts.experts_mlp,
-        experts.reference.experts_mlp, [eager("grouped_mm", grouped)], twin_graph=False,
+        experts.reference.experts_mlp, [eager("grouped_mm", grouped)], reference_graph=False,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def norm_rope_write_kv(shape: Heads, tokens: int) -> Case:
     ) -> tuple[Tensor, ...]:
         return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places, extras), keys, values
 
-    def twin(
+    def plain(
         qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, extras: QkNorm
     ) -> tuple[Tensor, ...]:
         return elementwise.reference.rope_write_kv(qkv, cos, sin, keys, values, places, extras), keys, values
@@ -137,23 +137,23 @@ def norm_rope_write_kv(shape: Heads, tokens: int) -> Case:
             ),
             dim=1,
         )
-        turned = normed[..., : shape.rotary].float()
-        low, high = turned.chunk(2, -1)
-        turned = (turned * cos[:, None] + torch.cat((-high, low), -1) * sin[:, None]).to(qkv.dtype)
-        whole = torch.cat((turned, normed[..., shape.rotary :]), -1)
+        rotated = normed[..., : shape.rotary].float()
+        low, high = rotated.chunk(2, -1)
+        rotated = (rotated * cos[:, None] + torch.cat((-high, low), -1) * sin[:, None]).to(qkv.dtype)
+        whole = torch.cat((rotated, normed[..., shape.rotary :]), -1)
         keys[places // PAGE_SIZE, places % PAGE_SIZE] = whole[:, queries:]
         values[places // PAGE_SIZE, places % PAGE_SIZE] = qkv[:, queries + kv_heads :]
         return whole[:, :queries], keys, values
 
     work = Work(tokens * (2 * parts * head_dim * ITEM + 2 * shape.rotary * 4 + 8))
     return Case(
-        "norm_rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, twin,
-        [eager("torch", norm_and_put), compiled(norm_and_put)], twin_graph=False,
+        "norm_rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, plain,
+        [eager("torch", norm_and_put), compiled(norm_and_put)], reference_graph=False,
     )  # fmt: skip
 
 
 def measure(count: int) -> Case:
-    """Of positions that go by each of the first four measures, half of them with noise."""
+    """Each of the first four measures has a quarter of the positions, and half of them have noise."""
 
     def inputs(device: torch.device, sets: int) -> Inputs:
         number = torch.arange(count, device=device)

@@ -1,9 +1,9 @@
-"""Times every kernel beside its torch twin, the best library call, and the limit that the card's own peaks set.
+"""Times every kernel, its torch reference and the best library call, beside the limit of the card's own peaks.
 
 Usage: python -m asynclane.bench.kernels [--quick] [--only KERNEL ...] [--json FILE]
-Peaks are measured first, in the same process: a copy in bytes read and written, and a bf16 matrix product. A kernel's
-bound is its bytes over the one or its operations over the other, whichever takes longer. Inputs take turns so that none
-is in the cache. To measure one more kernel, add a case (`cases.Case`) to one of the lists of cases.
+The peaks are measured first, in the same process: a copy in bytes read and written, and a bf16 matrix product. The
+bound of a kernel is its bytes at the first rate or its operations at the second, whichever takes longer. Inputs take
+turns so that none is in the cache. To measure another kernel, add a `cases.Case` to one of the lists of cases.
 """
 
 from __future__ import annotations
@@ -28,11 +28,23 @@ COPY_BYTES = 1 << 30
 MATRIX = 8192
 PEAK_CALLS = 10
 REASON_LENGTH = 300
-HEAD = ("kernel", "load", "ours us", "twin us", "library us", "library", "ratio", "GB/s", "TFLOP/s", "bound %", "error")
+HEAD = (
+    "kernel",
+    "load",
+    "ours us",
+    "reference us",
+    "library us",
+    "library",
+    "ratio",
+    "GB/s",
+    "TFLOP/s",
+    "bound %",
+    "error",
+)
 
 
 class Peaks(NamedTuple):
-    """Of this card, today. A copy moves each byte twice, and both count: it reads half of `copy_bytes_per_s`."""
+    """The measured rates of this card. A copy moves each byte twice: it reads half of `copy_bytes_per_s`."""
 
     copy_bytes_per_s: float
     matrix_operations_per_s: float
@@ -64,7 +76,7 @@ def all_cases(quick: bool) -> list[Case]:
 
 
 def measure(case: Case, peaks: Peaks, device: torch.device) -> dict[str, Any]:
-    """Figures of one case; null, and a reason under `failed`, for what does not run."""
+    """Return the figures of one case: null, with a reason in `failed`, for calls that do not run."""
     failed: dict[str, str] = {}
     deviation = _attempt("error", failed, lambda: compare(case, device))
     cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
@@ -78,9 +90,9 @@ def measure(case: Case, peaks: Peaks, device: torch.device) -> dict[str, Any]:
 
     def timed(name: str, build: Callable[[], Callable[..., object]], graph: bool) -> float | None:
         def attempt() -> float:
-            torch.compiler.reset()  # else a limit on how often a function is compiled ends in uncompiled calls
+            torch.compiler.reset()  # a function that is compiled too often runs uncompiled
             call = build()
-            # Once as it is: what cannot run should not say so in the middle of a capture.
+            # Run it once first: a call that cannot run should not fail during a capture.
             call(*inputs[0])
             torch.cuda.synchronize()
             return cold_ms(call, inputs) if graph else launched_ms(call, inputs)
@@ -88,9 +100,9 @@ def measure(case: Case, peaks: Peaks, device: torch.device) -> dict[str, Any]:
         return cast("float | None", _attempt(name, failed, attempt)) if inputs else None
 
     ours = timed("ours", lambda: case.ours, True)
-    twin = timed("twin", lambda: case.twin, case.twin_graph)
+    reference = timed("twin", lambda: case.reference, case.reference_graph)
     libraries = {library.name: timed(library.name, library.build, library.graph) for library in case.libraries}
-    return figures(case, peaks, ours, twin, libraries) | {"error": None, **(deviation or {}), "failed": failed}
+    return figures(case, peaks, ours, reference, libraries) | {"error": None, **(deviation or {}), "failed": failed}
 
 
 def _attempt(name: str, failed: dict[str, str], compute: Callable[[], Any]) -> Any:
@@ -98,17 +110,17 @@ def _attempt(name: str, failed: dict[str, str], compute: Callable[[], Any]) -> A
         warnings.simplefilter("always")
         try:
             return compute()
-        except Exception as error:  # noqa: BLE001 - whatever a competitor raises is its result
-            # SDPA's backends say in warnings why they refuse.
+        except Exception as error:  # noqa: BLE001 - any exception of a competitor is its result
+            # SDPA's backends give their reasons in warnings.
             parts = [f"{type(error).__name__}: {error}", *(str(warning.message) for warning in said)]
             failed[name] = " | ".join(part.strip().split("\n")[0] for part in parts)[:REASON_LENGTH]
             return None
 
 
 def figures(
-    case: Case, peaks: Peaks, ours_ms: float | None, twin_ms: float | None, libraries: dict[str, float | None]
+    case: Case, peaks: Peaks, ours_ms: float | None, reference_ms: float | None, libraries: dict[str, float | None]
 ) -> dict[str, object]:
-    """What follows from times. `ratio` is ours over the fastest library call; `share`, the bound over ours."""
+    """Derive figures from times. `ratio` is ours over the fastest library call; `share`, the bound over ours."""
     ran = {name: ms for name, ms in libraries.items() if ms is not None}
     best = min(ran, key=lambda name: ran[name], default=None)
     bound_ms = case.work.bound_ms(*peaks)
@@ -116,8 +128,8 @@ def figures(
         "kernel": case.kernel,
         "load": case.load,
         "ours_ms": _rounded(ours_ms),
-        "twin_ms": _rounded(twin_ms),
-        "twin_in_graph": case.twin_graph,
+        "twin_ms": _rounded(reference_ms),  # the names that result files have
+        "twin_in_graph": case.reference_graph,
         "library": best,
         "library_ms": _rounded(ran[best]) if best else None,
         "ratio": round(ours_ms / ran[best], 3) if best and ours_ms else None,
@@ -140,13 +152,14 @@ def _rounded(ms: float | None) -> float | None:
 
 @torch.no_grad()
 def compare(case: Case, device: torch.device) -> dict[str, object]:
-    """The largest error of `ours` against the twin, on equal inputs, of which each has its own, as both may write them.
+    """Return the largest error of `ours` against the reference. Each has its own copy of the inputs, which it may
+    change.
 
-    Whole numbers are counted where they differ (`differing`); the error is over rows where none does. Raises
-    `ValueError` for a result that is no number.
+    `differing` counts whole numbers that differ; the error is over rows where none does. Raises `ValueError` for a
+    result that is NaN.
     """
     results = []
-    for compute in (case.ours, case.twin):
+    for compute in (case.ours, case.reference):
         torch.manual_seed(0)
         (given,) = case.inputs(device, 1)
         found = compute(*given)
@@ -162,7 +175,7 @@ def compare(case: Case, device: torch.device) -> dict[str, object]:
             distances = (got[kept].double() - want[kept].double()).abs()
             error = max(error, distances.max().item() if distances.numel() else 0.0, key=_nan_last)
     if error != error:
-        raise ValueError("the result is NaN where the twin's is a number, or the other way round")
+        raise ValueError("the result is NaN where the reference is a number, or the reverse")
     return {"error": float(f"{error:.3g}"), **({"differing": int(sum(rows.sum() for rows in apart))} if whole else {})}
 
 
@@ -192,8 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @torch.no_grad()
 def run(chosen: Sequence[Case], device: torch.device, file: Path | None) -> int:
-    """0; 1 if a kernel of ours failed. The peaks and the card are asked for first: a kernel may leave it unusable."""
-    started, facts = time.perf_counter(), gpu_facts()
+    """Return 0, or 1 if a kernel of ours failed. The card is queried first: a kernel may leave it unusable."""
+    started, gpu = time.perf_counter(), gpu_facts()
     peaks = measure_peaks(device)
     entries = []
     for case in chosen:
@@ -202,7 +215,7 @@ def run(chosen: Sequence[Case], device: torch.device, file: Path | None) -> int:
     print(show(entries))
     copy, product = peaks
     print(f"copy {copy / 1e9:.0f} GB/s, half of it read and half written; matrix product {product / 1e12:.0f} TFLOP/s")
-    line = json_line({"benchmark": "kernels", "peaks": peaks._asdict(), "kernels": entries, **facts})
+    line = json_line({"benchmark": "kernels", "peaks": peaks._asdict(), "kernels": entries, **gpu})
     if file:
         file.write_text(line + "\n", encoding="utf-8")
     print(line)

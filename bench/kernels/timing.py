@@ -1,4 +1,4 @@
-"""Times what a GPU computes as CUDA graphs, so that launches do not count, and says on which card that was."""
+"""Times of a GPU, taken with CUDA graphs so that launches do not count, and the facts of the card."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CACHES = 3  # one round over all inputs moves so many times what the L2 cache ho
 
 
 def captured(compute: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A graph of `compute`, which is called once before: kernels compile and libraries take their workspaces there."""
+    """Return a graph of `compute`. It is called once before, to compile kernels and allocate workspaces."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -71,7 +71,7 @@ def _elapsed_ms(work: Callable[[], object], repeats: int) -> float:
 
 
 def sets_of(moved_bytes: int, cache_bytes: int) -> int:
-    """How many sets of inputs to take turns with, so that none is still in the cache when its turn comes again."""
+    """Return the number of sets of inputs that ensures that none is still in the cache when its turn comes again."""
     return max(1, min(MOST_SETS, -(-CACHES * cache_bytes // max(moved_bytes, 1))))
 
 
@@ -82,7 +82,7 @@ def require_gpu(parser: argparse.ArgumentParser) -> None:
 
 
 def gpu_facts() -> dict[str, object]:
-    """What a measurement's last line says of the GPU, beside date and versions (`report.json_line`)."""
+    """Return the facts of the GPU for the last line of a measurement."""
     return {"card": torch.cuda.get_device_name(), "driver": _driver(), "cuda": torch.version.cuda}
 
 

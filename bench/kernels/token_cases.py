@@ -1,4 +1,4 @@
-"""What comes after the logits, measured: which token each position proposes, how sure it is, and what commits."""
+"""Operations after the logits, measured: the proposed tokens, their confidence, and commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def predict(shape: Shape, count: int, temperature: float = 0.0, top_p: float = 1.0) -> Case:
-    """The bar is one reading of the logits, whatever is asked of them."""
+    """The bound is one reading of the logits, with any sampling."""
     narrowed = top_p < 1
 
     def inputs(device: torch.device, sets: int) -> Inputs:
@@ -45,15 +45,15 @@ def predict(shape: Shape, count: int, temperature: float = 0.0, top_p: float = 1
     def ours(logits: Tensor, banned: Tensor, ends: Tensor, endless: Tensor, draws: Draws | None) -> Prediction:
         return predictions.predict(logits, banned, ends, endless, draws, narrowed)
 
-    asked = "".join([f", temperature {temperature}" if temperature else "", f", top_p {top_p}" if narrowed else ""])
+    extra = "".join([f", temperature {temperature}" if temperature else "", f", top_p {top_p}" if narrowed else ""])
     libraries = [eager("softmax, max", _best), compiled(_best)]
     if temperature:
         libraries = [eager("softmax, race", _race(temperature)), compiled(_race(temperature))]
     if narrowed:
         libraries = [eager("sort, softmax, race", _nucleus_race(temperature, top_p), graph=False)]
     return Case(
-        "predict", f"{count} x {shape.vocabulary}{asked}", Work(count * (shape.vocabulary * ITEM + 5 * 8 + 4)), inputs,
-        ours, predictions.reference.predict, libraries, twin_graph=False,
+        "predict", f"{count} x {shape.vocabulary}{extra}", Work(count * (shape.vocabulary * ITEM + 5 * 8 + 4)), inputs,
+        ours, predictions.reference.predict, libraries, reference_graph=False,
     )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def transfer(span: int, spans: int) -> Case:
     work = Work(count * (8 + 1 + 1) + spans * 17)
     return Case(
         "transfer", f"{spans} x {span} positions", work, inputs, commits.transfer, commits.reference.transfer, [],
-        twin_graph=False,
+        reference_graph=False,
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def commit(span: int, spans: int) -> Case:
     work = Work(count * (4 * 8 + 2 * 8) + spans * 17)
     return Case(
         "commit", f"{spans} x {span} positions", work, inputs, commits.commit, commits.reference.commit, [],
-        twin_graph=False,
+        reference_graph=False,
     )  # fmt: skip
 
 

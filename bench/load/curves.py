@@ -1,4 +1,4 @@
-"""Draws what a server does as the load on it grows, in a picture that can be read within a README."""
+"""The picture of rates and times as the load grows, readable in a README."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMES: tuple[tuple[str, Callable[[Result], Spread | None]], ...] = (
 
 
 def draw_load(results: Sequence[Result], title: str, path: Path) -> None:
-    """Rates and times over the load, as a PNG at `path`. Needs matplotlib, extra `bench`."""
+    """Draw rates and times over the load, as a PNG at `path`. Needs matplotlib, extra `bench`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Puts a load on a server and times each request: so many at once, or so many arrivals a second."""
+"""Loads on a server, in which each request is timed: so many at once, or so many arrivals a second."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS: Mapping[type[Exception], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`kind` is what is counted: a few words, the same for all failures of a sort."""
+    """`kind` is counted: a few words that are the same for all failures of a kind."""
 
     kind: str
     message: str
@@ -48,10 +48,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request, in seconds of one clock. It is timed from when it was due, not from when this program got to it.
+    """One request, in seconds of one clock. It is timed from when it was due, even if this program sent it later.
 
-    `first_s` is when the first text came, and `began_s` the first of a model's thoughts, if it sends them, or text;
-    None if none did.
+    `first_s` is the time of the first text, and `began_s` that of the first text or thought; None if there was none.
     """
 
     due_s: float
@@ -66,7 +65,7 @@ Ask = Callable[[Body, float], Coroutine[Any, Any, None]]
 
 
 class Prober:
-    """Sends one request at a time to each caller, streamed, and turns what comes into a sample."""
+    """Sends a streamed request and returns its sample."""
 
     def __init__(self, client: AsyncClient, target: Target, model: str) -> None:
         self._client = client
@@ -104,14 +103,14 @@ def _kind(error: ClientError | ValueError) -> str:
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[Prober]:
-    """A refusal is a result here, so nothing is tried again. Raises `ClientError` if the server tells no model."""
+    """Open a client without retries: a refusal is a result here. Raises `ClientError` if the server lists no model."""
     async with AsyncClient(target.url, api_key=target.api_key, timeout=target.timeout_s, retry=NEVER) as client:
         model = target.model or (await client.models())[0].id
         yield Prober(client, target, model)
 
 
 async def run_level(prober: Prober, plan: Plan, level: Level, progress: Callable[[], None]) -> list[Sample]:
-    """All samples of a level, in the order in which they ended. `progress` is called for each."""
+    """Return the samples of a level in the order in which they ended. `progress` is called for each."""
     samples: list[Sample] = []
     started = time.perf_counter()
     until = float("inf") if plan.bounds.duration_s is None else started + plan.bounds.duration_s
@@ -129,12 +128,12 @@ async def run_level(prober: Prober, plan: Plan, level: Level, progress: Callable
 
 
 def poisson(rate: float, r: random.Random, start_s: float) -> Iterator[float]:
-    """Times of arrivals that know nothing of each other, `rate` a second: gaps are exponential."""
+    """Yield the times of independent arrivals, `rate` a second: gaps are exponential."""
     return itertools.accumulate(iter(lambda: r.expovariate(rate), None), initial=start_s)
 
 
 async def _open_loop(ask: Ask, bodies: Iterator[Body], arrivals: Iterable[float], until: float) -> None:
-    """Requests come whether or not earlier ones have ended, as users do."""
+    """Send each request when it is due, whether or not earlier ones have ended."""
     async with asyncio.TaskGroup() as group:
         for due_s in itertools.takewhile(lambda due_s: due_s < until, arrivals):
             body = next(bodies, None)
@@ -145,7 +144,7 @@ async def _open_loop(ask: Ask, bodies: Iterator[Body], arrivals: Iterable[float]
 
 
 async def _closed_loop(ask: Ask, bodies: Iterator[Body], count: int, stagger_s: float, until: float) -> None:
-    """`count` users, each of whom asks again as soon as an answer has ended; they share the requests."""
+    """Run `count` users, who share the requests. Each sends the next as soon as its answer has ended."""
 
     async def user(number: int) -> None:
         await asyncio.sleep(min(number * stagger_s / count, until - time.perf_counter()))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("asynclane", "torch", "triton")
-# Colours that colour-blind readers can tell apart (Okabe and Ito), each with a shape of its own.
+# Colours that colour-blind readers can distinguish (Okabe and Ito), each with a shape of its own.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 SHAPES = ("o", "s", "D", "^", "v", "P", "X")
 

@@ -1,4 +1,4 @@
-"""What `asynclane bench` is asked for: loads, bounds and requests, made of its flags before anything is sent."""
+"""The plan of `asynclane bench`: loads, bounds and requests, made from its flags before anything is sent."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from ...server.cli.params import parse_params
 from .problems import TASKS, problems
 
-DRAWN = 256  # problems; a longer run asks them again
-FEWEST, ROUNDS = 32, 4  # requests of a level, if neither their number nor a time is given
+DRAWN = 256  # problems; a longer run repeats them
+FEWEST, ROUNDS = 32, 4  # requests of a level without a number or a time
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A load: either so many requests at once (closed loop), or so many arrivals a second (open loop)."""
+    """A load: `concurrency` requests at once (closed loop), or `rate` arrivals a second (open loop)."""
 
     concurrency: int | None = None
     rate: float | None = None
@@ -29,7 +29,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, and how it is asked."""
+    """A server, and the way to send requests to it."""
 
     url: str
     api_key: str | None
@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where a level ends: at the number of its requests, or when no more may start, whichever is first."""
+    """The end of a level: after so many requests, or when no more may start, whichever is first."""
 
     requests: int | None
     duration_s: float | None
@@ -53,7 +53,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`bodies` are requests without their model, asked in order and again from the first. They have the `options`,
+    """`bodies` are requests without their model, sent in order and again from the first. They have the `options`,
     except where a line of a file has its own."""
 
     target: Target
@@ -69,7 +69,7 @@ class Plan:
 
 
 def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
-    """Raises `ValueError` and `OSError` with one line that says what is wrong."""
+    """Raises `ValueError` and `OSError` with one line about the fault."""
     options: dict[str, Any] = {"max_tokens": flags.max_tokens, "temperature": flags.temperature}
     if flags.decoder is not None:
         options["decoder"] = flags.decoder
@@ -77,21 +77,21 @@ def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
     chat = not flags.completions
     if flags.prompts is None:
         tasks = flags.tasks.split(",") if flags.tasks is not None else TASKS
-        asked = [{"prompt": problem.prompt} for problem in problems(flags.seed, DRAWN, tasks)]
+        requests = [{"prompt": problem.prompt} for problem in problems(flags.seed, DRAWN, tasks)]
         source = f"problems of seed {flags.seed}: {', '.join(tasks)}"
     elif flags.tasks is not None:
-        raise ValueError("--tasks chooses among the built-in problems: it does not go with --prompts")
+        raise ValueError("--tasks selects built-in problems: it cannot be combined with --prompts")
     else:
-        asked = read_prompts(flags.prompts)
+        requests = read_prompts(flags.prompts)
         source = flags.prompts.name
     rates, concurrencies = flags.rate or (), flags.concurrency or (() if flags.rate else (1, 4, 16))
     if rates and flags.stagger:
-        raise ValueError("--stagger is for --concurrency: with --rate, arrivals are spread as they are")
+        raise ValueError("--stagger is for --concurrency: with --rate, arrivals are spread already")
     return Plan(
         target=Target(flags.url, flags.api_key or api_key, flags.model, chat, flags.timeout),
         levels=(*(Level(concurrency=n) for n in concurrencies), *(Level(rate=rate) for rate in rates)),
         bounds=Bounds(flags.requests, flags.duration),
-        bodies=tuple(_body(chat, options, fields) for fields in asked),
+        bodies=tuple(_body(chat, options, fields) for fields in requests),
         options=options,
         stagger_s=flags.stagger,
         warmup=flags.warmup,
@@ -102,7 +102,7 @@ def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:
-    """A line is text, or a JSON object with `prompt` or `messages`; its other names are the request's parameters."""
+    """Read lines: text, or a JSON object with `prompt` or `messages` and the parameters of the request."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").split("\n")]
     except UnicodeDecodeError as error:
@@ -123,7 +123,7 @@ def _read_line(line: str, place: str) -> dict[str, Any]:
         raise ValueError(f"{place}: not JSON: {error}") from None
     if ("prompt" in fields) == ("messages" in fields):
         raise ValueError(f"{place}: needs either 'prompt' or 'messages'")
-    if not isinstance(fields.get("messages", []), list):  # what is in it is the server's to judge
+    if not isinstance(fields.get("messages", []), list):  # the server checks its content
         raise ValueError(f"{place}: 'messages' must be a list")
     return fields
 

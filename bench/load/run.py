@@ -1,4 +1,4 @@
-"""`asynclane bench`: what users of a running server get as the load on it grows. Drives any OpenAI-compatible one."""
+"""`asynclane bench`: rates and times of any OpenAI-compatible server as the load on it grows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (
 
 @dataclass(slots=True)
 class Found:
-    """What is measured so far: the model's name, all results, and an example for each kind of failure."""
+    """The measurements so far: the model's name, all results, and an example of each kind of failure."""
 
     model: str = ""
     results: list[Result] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Found:
 
 
 def load_main(flags: argparse.Namespace, api_key: str | None) -> int:
-    """0, or 1 if any request failed. Raises `ValueError`, `OSError` or `ClientError` if nothing can be measured."""
+    """Return 0, or 1 if any request failed. Raises `ValueError`, `OSError` or `ClientError` if it cannot measure."""
     plan = read_plan(flags, api_key)
     fault = missing_output(flags.plot, flags.json)
     if fault:
@@ -56,7 +56,7 @@ def load_main(flags: argparse.Namespace, api_key: str | None) -> int:
     found = Found()
     try:
         asyncio.run(_measure(plan, found))
-    finally:  # Ctrl-C, or a load that has no figures, loses none that are complete
+    finally:  # after Ctrl-C, or a load without figures, the complete ones are reported
         if found.results:
             _report(plan, found, flags)
     return 1 if any(result.failed for result in found.results) else 0
@@ -65,7 +65,7 @@ def load_main(flags: argparse.Namespace, api_key: str | None) -> int:
 def _report(plan: Plan, found: Found, flags: argparse.Namespace) -> None:
     results = found.results
     line = json_line(_figures(plan, found.model, results))
-    with suppress(BrokenPipeError):  # a reader who has gone takes neither the files nor the exit code along
+    with suppress(BrokenPipeError):  # without a reader, the files are still written and the exit code is kept
         print(table([name for name, _ in COLUMNS], [[show(result) for _, show in COLUMNS] for result in results]))
         print(f"Times are p50/p90/p99 from when a request was due; goodput ended within {plan.deadline_s:g} s.")
         for note in _notes(plan, found):
@@ -95,7 +95,7 @@ async def _measure(plan: Plan, found: Found) -> None:
 
 
 async def _warm_up(prober: Prober, plan: Plan) -> None:
-    """The first steps of a process are slow. Where all fail alone, all would in a crowd: nothing is measured."""
+    """Send first requests, since the first steps of a process are slow. Raises `ValueError` if all fail."""
     failures = []
     for index in range(plan.warmup):
         sample: Sample = await prober.ask(plan.bodies[index % len(plan.bodies)], 0.0)
@@ -122,7 +122,7 @@ def _notes(plan: Plan, found: Found) -> Iterator[str]:
     if not all(result.counted for result in results):
         yield "No asynclane metrics there: tokens/forward is left out."
     if not any(result.costs for result in results):
-        yield "Usage tells no forwards and lanes: they are left out of the JSON line."
+        yield "Usage has no forwards and lanes: they are left out of the JSON line."
     if any(result.tokens is None for result in results):
         yield "Not every answer had usage: token rates of its load are left out."
     for result in results:

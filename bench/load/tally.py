@@ -1,4 +1,4 @@
-"""Sums up what a load did to a server: times at percentiles, rates, goodput, and what its own counters say."""
+"""The figures of a load: times at percentiles, rates, goodput, and the server's own counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .plan import Level
 
 
 class Spread(NamedTuple):
-    """Percentiles in seconds, each a time that was seen (nearest rank)."""
+    """Percentiles in seconds, each a measured time (nearest rank)."""
 
     p50: float
     p90: float
@@ -32,7 +32,7 @@ def spread(times_s: Sequence[float]) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What an asynclane server has counted since its start, over all its clients."""
+    """The counters of an asynclane server since its start, over all its clients."""
 
     forwards: float
     committed: float
@@ -45,7 +45,7 @@ class Counters:
 
 
 def read_counters(exposition: str) -> Counters | None:
-    """None if these are no metrics, or another server's."""
+    """Return None for a text that is no metrics, or another server's."""
     try:
         samples = [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
     except ValueError:
@@ -57,8 +57,8 @@ def read_counters(exposition: str) -> Counters | None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One level. `tokens` are answer tokens of the requests that succeeded, as the server's usage has them; None if
-    it sends none. `wall_s` is from the first request to the last end. `counted` and `costs` are asynclane's alone."""
+    """The figures of one level. `tokens` are answer tokens of successful requests by the server's usage; None without
+    usage. `wall_s` is from the first request to the last end. Only asynclane has `counted` and `costs`."""
 
     level: Level
     completed: int
@@ -90,7 +90,7 @@ class Result:
 
     @property
     def tokens_per_forward(self) -> float | None:
-        """Of the whole server: one call brings tokens of many requests."""
+        """Answer tokens per forward of the whole server: one forward brings tokens of many requests."""
         return self.counted.committed / self.counted.forwards if self.counted and self.counted.forwards else None
 
     @property
@@ -122,8 +122,8 @@ def sum_up(level: Level, samples: Sequence[Sample], deadline_s: float, counted: 
 
 
 def _per_token_s(sample: Sample) -> float | None:
-    """As servers of autoregressive models have it: the time behind the first token over the tokens but one. Usage
-    counts a model's thoughts, too. The first text of a diffusion model may be many tokens."""
+    """Return the time after the first text over the tokens but one, as servers of autoregressive models define it.
+    Usage includes a model's thoughts. The first text of a diffusion model may be many tokens."""
     if sample.began_s is None or sample.usage is None or sample.usage.completion_tokens < 2:
         return None
     return (sample.end_s - sample.began_s) / (sample.usage.completion_tokens - 1)

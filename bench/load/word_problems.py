@@ -116,9 +116,9 @@ def word_problem(r: random.Random) -> tuple[str, str, int]:
             continue
         k, drawn = step.draw(r, n)
         after = step.after(n, k)
-        facts = {**scene, **drawn, "n": n, "k": k, "after": after}
-        story.append(step.story.format_map(facts))
-        work.append(step.work.format_map(facts))
+        words_used = {**scene, **drawn, "n": n, "k": k, "after": after}
+        story.append(step.story.format_map(words_used))
+        work.append(step.work.format_map(words_used))
         n = after
     endings = (
         f"How many {item} does {hero} have now?",

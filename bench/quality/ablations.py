@@ -1,4 +1,4 @@
-"""Measures what each part of AsyncLane brings, by switching it off, beside what the paper reports.
+"""Measures each part of AsyncLane by switching it off, beside the figures of the paper.
 
 Usage: python -m asynclane.bench.quality.ablations [--problems 400] [--seed 777] [--plot PNG] [--json FILE]
 """
@@ -19,8 +19,8 @@ PAPER_PROBLEMS = 1319  # GSM8K's test set
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """What arXiv 2606.08411 reports for LLaDA-8B on GSM8K-CoT at 256 tokens: accuracy in percent, and model calls
-    over all problems where it gives them."""
+    """Figures of arXiv 2606.08411 for LLaDA-8B on GSM8K-CoT at 256 tokens: accuracy in percent, and the model calls
+    over all problems, where it has them."""
 
     accuracy: float
     calls: int | None = None
@@ -51,7 +51,7 @@ ABLATIONS: tuple[Ablation, ...] = (
     Ablation("boundaries: stable proposals alone", "asynclane:boundary=stable,stable_steps=2"),
     Ablation("no settling", "asynclane:settle=false"),
     Ablation("no drafts", "asynclane:draft_threshold=off"),
-    Ablation("no foreseen end", "asynclane:end_threshold=off"),
+    Ablation("no predicted end", "asynclane:end_threshold=off"),
     Ablation("no stricter later lanes", "asynclane:later_threshold=off"),
     Ablation("refreshed every 2 lanes", "asynclane:refresh_every=2"),
     Ablation("Fast-dLLM, dual cache, early stop", "fast-dllm:cache=dual"),

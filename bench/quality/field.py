@@ -1,8 +1,8 @@
-"""Measures every decoder on every embedded model, and draws who is ahead: `python -m asynclane.bench.quality --all`.
+"""Measures every decoder on every embedded model, and draws the best: `python -m asynclane.bench.quality --all`.
 
-Decoders that a model refuses are listed with the reason. A frontier holds the decoders that no other beats in accuracy
-at as little cost. Answers do not depend on the device, so many problems may be answered on a GPU (`--device cuda`) and
-fewer be timed on a CPU: `--again` shows what several runs found, together.
+Decoders that a model refuses are listed with the reason. A frontier has the decoders that no other beats in accuracy at
+the same or a lower cost. Answers do not depend on the device, so many problems may be answered on a GPU (`--device
+cuda`) and fewer be timed on a CPU: `--again` shows the results of several runs together.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...scheduler.decoding.commit import HOST_RULES
+from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.params import ParamError
 from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
@@ -26,7 +27,7 @@ from ..report.plot import COSTS, Cost, draw_field
 from .sweep import MODELS, arguments, terms
 from .workers import MAX_TOKENS, Job, measure_each
 
-Run = dict[str, Any]  # one decoder's figures on one model, and its terms, as `bench.workers` gives them
+Run = dict[str, Any]  # one decoder's figures on one model, and its terms, as `workers` returns them
 
 HEAD = (
     "decoder",
@@ -44,11 +45,11 @@ INTRODUCTION = """# Every decoder on every embedded model
 Made by `python -m asynclane.bench.quality --all`, seed {seed}, in float32 at temperature 0; drawn in the
 [README](../README.md#what-it-costs-and-what-it-is-worth). `calls` are model calls per problem, `computed/token` every
 position that the network computed, prompt and look-ahead included, per answer token; `CPU ms` is one core's time for an
-answer{batch}. `ahead in`: no decoder that costs as few calls, or computes as little, is as often right. Only those that
-were asked most `problems` are compared: what takes longest was asked fewer, for want of time. What a model refuses
-stands below its table.
+answer{batch}. `ahead in`: no decoder that costs as few calls, or computes as little, is as often right. Only decoders
+with the most `problems` are compared: the slowest had fewer, for lack of time. The decoders that a model refuses are
+below its table.
 """
-# What decoders of the table make together, beyond their defaults.
+# Combinations of decoders and parameters beyond the defaults.
 COMBINATIONS = (
     "fast-dllm:cache=none",
     "fast-dllm:cache=none,threshold=0.95",
@@ -77,8 +78,8 @@ COMBINATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of one decoder on one model. `cpu_ms`: milliseconds of one core for each answer, `batch` at once;
-    None: not timed on a CPU."""
+    """The figures of one decoder on one model. `cpu_ms` is milliseconds of one core for each answer, `batch` at once;
+    None if it was not timed on a CPU."""
 
     decoder: str
     problems: int
@@ -92,7 +93,7 @@ class Entry:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Entry:
-        """Answers are those of the run with most problems, the time is that of the last run on a CPU."""
+        """Take the answers of the run with most problems, and the time of the last run on a CPU."""
         run = max(runs, key=lambda run: int(run["problems"]))
         timed = next((run for run in reversed(runs) if run["device"] == "cpu"), None)
         return cls(
@@ -109,8 +110,7 @@ class Entry:
 
 
 class Standing(NamedTuple):
-    """Of one model: every entry, the fewest calls first; those that were asked as many problems as any; who of these is
-    ahead, by cost."""
+    """One model: all entries, fewest calls first; those with the most problems; and the best of these, by cost."""
 
     entries: list[Entry]
     compared: list[Entry]
@@ -125,13 +125,13 @@ class Standing(NamedTuple):
 
 
 class Field(NamedTuple):
-    """All runs, of one seed, and by model and decoder why a model refuses it."""
+    """All runs, of one seed, and the reasons of refusals by model and decoder."""
 
     runs: list[Run]
     refused: dict[str, dict[str, str]]
 
     def standings(self) -> dict[str, Standing]:
-        """By model, of those that have run."""
+        """Return the standing of each model with runs."""
         found: dict[str, dict[str, list[Run]]] = {model: {} for model in MODELS}
         for run in self.runs:
             found[run["model"]].setdefault(run["decoder"], []).append(run)
@@ -141,12 +141,12 @@ class Field(NamedTuple):
             if decoders
         }
 
-    def told(self) -> dict[str, object]:
+    def figures(self) -> dict[str, object]:
         return {"benchmark": "field", **self._asdict()}
 
 
 def frontier(entries: Sequence[Entry], cost: Cost) -> list[Entry]:
-    """Those that no other beats: none costs less, or as much, and is righter, or as right and costs less."""
+    """Return the entries that no other beats in accuracy at the same or a lower cost."""
     ahead: list[Entry] = []
     for entry in sorted(entries, key=lambda entry: (cost.of(entry), -entry.accuracy)):
         if not ahead or entry.accuracy > ahead[-1].accuracy:
@@ -155,20 +155,20 @@ def frontier(entries: Sequence[Entry], cost: Cost) -> list[Entry]:
 
 
 def entrants(model: str) -> tuple[list[str], dict[str, str]]:
-    """The decoders that a model takes, and why it refuses others."""
+    """Return the decoders that a model accepts, and the reasons for refusing the others."""
     checkpoint = open_checkpoint(model)
-    taken: list[str] = []
+    accepted: list[str] = []
     refused: dict[str, str] = {}
     for text in (*DECODERS, *COMBINATIONS):
-        name, _, knobs = text.partition(":")
+        name, _, params = text.partition(":")
         try:
-            chosen = parse_params(knobs.split(",") if knobs else [])
+            chosen = parse_params(params.split(",") if params else [])
             decoder = resolve(name, chosen, MAX_TOKENS, checkpoint.config.pattern)
-            decoder.policy.require(checkpoint.text.vocabulary)
-            taken.append(text)
+            refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
+            accepted.append(text)
         except ParamError as error:
             refused[text] = str(error)
-    return taken, refused
+    return accepted, refused
 
 
 def tabulated(standing: Standing) -> str:
@@ -192,7 +192,7 @@ def tabulated(standing: Standing) -> str:
 
 
 def page(field: Field) -> str:
-    """All tables, in Markdown."""
+    """Return all tables, in Markdown."""
     standings = field.standings()
     batches = sorted({entry.batch for one in standings.values() for entry in one.entries if entry.batch is not None})
     batch = f", {' or '.join(map(str, batches))} at once" if batches else ""
@@ -207,11 +207,11 @@ def page(field: Field) -> str:
 def field_main(argv: Sequence[str]) -> int:
     parser = arguments("python -m asynclane.bench.quality --all", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL")
-    parser.add_argument("--decoders", nargs="+", metavar="DECODER", help="of the list, measure only these")
-    parser.add_argument("--resume", action="store_true", help="keep what the file of --json holds; measure the rest")
+    parser.add_argument("--decoders", nargs="+", metavar="DECODER", help="measure only these of the list")
+    parser.add_argument("--resume", action="store_true", help="keep the runs in the file of --json; measure the rest")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost, a row for each model")
     parser.add_argument("--page", type=Path, metavar="MD", help="write the tables as a page")
-    parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="show what --json wrote; measure nothing")
+    parser.add_argument("--again", type=Path, nargs="+", metavar="FILE", help="show files of --json; measure nothing")
     options = parser.parse_args(argv)
     check_outputs(parser, options.plot, options.json, options.page)
     if options.again and options.json:
@@ -229,7 +229,7 @@ def field_main(argv: Sequence[str]) -> int:
     if not options.again:
         _measure(field, options)
     if not field.runs:
-        parser.error("nothing to show: no model takes what was asked for, or the files hold no runs")
+        parser.error("nothing to show: no model accepts these decoders, or the files have no runs")
     standings = field.standings()
     for model, standing in standings.items():
         print(f"{model}\n{tabulated(standing)}\n")
@@ -237,12 +237,12 @@ def field_main(argv: Sequence[str]) -> int:
         draw_field({model: (one.compared, one.ahead) for model, one in standings.items()}, options.plot)
     if options.page:
         options.page.write_text(page(field), encoding="utf-8")
-    finish(field.told(), options.json)
+    finish(field.figures(), options.json)
     return 0
 
 
 def _kept(options: argparse.Namespace) -> Field:
-    """What there is before measuring. Raises `ValueError` for what cannot stand beside what is asked for."""
+    """Return the earlier runs. Raises `ValueError` if they are of other problems."""
     field = read([options.json] if options.resume and options.json.exists() else [])
     for run in field.runs:
         if (run["problems"], run["seed"]) != (options.problems, options.seed):
@@ -253,23 +253,25 @@ def _kept(options: argparse.Namespace) -> Field:
 
 
 def _measure(field: Field, options: argparse.Namespace) -> None:
-    """Adds what is not there, and writes what there is after each decoder: all of them take long."""
+    """Add the missing runs, and write all runs after each decoder: all of them take long."""
     fields = {model: entrants(model) for model in options.models}
     field.refused.update({model: refused for model, (_, refused) in fields.items()})
     done = {Job(run["model"], run["decoder"]) for run in field.runs}
-    asked = options.decoders or (*DECODERS, *COMBINATIONS)
-    jobs = [Job(model, decoder) for model, (taken, _) in fields.items() for decoder in taken if decoder in asked]
+    selected = options.decoders or (*DECODERS, *COMBINATIONS)
+    jobs = [
+        Job(model, decoder) for model, (accepted, _) in fields.items() for decoder in accepted if decoder in selected
+    ]
     for job, figures in measure_each([job for job in jobs if job not in done], terms(options), options.processes):
         field.runs.append({"model": job.model, **figures})
-        if options.json:  # at once: whoever ends this program leaves the old file or the new one
+        if options.json:  # atomic: a program that is ended leaves the old file or the new one
             new = options.json.with_name(options.json.name + ".new")
-            new.write_text(json_line(field.told()) + "\n", encoding="utf-8")
+            new.write_text(json_line(field.figures()) + "\n", encoding="utf-8")
             new.replace(options.json)
 
 
 def read(paths: Sequence[Path]) -> Field:
-    """Of some files that `--json` wrote: together. Raises `ValueError` for another file, and for runs of several seeds,
-    which are not of the same problems."""
+    """Read files of `--json` together. Raises `ValueError` for another file, and for runs of several seeds, which have
+    different problems."""
     field, seeds = Field([], {}), set[int]()
     for path in paths:
         try:
@@ -279,7 +281,7 @@ def read(paths: Sequence[Path]) -> Field:
             field.runs.extend(written["runs"])
             field.refused.update(written["refused"])
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{path} is not what --json writes: {type(error).__name__}: {error}") from None
+            raise ValueError(f"{path} is no file of --json: {type(error).__name__}: {error}") from None
     if len(seeds) > 1:
-        raise ValueError(f"runs of seeds {', '.join(map(str, sorted(seeds)))} do not go together")
+        raise ValueError(f"runs of seeds {', '.join(map(str, sorted(seeds)))} cannot be combined")
     return field

@@ -1,8 +1,8 @@
-"""Measures how well gaps are filled: functions lose a part, the model writes it again, and the function's tests run.
+"""Measures infilling: functions lose a part, the model writes it again, and the functions' tests run.
 
 Usage: python -m asynclane.bench.quality.infill [--functions 40] [--decoder asynclane] [--json FILE]
-Each gap is filled with its true length given; with a length that is chosen by trying, as the server does without
-max_tokens; and by the same request without the suffix, of which a client keeps what belongs into the gap.
+Each gap is filled at its true length; at a length chosen by trying, as the server does without max_tokens; and by the
+same request without the suffix, of whose answer a client keeps the part that belongs into the gap.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_TOKENS = max(LENGTHS)  # without a suffix
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """How one way of filling fared with gaps of one kind."""
+    """The results of one way of filling gaps of one kind."""
 
     kind: str
     way: str
@@ -58,12 +58,12 @@ class Filled:
 
 
 class Filler:
-    """Fills gaps, all at once."""
+    """Fills all gaps of a kind at once."""
 
-    def __init__(self, offline: Offline, decoder: str, knobs: Mapping[str, str | float | bool]) -> None:
+    def __init__(self, offline: Offline, decoder: str, params: Mapping[str, str | float | bool]) -> None:
         self._offline = offline
         self._decoder = decoder
-        self._knobs = knobs
+        self._params = params
 
     def without_suffix(self, gaps: Sequence[Hole]) -> list[Finished]:
         return self._fill([(gap, MAX_TOKENS) for gap in gaps], suffix=False)
@@ -75,16 +75,15 @@ class Filler:
         tries = self._fill([(gap, length) for gap in gaps for length in LENGTHS])
         return [likeliest(tries[at : at + len(LENGTHS)]) for at in range(0, len(tries), len(LENGTHS))]
 
-    def _fill(self, asked: Sequence[tuple[Hole, int]], suffix: bool = True) -> list[Finished]:
-        answers = self._offline.answer_each([self._request(gap, length, suffix) for gap, length in asked])
+    def _fill(self, gaps: Sequence[tuple[Hole, int]], suffix: bool = True) -> list[Finished]:
+        answers = self._offline.answer_each([self._request(gap, length, suffix) for gap, length in gaps])
         return [Finished(answer.text, answer.finish, answer.scores, answer.usage) for answer in answers]
 
     def _request(self, gap: Hole, length: int, suffix: bool) -> tuple[list[int], AnswerOptions]:
         chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
-        behind = tuple(self._ids(gap.behind)) if suffix else ()
-        options = AnswerOptions(
-            length, decoder=self._decoder, params=tuple(self._knobs.items()), ranks=0, suffix=behind
-        )
+        after = tuple(self._ids(gap.after)) if suffix else ()
+        params = tuple(self._params.items())
+        options = AnswerOptions(length, decoder=self._decoder, params=params, ranks=0, suffix=after)
         return self._offline.parts.text.encode_chat(chat), options
 
     def _ids(self, text: str) -> list[int]:
@@ -122,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_outputs(parser, None, options.json)
     filled: list[Filled] = []
     with open_offline(settings) as offline:
-        filler = Filler(offline, choice.name, choice.knobs)
+        filler = Filler(offline, choice.name, choice.params)
         ways = {
             "true length": filler.of_true_length,
             "tried lengths": filler.of_tried_length,
@@ -155,10 +154,10 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--gaps", nargs="+", choices=HOLES, default=HOLES, help="what is missing (default: each)")
+    parser.add_argument("--gaps", nargs="+", choices=HOLES, default=HOLES, help="kinds of gaps (default: all)")
     parser.add_argument("--functions", type=positive, default=40, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=777, help="of the functions, 0 to 999 (default: %(default)s)")
-    parser.add_argument("--decoder", default="asynclane", help="with knobs if wanted (default: %(default)s)")
+    parser.add_argument("--decoder", default="asynclane", help="with or without parameters (default: %(default)s)")
     parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
     parser.add_argument("--dtype", default=DTYPE, help="as in serving (default: %(default)s)")
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")

@@ -1,8 +1,8 @@
-"""Measures what a decoder's speed costs in right answers, to choose defaults by figures, not by hope.
+"""Measures the accuracy and the cost of decoders, to choose defaults by figures.
 
 Usage: python -m asynclane.bench.quality [DECODER ...] [--problems 120] [--plot out.png]
        python -m asynclane.bench.quality --all [--processes 2] [--plot out.png] [--json out.json]
-A DECODER is a name, with knobs if wanted: asynclane, fast-dllm:cache=dual, asynclane:threshold=0.9
+A DECODER is a name, with or without parameters: asynclane, fast-dllm:cache=dual, asynclane:threshold=0.9
 --all measures every decoder on every embedded model, 400 problems each.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ...scheduler.decoding.attention_pattern import PLAIN
+from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
 from ...server.engine.messages import AnswerOptions
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ...server.engine.offline import Offline
 
 DEFAULT_DECODERS = ("llada", "fast-dllm:cache=dual", "asynclane")
-BLOCK_DECODERS = ("llada", "fast-dllm", "asynclane")  # of a block-causal model
+BLOCK_DECODERS = ("llada", "fast-dllm", "asynclane")  # for a block-causal model
 DTYPE = "float32"  # decoders are compared, not number formats
 
 COLUMNS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
@@ -48,51 +49,51 @@ COLUMNS: tuple[tuple[str, Callable[[Tally], str]], ...] = (
 
 
 class Engine(Protocol):
-    """What is needed of the offline engine: one answer for each prompt, in order."""
+    """The part of the offline engine that is used here: one answer for each prompt, in order."""
 
     def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A decoder as it was asked for: `label` is the argument itself."""
+    """A decoder on the command line: `label` is the argument itself."""
 
     label: str
     name: str
-    knobs: Mapping[str, str | float | bool]
+    params: Mapping[str, str | float | bool]
 
 
 def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
-    """`name` or `name:knob=value,knob=value`, for this model, or one that sees the whole canvas. Raises `ValueError`
-    that says what is wrong with it."""
+    """Parse `name` or `name:param=value,param=value`, for this model, or one without blocks. Raises `ValueError` for a
+    decoder that the model does not accept."""
     name, _, rest = text.partition(":")
     try:
-        knobs = parse_params(rest.split(",") if rest else [])
-        decoder = resolve(name, knobs, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
+        params = parse_params(rest.split(",") if rest else [])
+        decoder = resolve(name, params, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
         if checkpoint:
-            decoder.policy.require(checkpoint.text.vocabulary)
+            refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
     except ValueError as error:
         raise ValueError(f"decoder {text!r}: {error}") from error
-    return Choice(text, name, knobs)
+    return Choice(text, name, params)
 
 
-def measure(engine: Engine, choice: Choice, asked: Sequence[Problem], max_tokens: int) -> Tally:
-    """All problems at once, so that the engine packs them as it would serve them. Grading is not timed. No decoder
-    finds prompts that another one has computed."""
+def measure(engine: Engine, choice: Choice, questions: Sequence[Problem], max_tokens: int) -> Tally:
+    """Answer all problems at once, so that the engine packs them as in serving. Grading is not timed. No decoder uses
+    the prefix cache of another."""
     options = AnswerOptions(
-        max_tokens=max_tokens, decoder=choice.name, params=tuple(choice.knobs.items()), cache_salt=choice.label
+        max_tokens, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
     )
     started = time.perf_counter()
-    replies = engine.chat([problem.prompt for problem in asked], options)
-    return tally(choice.label, asked, replies, time.perf_counter() - started)
+    replies = engine.chat([problem.prompt for problem in questions], options)
+    return tally(choice.label, questions, replies, time.perf_counter() - started)
 
 
 def figures(choice: Choice, t: Tally) -> dict[str, object]:
-    """A decoder's part of the JSON line."""
+    """Return a decoder's part of the JSON line."""
     return {
         "decoder": choice.label,
         "name": choice.name,
-        "knobs": dict(choice.knobs),
+        "knobs": dict(choice.params),
         "right": t.total.right,
         "accuracy": round(t.accuracy, 4),
         "interval_95": [round(bound, 4) for bound in t.interval],
@@ -109,17 +110,17 @@ def main(
     argv: Sequence[str] | None = None,
     open_engine: Callable[[Settings], AbstractContextManager[Engine]] | None = None,
 ) -> int:
-    asked_for = sys.argv[1:] if argv is None else list(argv)
-    if "--all" in asked_for:
-        from .field import field_main  # here, because it is built on this
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if "--all" in arguments:
+        from .field import field_main  # here, because it imports this module
 
-        return field_main([argument for argument in asked_for if argument != "--all"])
+        return field_main([argument for argument in arguments if argument != "--all"])
     parser = _parser()
-    options = parser.parse_args(asked_for)
+    options = parser.parse_args(arguments)
     try:
-        asked = problems(options.seed, options.problems)
+        questions = problems(options.seed, options.problems)
         checkpoint = open_checkpoint(options.model)
-        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block else DEFAULT_DECODERS)
+        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block_size else DEFAULT_DECODERS)
         choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
         settings = Settings(
             model=options.model,
@@ -134,12 +135,12 @@ def main(
     tallies: list[Tally] = []
     with (open_engine or open_offline)(settings) as engine:
         for number, choice in enumerate(choices, 1):
-            _say(f"[{number}/{len(choices)}] {choice.label}: {len(asked)} problems ...")
-            tallies.append(measure(engine, choice, asked, options.max_tokens))
+            _say(f"[{number}/{len(choices)}] {choice.label}: {len(questions)} problems ...")
+            tallies.append(measure(engine, choice, questions, options.max_tokens))
             _say(f"[{number}/{len(choices)}] {tallies[-1].total.right} right in {tallies[-1].wall_s:.1f} s")
     print(table([name for name, _ in COLUMNS], [[show(t) for _, show in COLUMNS] for t in tallies]))
     if options.plot:
-        draw(tallies, f"{settings.model_name}: {len(asked)} problems, seed {options.seed}", options.plot)
+        draw(tallies, f"{settings.model_name}: {len(questions)} problems, seed {options.seed}", options.plot)
     finish(
         {
             "benchmark": "quality",
@@ -147,7 +148,7 @@ def main(
             "dtype": settings.dtype,
             "quantization": settings.quantization,
             "deterministic": settings.deterministic,
-            "problems": len(asked),
+            "problems": len(questions),
             "seed": options.seed,
             "max_tokens": options.max_tokens,
             "batch": options.batch,
@@ -182,13 +183,13 @@ def seed(text: str) -> int:
     number = int(text)
     if not 0 <= number < SEEDS:
         raise argparse.ArgumentTypeError(
-            f"must be from 0 to {SEEDS - 1}, not {number}: the others are kept for later checks"
+            f"must be from 0 to {SEEDS - 1}, not {number}: the others are reserved for later checks"
         )
     return number
 
 
 def open_offline(settings: Settings) -> Offline:
-    from ...server.engine.offline import Offline  # here, because it brings torch: --help and bad arguments need none
+    from ...server.engine.offline import Offline  # here, because it brings torch, which --help does not need
 
     return Offline(settings)
 

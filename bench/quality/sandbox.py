@@ -1,9 +1,8 @@
-"""Runs code that a model wrote where it can do no harm by accident: in a process with little to reach.
+"""Runs code that a model wrote in a process of its own, so that it does no harm by accident.
 
-The process is this very file, without the project around it. It has few builtins and modules, a second of
-processor time, little memory, and may neither write files nor start processes. That stops endless loops,
-memory blow-ups and stray imports. It is no wall against code that means harm: Python has none. A run takes
-about 25 ms.
+The process is this file alone, without the project. It has few builtins and modules, one second of processor time and
+little memory, and can neither write files nor start processes. That stops endless loops, memory blow-ups and stray
+imports. It does not stop malicious code: nothing in Python does. A run takes about 25 ms.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ StopIteration TypeError ValueError ZeroDivisionError
 
 
 def outcomes(code: str, calls: Sequence[str]) -> list[str] | None:
-    """The `repr` of each call's value once `code` has run; None if anything went wrong or took too long."""
+    """Return the `repr` of each call's value after `code` has run; None if anything failed or took too long."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", __file__],
@@ -70,11 +69,11 @@ def _run(code: str, calls: Sequence[str]) -> list[str]:
 
 def _limit() -> None:
     for kind, most in LIMITS.items():
-        with contextlib.suppress(OSError, ValueError):  # a system may lack one, or hold us to less
+        with contextlib.suppress(OSError, ValueError):  # a system may lack a limit, or have a lower one
             resource.setrlimit(kind, (most, most))
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.stdin.read())
+    given = json.loads(sys.stdin.read())
     _limit()
-    sys.stdout.write(json.dumps(_run(asked["code"], asked["calls"])))
+    sys.stdout.write(json.dumps(_run(given["code"], given["calls"])))

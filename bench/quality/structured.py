@@ -1,4 +1,4 @@
-"""Measures whether answers held to a JSON schema parse and validate, and what that costs in calls and time.
+"""Measures whether answers with a JSON schema parse and validate, and the cost in calls and time.
 
 Usage: python -m asynclane.bench.quality.structured [--requests 500] [--decoder asynclane]
 The schemas are those of schemas.json. Every second request is sampled at temperature 1, with a seed of its own.
@@ -27,8 +27,8 @@ SCHEMAS = Path(__file__).parent / "schemas.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Answers to requests with a schema: how many ended with `stop`, parse, validate."""
+class SchemaTally:
+    """Answers to requests with a schema: numbers of those that end with `stop`, parse, and validate."""
 
     name: str
     answers: int = 0
@@ -36,7 +36,7 @@ class Held:
     parse: int = 0
     valid: int = 0
 
-    def plus(self, finish: Finish, schema: Any, text: str) -> Held:
+    def plus(self, finish: Finish, schema: Any, text: str) -> SchemaTally:
         from jsonschema import Draft202012Validator
 
         try:
@@ -45,14 +45,14 @@ class Held:
         except ValueError:
             parses = valid = False
         stopped = finish is Finish.STOP
-        return Held(
+        return SchemaTally(
             self.name, self.answers + 1, self.stopped + stopped, self.parse + parses, self.valid + (parses and valid)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What answers took together."""
+    """The sum over all answers."""
 
     tokens: int
     calls: int
@@ -76,34 +76,34 @@ class Cost:
 
 def measure(
     engine: Offline, schemas: dict[str, Any], requests: int, options: AnswerOptions
-) -> tuple[list[Held], Cost, Cost]:
-    """The schemas in turn; what they cost, and what the same requests cost without."""
+) -> tuple[list[SchemaTally], Cost, Cost]:
+    """Return the tallies of the schemas, the cost with them, and the cost of the same requests without."""
     prompts = [engine.encode_chat(problem.prompt) for problem in problems(777, requests)]
     names = [list(schemas)[number % len(schemas)] for number in range(requests)]
     grammars = {name: engine.grammar(Wanted(name, schema=json.dumps(schema))) for name, schema in schemas.items()}
 
-    def ask(number: int, held: bool) -> tuple[list[int], AnswerOptions]:
+    def request(number: int, constrained: bool) -> tuple[list[int], AnswerOptions]:
         return prompts[number], AnswerOptions(
             max_tokens=options.max_tokens,
             decoder=options.decoder,
             temperature=float(number // len(schemas) % 2),
             seed=number,
-            grammar=grammars[names[number]] if held else None,
+            grammar=grammars[names[number]] if constrained else None,
         )
 
     costs, answers = [], []
-    for held in (False, True):
+    for constrained in (False, True):
         started = time.perf_counter()
-        answers = engine.answer_each([ask(number, held) for number in range(requests)])
+        answers = engine.answer_each([request(number, constrained) for number in range(requests)])
         costs.append(Cost.of(answers, time.perf_counter() - started))
-    tallies = {name: Held(name) for name in schemas}
+    tallies = {name: SchemaTally(name) for name in schemas}
     for name, answer in zip(names, answers, strict=True):
         tallies[name] = tallies[name].plus(answer.finish, schemas[name], answer.text)
     return list(tallies.values()), costs[1], costs[0]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from ...server.engine.offline import Offline  # here, because it brings torch: --help and bad arguments need none
+    from ...server.engine.offline import Offline  # here, because it brings torch, which --help does not need
 
     parser = argparse.ArgumentParser(
         prog="python -m asynclane.bench.quality.structured",
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     schemas = json.loads(SCHEMAS.read_text(encoding="utf-8"))
     with Offline(Settings(model=given.model, max_num_seqs=given.batch, threads=given.threads)) as engine:
         options = AnswerOptions(given.max_tokens, decoder=given.decoder)
-        tallies, held, free = measure(engine, schemas, given.requests, options)
+        tallies, with_schema, without = measure(engine, schemas, given.requests, options)
     answers, stopped, parse, valid = (
         sum(getattr(tally, name) for tally in tallies) for name in ("answers", "stopped", "parse", "valid")
     )
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table(["schema", "answers", "stop", "parse", "valid"], [*rows, _texts("all", answers, stopped, parse, valid)])
     )
     head = ["", "tokens/answer", "calls/answer", "tokens/call", "ms/call", "wall s"]
-    print("\n" + table(head, [held.row("with a schema", answers), free.row("without", answers)]))
+    print("\n" + table(head, [with_schema.row("with a schema", answers), without.row("without", answers)]))
     print(
         json_line(
             {
@@ -142,8 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "stopped": stopped,
                 "parse": parse,
                 "valid": valid,
-                "with_schema": {"tokens": held.tokens, "calls": held.calls, "wall_s": round(held.wall_s, 2)},
-                "without": {"tokens": free.tokens, "calls": free.calls, "wall_s": round(free.wall_s, 2)},
+                "with_schema": {
+                    "tokens": with_schema.tokens,
+                    "calls": with_schema.calls,
+                    "wall_s": round(with_schema.wall_s, 2),
+                },
+                "without": {"tokens": without.tokens, "calls": without.calls, "wall_s": round(without.wall_s, 2)},
             }
         )
     )

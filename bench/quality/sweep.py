@@ -1,8 +1,8 @@
-"""Runs many decoders of `bench.quality` side by side, to choose defaults from a written sweep.
+"""Measures many decoders of a file, to choose defaults.
 
 Usage: python -m asynclane.bench.quality.sweep FILE [--processes 2] [--problems 400] [--seed 777]
     [--device cuda] [--json FILE]
-FILE holds one decoder a line, as `bench.quality` takes them; `#` starts a comment.
+FILE has one decoder a line, as `bench.quality` takes them; `#` starts a comment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEAD = ("decoder", "accuracy", "95 % interval", "calls", "computed/token", "toke
 
 
 def read_decoders(path: Path, model: str = MODELS[0]) -> list[str]:
-    """Raises `ValueError` for a line that is no decoder of `model`, and `OSError`."""
+    """Read decoders. Raises `ValueError` for a line that is no decoder of `model`, and `OSError`."""
     checkpoint = open_checkpoint(model)
     lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     decoders = [line for line in lines if line]
@@ -47,7 +47,7 @@ def row(figures: dict[str, Any]) -> list[str]:
 
 
 def measure_all(decoders: Sequence[str], options: argparse.Namespace, model: str = MODELS[0]) -> list[dict[str, Any]]:
-    """Their figures, in order."""
+    """Return the figures of all decoders, in order."""
     jobs = [Job(model, decoder) for decoder in decoders]
     found = dict(measure_each(jobs, terms(options), options.processes))
     return [found[job] for job in jobs]

@@ -1,4 +1,4 @@
-"""Sums up what a decoder's answers were worth and what they cost, once for table, plot and JSON line."""
+"""The accuracy and the cost of a decoder's answers, for table, plot and JSON line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .checks import right
 
 
 class Reply(Protocol):
-    """What is looked at of an answer of the offline engine."""
+    """The part of an offline answer that is used here."""
 
     @property
     def text(self) -> str: ...
@@ -37,8 +37,8 @@ class Score:
 class Tally:
     """One decoder's figures over all problems.
 
-    `answer_tokens` counts one end token for each answer: it is committed by a call as any other token is.
-    `cut` is how many answers met the limit before their end.
+    `answer_tokens` includes one end token for each answer, which is committed like any other token. `cut` is the number
+    of answers that reached the limit before their end.
     """
 
     decoder: str
@@ -75,7 +75,7 @@ class Tally:
 
 
 def tally(decoder: str, problems: Sequence[Problem], replies: Sequence[Reply], wall_s: float) -> Tally:
-    """Grades each reply. Raises `ValueError` if there is not one for each problem, or no problem."""
+    """Grade each reply. Raises `ValueError` unless there is one for each problem, and at least one problem."""
     if not problems or len(replies) != len(problems):
         raise ValueError(f"{len(replies)} replies to {len(problems)} problems: need one for each, and one at least")
     passed = [(problem.task, right(problem, reply.text)) for problem, reply in zip(problems, replies, strict=True)]

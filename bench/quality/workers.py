@@ -1,5 +1,7 @@
-"""Measures many decoders in a few processes, each of which keeps a model loaded: opening one takes longer than many
-decoders do, on a GPU above all, where every shape of a step is captured once for each process.
+"""Measures many decoders in a few processes, each of which keeps a model loaded.
+
+Opening a model takes longer than measuring many decoders, above all on a GPU, where each process captures every shape
+of a step.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ..load.problems import problems
 from .run import DTYPE, figures, measure, open_offline, parse_decoder
 
 MAX_TOKENS = 256
-KEPT = 4096  # positions of keys and values for each request at once: some decoders keep many rows of one
+KEPT = 4096  # positions of keys and values for each request at once: some decoders keep many rows of a request
 
 
 class Job(NamedTuple):
@@ -27,7 +29,7 @@ class Job(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """On what all are measured. `batch`: requests at once; `device`: cpu or cuda."""
+    """The conditions of all measurements. `batch`: requests at once; `device`: cpu or cuda."""
 
     problems: int
     seed: int
@@ -36,9 +38,9 @@ class Terms(NamedTuple):
 
 
 def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Each job with its figures and terms, as they come; those of a model that stand together share what is loaded.
-    Every process has one thread: answers depend on neither. Progress goes to stderr. Raises `SystemExit` with
-    a line if one of them ends: what it said of that is on stderr, and what was measured before has been told."""
+    """Yield each job with its figures and terms, as they come. Consecutive jobs of a model share the loaded model.
+    Every process has one thread: answers depend on neither. Progress goes to stderr. Raises `SystemExit` with a line if
+    a process ends: its own message is on stderr, and earlier figures have been yielded."""
     context, waiting, done = get_context("spawn"), deque(jobs), 0
     busy: dict[Connection, Job] = {}
     for _ in range(min(processes, len(jobs))):
@@ -56,8 +58,8 @@ def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[
                 raise SystemExit(f"the process that measured {job.decoder} on {job.model} has ended") from None
             _give(pipe, waiting, busy)
             done += 1
-            told = f"{found['accuracy']:.3f}, {found['calls_per_problem']:.2f} calls, {found['wall_s']:.1f} s"
-            print(f"[{done}/{len(jobs)}] {job.model} {job.decoder}: {told}", file=sys.stderr, flush=True)
+            line = f"{found['accuracy']:.3f}, {found['calls_per_problem']:.2f} calls, {found['wall_s']:.1f} s"
+            print(f"[{done}/{len(jobs)}] {job.model} {job.decoder}: {line}", file=sys.stderr, flush=True)
             yield job, found
 
 
@@ -70,8 +72,8 @@ def _give(pipe: Connection, waiting: deque[Job], busy: dict[Connection, Job]) ->
 
 
 def _work(pipe: Connection, terms: Terms) -> None:
-    """Jobs come and figures go through `pipe`, until the other end is closed."""
-    asked = problems(terms.seed, terms.problems)
+    """Receive jobs and send figures through `pipe`, until the other end is closed."""
+    questions = problems(terms.seed, terms.problems)
     model, checkpoint, engine = "", None, None
     with ExitStack() as stack:
         while True:
@@ -84,12 +86,12 @@ def _work(pipe: Connection, terms: Terms) -> None:
                 model, engine = job.model, stack.enter_context(open_offline(_settings(job.model, terms)))
                 checkpoint = open_checkpoint(model)
             choice = parse_decoder(job.decoder, MAX_TOKENS, checkpoint)
-            tally = measure(engine, choice, asked, MAX_TOKENS)
+            tally = measure(engine, choice, questions, MAX_TOKENS)
             pipe.send({**figures(choice, tally), **terms._asdict()})
 
 
 def _settings(model: str, terms: Terms) -> Settings:
-    """With one thread, and a memory that leaves room on a GPU: both for the other processes."""
+    """Use one thread and a part of the GPU's memory: the other processes need the rest."""
     return Settings(
         model=model,
         dtype=DTYPE,

@@ -1,4 +1,4 @@
-"""Draws what a decoder's speed costs in accuracy, in a picture that can be read within a README."""
+"""Pictures of accuracy over cost, readable in a README."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = 8  # figures further apart than this factor are drawn on a logarithmic ax
 
 
 class Point(Protocol):
-    """What is drawn of a decoder: a `tally.Tally`, or figures that were read from a file."""
+    """The figures of a decoder that are drawn: a `tally.Tally`, or read from a file."""
 
     @property
     def decoder(self) -> str: ...
@@ -32,7 +32,7 @@ class Point(Protocol):
 
 
 class Cost(NamedTuple):
-    """What a right answer is paid with: a word for it, what its axis says, and the figure."""
+    """The cost of an answer: a word for it, the label of its axis, and the figure."""
 
     name: str
     label: str
@@ -46,10 +46,10 @@ COSTS = (
 
 
 def draw(tallies: Sequence[Point], title: str, path: Path) -> None:
-    """Accuracy with its interval over each panel's figure, as a PNG at `path`.
+    """Draw accuracy with its interval over each cost, as a PNG at `path`.
 
-    Needs matplotlib, extra `bench`: it is imported here, so that measuring does without. No pyplot: that
-    keeps figures in globals and looks for a display.
+    Needs matplotlib, extra `bench`: it is imported here, so that measuring works without. Not pyplot, which keeps
+    figures in globals and looks for a display.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -97,8 +97,8 @@ def _scale(axes: Axes, points: Sequence[Point], cost: Cost) -> None:
 
 
 def draw_field(fields: Mapping[str, tuple[Sequence[Point], Mapping[Cost, Sequence[Point]]]], path: Path) -> None:
-    """Many decoders on some models, a row for each model: a line through those that are ahead by each cost, numbered,
-    with their names beside it. AsyncLane's are filled, the others hollow.
+    """Draw many decoders, a row for each model. A line goes through the best by each cost, which are numbered, with
+    their names beside it. AsyncLane's are filled, the others hollow.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -138,7 +138,7 @@ def _frontier(axes: Axes, ahead: Sequence[Point], cost: Cost, named: Sequence[st
 
 
 def _names(axes: Axes, named: Sequence[str]) -> None:
-    """What the numbers of a row mean, and its signs."""
+    """Write the names of a row's numbers, and the meaning of its signs."""
     lines = [
         textwrap.fill(f"{n} {name.replace(',', ', ')}", 52, subsequent_indent="   ") for n, name in enumerate(named, 1)
     ]

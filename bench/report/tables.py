@@ -1,7 +1,7 @@
-"""Writes the README's GPU figures from the results of `bench.offline` and `bench.kernels`, so that they cannot differ.
+"""Writes the README's GPU figures from the results of `steps.offline`, `steps.serving` and `kernels`.
 
 Usage: python -m asynclane.bench.report.tables [--results bench/results] [--write README.md]
-What is written stands between two comments, `BEGIN` and `END`; without --write it is printed.
+The text is written between two comments, `BEGIN` and `END`; without --write it is printed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from . import RESULTS
 
 BEGIN = "<!-- made by `python -m asynclane.bench.report.tables --write README.md` -->"
-END = "<!-- end of what bench.tables made -->"
+END = "<!-- end of what bench.report.tables made -->"
 GIB = 2**30
 FORMATS = ("", "-deterministic", "-fp8")
 MODELS = {
@@ -29,12 +29,12 @@ STEPS = {"mixed": "30 rows of 64 and a prefill of 1024", "one row": "the same in
 
 
 def read_steps(results: Path) -> list[dict[str, Any]]:
-    """The runs of `bench.offline` that are there, in the order of `MODELS`."""
+    """Return the runs of `steps.offline` that exist, in the order of `MODELS`."""
     return [read for shape in MODELS if (read := _read(results / f"offline-{shape}.json")) is not None]
 
 
 def compared(run: Mapping[str, Any]) -> bool:
-    """Whether a run of `bench.offline` has the library's times beside ours."""
+    """Return whether a run of `steps.offline` has the library's times beside ours."""
     return all(step["reference_ms"] is not None for step in run["steps"])
 
 
@@ -55,7 +55,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Runs of the same loads beside each other, those with the library's times first."""
+    """Return tables of runs with the same loads, those with the library's times first."""
     sure, alone = [run for run in runs if compared(run)], [run for run in runs if not compared(run)]
     parts = []
     if sure:
@@ -89,7 +89,7 @@ def _step_rows(runs: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> lis
 
 
 def read_served(results: Path) -> list[dict[str, Any]]:
-    """The runs of `bench.serving` on a checkpoint of each shape, in the order of `MODELS`."""
+    """Return the runs of `steps.serving` on a checkpoint of each shape, in the order of `MODELS`."""
     found = {shape: _read(results / f"serving-{shape}.json") for shape in MODELS}
     return [run | {"shape": shape} for shape, run in found.items() if run is not None]
 
@@ -117,14 +117,14 @@ and {first["requests"]} requests of {first["max_tokens"]} tokens at once (`pytho
 
 
 def read_formats(results: Path) -> list[dict[str, Any]]:
-    """Runs of `bench.serving`, each with the accuracy that `bench.quality` found in the same number format."""
+    """Return the runs of `steps.serving`, each with the accuracy by `quality` in the same number format."""
     path = results / "quality-numerics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     qualities = [json.loads(line) for line in lines]
     runs = [read for name in FORMATS if (read := _read(results / f"serving{name}.json")) is not None]
     for run in runs:
-        asked = run["quantization"], run["deterministic"]
-        found = [q["decoders"][0] for q in qualities if (q["quantization"], q["deterministic"]) == asked]
+        wanted = run["quantization"], run["deterministic"]
+        found = [q["decoders"][0] for q in qualities if (q["quantization"], q["deterministic"]) == wanted]
         run["accuracy"] = next((figures["accuracy"] for figures in found[-1:]), None)
     return runs
 
@@ -133,11 +133,7 @@ def formats_section(runs: Sequence[Mapping[str, Any]]) -> str:
     head = ["`asynclane serve`", "accuracy", "step ms", "steps", "device idle", "tokens/s", "memory over stated"]
     rows = [
         [
-            "`--deterministic`"
-            if run["deterministic"]
-            else "`--quantization fp8`"
-            if run["quantization"]
-            else "(default)",
+            _flag(run),
             _number(run["accuracy"], 1, 3),
             _number(run["step_ms"], 1, 1),
             str(run["steps"]),
@@ -164,7 +160,7 @@ def _flag(run: Mapping[str, Any]) -> str:
 
 
 def kernels_section(run: Mapping[str, Any]) -> str:
-    """Peaks, then a row for each case; a case that did not run shows as `-`."""
+    """Return the peaks, then a row for each case; a case that did not run shows as `-`."""
     copy = run["peaks"]["copy_bytes_per_s"]
     product = run["peaks"]["matrix_operations_per_s"]
     return f"""\
@@ -184,7 +180,7 @@ reading is faster than copying, and so does FP8. `torch` is the same kernel writ
 
 
 def families_section(run: Mapping[str, Any]) -> str:
-    """As `kernels_section`, of `family_cases` where they were measured apart from the others."""
+    """Return the same as `kernels_section` for `family_cases`, if they were measured apart from the others."""
     copy, product = run["peaks"]["copy_bytes_per_s"] / 1e9, run["peaks"]["matrix_operations_per_s"] / 1e12
     return f"""\
 Kernels that only some families need, in the same terms, on one {_where(run)}: a copy of
@@ -235,7 +231,7 @@ def _number(value: float | None, factor: float, digits: int) -> str:
 
 
 def section(results: Path) -> str:
-    """All that the results hold, of which any may be missing."""
+    """Return the sections of the results that exist."""
     runs, kernels = read_steps(results), read_kernels(results)
     parts = [steps_section(runs)] if runs else []
     if served := read_served(results):
@@ -255,11 +251,11 @@ def _names(run: Mapping[str, Any] | None) -> set[str]:
 
 
 def rewritten(text: str, made: str) -> str:
-    """`text` with `made` between its two comments. Raises `ValueError` if it does not have each once, in order."""
+    """Return `text` with `made` between its two comments. Raises `ValueError` unless it has each once, in order."""
     before, begin, rest = text.partition(f"{BEGIN}\n")
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in before + after:
-        raise ValueError(f"there must be one line '{BEGIN}' and behind it one '{END}'")
+        raise ValueError(f"there must be one line '{BEGIN}' and after it one '{END}'")
     return f"{before}{begin}{made}\n{end}{after}"
 
 
@@ -269,8 +265,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="of the JSON files")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="rewrite this file's part")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="DIR", help="folder of the JSON files (default: %(default)s)"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="rewrite the part of this file")
     options = parser.parse_args(argv)
     made = section(options.results)
     if not made:

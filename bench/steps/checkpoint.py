@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from ...models.checkpoint.config import ModelConfig
-from ...models.checkpoint.experts import Experts
+from ...models.checkpoint.config import Experts, ModelConfig
 from ...models.checkpoint.families import tensor_shapes
 from ...models.checkpoint.weights import SINGLE
 from .offline import random_tensor
@@ -25,9 +24,9 @@ TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 
 
 def write(directory: Path, config: ModelConfig, device: torch.device) -> None:
-    """Weights in bf16, a tokenizer with one word for each id, and the configuration in the family's words."""
+    """Write weights in bf16, a tokenizer with one word for each id, and the configuration in the family's format."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / SINGLE).touch()  # with the permissions that other files get
+    (directory / SINGLE).touch()  # with the permissions of other files
     torch.manual_seed(0)
     shapes = tensor_shapes(config)
     save_file(
@@ -57,7 +56,7 @@ def _llada(config: ModelConfig) -> dict[str, object]:
 
 
 def _qwen(config: ModelConfig) -> dict[str, object]:
-    """What all families but LLaDA say in the words of Qwen's configurations."""
+    """Return the fields of Qwen's configurations, which all families but LLaDA have."""
     return {
         "architectures": [config.architecture],
         "hidden_size": config.dim,
@@ -77,7 +76,7 @@ def _qwen(config: ModelConfig) -> dict[str, object]:
 
 
 def _sdar(config: ModelConfig) -> dict[str, object]:
-    return _qwen(config) | {"attention_bias": False, "block_size": config.block}
+    return _qwen(config) | {"attention_bias": False, "block_size": config.block_size}
 
 
 def _mixture(config: ModelConfig, experts: Experts) -> dict[str, object]:
@@ -112,7 +111,7 @@ def _llada2(config: ModelConfig) -> dict[str, object]:
         "n_group": experts.routing.groups,
         "topk_group": experts.routing.live_groups,
         "routed_scaling_factor": experts.routing.scale,
-        "block_size": config.block,
+        "block_size": config.block_size,
     }
 
 
@@ -126,7 +125,7 @@ CONFIGS: Mapping[str, Callable[[ModelConfig], dict[str, object]]] = {
 
 
 def _write_tokenizer(directory: Path, config: ModelConfig) -> None:
-    """Words that are numbers, a full stop, and the mask. Nothing ends an answer but the end token, id 1."""
+    """Write words that are numbers, a full stop, and the mask. Only the end token, id 1, ends an answer."""
     words = {f"w{number}": number for number in range(config.vocab_size)}
     special = {"<|mask|>": config.mask_id, "<|end|>": 1}
     words = {word: number for word, number in words.items() if number not in (*special.values(), 2)}
@@ -159,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
     options = parser.parse_args(argv)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # a GPU draws billions of numbers in no time
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # a GPU draws billions of numbers at once
     try:
         write(options.directory, SHAPES[options.shape], device)
     except OSError as error:

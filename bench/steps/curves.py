@@ -1,4 +1,4 @@
-"""Draws how settings compare as the load grows, in a picture that can be read within a README."""
+"""The picture of settings over the load, readable in a README."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..load.output import COLOURS, SHAPES
 def draw_curves(
     requests: Sequence[int], fixed: Mapping[str, Sequence[float]], adaptive: Sequence[float], path: Path
 ) -> None:
-    """Tokens per second relative to the best fixed block length, over concurrent requests, as a PNG at `path`.
+    """Draw tokens per second relative to the best fixed block length, over concurrent requests, as a PNG at `path`.
 
     Needs matplotlib, extra `bench`.
     """

@@ -1,9 +1,9 @@
-"""Times whole steps of the served networks' shapes, with random weights, beside a step made of library calls alone.
+"""Times whole steps of published shapes, with random weights, beside the same step of library calls.
 
 Usage: python -m asynclane.bench.steps.offline [--shape llada-8b] [--keys 512] [--page-size 64] [--json FILE]
-Both run as CUDA graphs in this process, on the same weights: ours is what the server replays, sampling and commit
-included; the reference has cuBLAS products, scaled_dot_product_attention over contiguous keys and torch's norms. It
-knows no mask and no experts: beside a block-causal network or a mixture stands none.
+Both run as CUDA graphs in this process, on the same weights. Ours is what the server replays, with sampling and commit.
+The reference has cuBLAS products, scaled_dot_product_attention over contiguous keys and torch's norms. It has neither
+masks nor experts, so block-causal networks and mixtures have no reference.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TOKENS = (32, 128, 256, 512, 1024, 2048)
 ROW = 64  # positions of a denoising row: a block and its look-ahead
 COMMITS = DeviceCommitRule(sure=1, threshold=2.0)
 PAGE_SIZE = 64
-CONTEXT = 4096  # as a server has it unless it is asked for more
+CONTEXT = 4096  # the default of a server
 WORDS = (10, 1000)  # ids of ordinary words, from and below
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Rows of a step: (positions, keys) each."""
+    """The rows of a step: (positions, keys) each."""
 
     label: str
     rows: tuple[tuple[int, int], ...]
@@ -58,14 +58,14 @@ def loads(keys: int) -> list[Load]:
 
 
 def random_tensor(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """A matrix that keeps the size of what it multiplies, or ones."""
+    """Return a matrix that keeps the scale of its input, or ones."""
     return (
         torch.ones(shape, device=device) if len(shape) == 1 else torch.randn(shape, device=device) * shape[-1] ** -0.5
     )
 
 
 def random_network(config: ModelConfig, numerics: Numerics, device: torch.device) -> Transformer:
-    """Weights of a plausible size: what they are does not change what a step costs."""
+    """Return a network with weights of a plausible scale: their values do not change the cost of a step."""
     torch.manual_seed(0)
     weights, parts = allocate(config, numerics, device)
     for name, shape in tensor_shapes(config).items():
@@ -74,12 +74,13 @@ def random_network(config: ModelConfig, numerics: Numerics, device: torch.device
 
 
 def projected(size: int, shift: int) -> int:
-    """Positions of a row of which the vocabulary is asked: the last block's, and none that the row cannot predict."""
+    """Return the number of positions of a row with logits: the last block, without those that it cannot predict."""
     return min(size - shift, ROW)
 
 
 def plan_of(load: Load, step: int, shift: int = 0) -> StepPlan:
-    """Every position of a denoising row is projected; of a longer one, as of a prefill, the last block."""
+    """Return a plan in which a denoising row has logits everywhere, and a longer row, such as a prefill, in its last
+    block."""
     rows = tuple(
         Row(slot, keys - size, keys, keys, (Span(keys - projected(size, shift), keys, COMMITS),), GREEDY, step)
         for slot, (size, keys) in enumerate(load.rows)
@@ -88,8 +89,8 @@ def plan_of(load: Load, step: int, shift: int = 0) -> StepPlan:
 
 
 def place(runner: Runner, load: Load, config: ModelConfig, page_size: int) -> None:
-    """Words, every second one of a row masked, since words choose other experts than masks; pages one after the
-    other."""
+    """Place words, of which every second one of a row is masked: words choose other experts than masks. Pages are
+    consecutive."""
     placements, page = [], 0
     for slot, (size, keys) in enumerate(load.rows):
         count = -(-keys // page_size)
@@ -97,7 +98,7 @@ def place(runner: Runner, load: Load, config: ModelConfig, page_size: int) -> No
         tokens[keys - size :: 2] = config.mask_id
         placements.append(Placement(slot, tokens, tuple(range(page, page + count))))
         page += count
-    runner.execute(StepPlan(tuple(placements), plan_of(load, 0, config.shift).rows))
+    runner.execute(StepPlan(tuple(placements), plan_of(load, 0, config.logit_shift).rows))
 
 
 class Reference:
@@ -110,8 +111,8 @@ class Reference:
             for _, keys in load.rows
         ]
         self.tokens = torch.randint(10, 1000, (load.tokens,), device=device)
-        asked = sum(projected(size, config.shift) for size, _ in load.rows)
-        self.projected = torch.arange(load.tokens - asked, load.tokens, device=device)
+        count = sum(projected(size, config.logit_shift) for size, _ in load.rows)
+        self.projected = torch.arange(load.tokens - count, load.tokens, device=device)
         same = len(set(load.rows)) == 1
         self.batched = torch.stack(self.kv, 1) if same else None  # [2, rows, G, keys, D]
 
@@ -156,9 +157,9 @@ def measure(config: ModelConfig, keys: int, page_size: int) -> list[dict[str, ob
         pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, dtype, device)
         runner = Runner(network, pages, slots, [config.mask_id], [1])
         place(runner, load, config, page_size)
-        ours = replay_ms(runner.graph_for(plan_of(load, 1, config.shift)))
+        ours = replay_ms(runner.graph_for(plan_of(load, 1, config.logit_shift)))
         reference = None
-        if config.experts is None and not config.block:
+        if config.experts is None and not config.block_size:
             reference = replay_ms(captured(Reference(network, load, device, dtype)))
         steps.append(
             {
@@ -191,8 +192,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     steps = measure(SHAPES[options.shape], options.keys, options.page_size)
     head = ("load", "tokens", "ours_ms", "reference_ms", "ratio")
     print(table(head, [["-" if step[name] is None else str(step[name]) for name in head] for step in steps]))
-    asked = {"shape": options.shape, "keys": options.keys, "page_size": options.page_size}
-    finish({"benchmark": "offline", **asked, "steps": steps, **gpu_facts()}, options.json)
+    arguments = {"shape": options.shape, "keys": options.keys, "page_size": options.page_size}
+    finish({"benchmark": "offline", **arguments, "steps": steps, **gpu_facts()}, options.json)
     return 0
 
 

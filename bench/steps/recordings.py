@@ -1,4 +1,4 @@
-"""Records what every model call computed and committed by block length: loads are then simulated without a model.
+"""Records the ranges and commits of every model call by block length, to simulate loads without a model.
 
 Usage: python -m asynclane.bench.steps.recordings [--problems 200] [--graded 800] [--json FILE]
 Answers the same problems once for each fixed block length, grades them, and writes the calls of the first `--problems`.
@@ -30,9 +30,9 @@ MAX_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request's part of a step, in canvas positions: the prompt lies below 0.
+    """A request's part of a step, in canvas positions: the prompt is below 0.
 
-    It computed `[start, end)`. Everything before `frontier` was committed. `committed` [n] are positions.
+    It computed `[start, end)`. All positions before `frontier` were committed. `committed` [n] are positions.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One block_length: how many of `graded` answers were `right`, and the calls of the first answers, in order."""
+    """One block length: `right` of `graded` answers, and the calls of the first answers, in order."""
 
     block_length: int
     right: int
@@ -56,25 +56,25 @@ class Recording:
 
 
 class Engine(Protocol):
-    """What is needed of the offline engine."""
+    """The part of the offline engine that is used here."""
 
     def encode_chat(self, message: str) -> list[int]: ...
     def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
     def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> Reply: ...
 
 
-def record(engine: Engine, block_length: int, asked: Sequence[Problem], kept: int) -> Recording:
-    """Answers and grades `asked`, and keeps the calls of the first `kept`."""
+def record(engine: Engine, block_length: int, questions: Sequence[Problem], kept: int) -> Recording:
+    """Answer and grade `questions`, and keep the calls of the first `kept`."""
     options = AnswerOptions(MAX_TOKENS, decoder="asynclane", params=(("block_length", block_length),), watch=True)
-    prompts = [problem.prompt for problem in asked]
+    prompts = [problem.prompt for problem in questions]
     replies = engine.chat(prompts, replace(options, watch=False))
-    passed = sum(right(problem, reply.text) for problem, reply in zip(asked, replies, strict=True))
+    passed = sum(right(problem, reply.text) for problem, reply in zip(questions, replies, strict=True))
     calls = [_watch(engine, engine.encode_chat(prompt), options) for prompt in prompts[:kept]]
-    return Recording(block_length, passed, len(asked), tuple(calls))
+    return Recording(block_length, passed, len(questions), tuple(calls))
 
 
 def _watch(engine: Engine, prompt: list[int], options: AnswerOptions) -> tuple[Call, ...]:
-    """The calls of one answer. A frontier is what was committed without a gap before a call."""
+    """Return the calls of one answer. A frontier is the end of the gapless commits before a call."""
     calls: list[Call] = []
     known: set[int] = set()
 
@@ -91,19 +91,19 @@ def _watch(engine: Engine, prompt: list[int], options: AnswerOptions) -> tuple[C
 
 
 def load(path: Path) -> tuple[Recording, ...]:
-    """Recordings, shortest blocks first. Raises `ValueError` that says what is wrong with the file, and `OSError`."""
+    """Return recordings, shortest blocks first. Raises `ValueError` for another file, and `OSError`."""
     try:
         read = json.loads(path.read_text(encoding="utf-8"))
         found = tuple(_recording(entry) for entry in read["recordings"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is no file of recordings: {type(error).__name__} {error}") from None
     if not found or not found[0].answers or len({len(recording.answers) for recording in found}) > 1:
-        raise ValueError(f"{path.name} must hold the same answers at one block_length or more")
+        raise ValueError(f"{path.name} must have the same answers at one block length or more")
     return found
 
 
 def dump(recordings: Sequence[Recording], about: Mapping[str, object]) -> str:
-    """The text of a file that `load` reads, one answer a line."""
+    """Return the text of a file that `load` reads, one answer a line."""
     entries = ",\n".join(_lines(recording) for recording in recordings)
     return f'{{"about": {json.dumps(about)},\n"recordings": [\n{entries}\n]}}\n'
 
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=RECORDINGS, metavar="FILE", help="where to write them")
     options = parser.parse_args(argv)
     try:
-        asked = problems(options.seed, options.graded)
+        questions = problems(options.seed, options.graded)
         block_lengths = [int(text) for text in options.block_lengths.split(",")]
     except ValueError as error:
         parser.error(str(error))
@@ -160,9 +160,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     recordings = []
     with open_offline(Settings(dtype=DTYPE, max_num_seqs=16)) as engine:
         for block_length in block_lengths:
-            recordings.append(record(engine, block_length, asked, options.problems))
-            said = f"block_length {block_length}: {recordings[-1].right} of {options.graded} right"
-            print(said, file=sys.stderr, flush=True)
+            recordings.append(record(engine, block_length, questions, options.problems))
+            line = f"block_length {block_length}: {recordings[-1].right} of {options.graded} right"
+            print(line, file=sys.stderr, flush=True)
     about = {"model": "tiny-llada", "dtype": "float32", "seed": options.seed, "max_tokens": MAX_TOKENS}
     options.json.write_text(dump(recordings, about), encoding="utf-8")
     return 0

@@ -1,4 +1,4 @@
-"""Replays recorded calls in a closed loop, so that a day of load on a large GPU is measured in seconds on a laptop.
+"""Replays recorded calls in a closed loop: a day of load on a large GPU takes seconds on a laptop.
 
 Every running request advances in every step. It replays the call that its problem's recording at the chosen length
 made when as many tokens were committed, or the last one before. A request that ends makes place for the next problem.
@@ -16,7 +16,7 @@ from .recordings import Call, Recording
 
 
 @dataclass(frozen=True, slots=True)
-class LaneSlice:
+class Advance:
     """A recorded call as a step needs it: positions computed and tokens committed."""
 
     positions: int
@@ -25,23 +25,23 @@ class LaneSlice:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A problem at one block_length: tokens committed before each of its calls, the calls, and all its tokens."""
+    """A problem at one block length: tokens committed before each of its calls, the calls, and all its tokens."""
 
     before: tuple[int, ...]
-    parts: tuple[LaneSlice, ...]
+    parts: tuple[Advance, ...]
     tokens: int
 
     @classmethod
     def of(cls, calls: Sequence[Call]) -> Track:
-        parts = [LaneSlice(call.end - call.start, len(call.committed)) for call in calls]
+        parts = [Advance(call.end - call.start, len(call.committed)) for call in calls]
         ends = list(accumulate(part.tokens for part in parts))
         return cls((0, *ends[:-1]), tuple(parts), ends[-1])
 
-    def part(self, done: int) -> tuple[LaneSlice, int]:
-        """The call of a request of which `done` tokens are committed, and the tokens it adds to them: at least one.
+    def part(self, done: int) -> tuple[Advance, int]:
+        """Return the call of a request with `done` committed tokens, and the tokens that it adds: at least one.
 
-        What the call recommits of those that are done does not count again, so a change of length within an answer is
-        never flattered; to credit whole calls made a random mixture of lengths up to a third faster than its parts.
+        Tokens that the call commits again do not count, so that a change of length within an answer is never an
+        advantage: counting whole calls made a random mixture of lengths up to a third faster than its parts.
         """
         number = bisect_right(self.before, done) - 1
         part = self.parts[number]
@@ -50,7 +50,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a load brought behind the warm-up: simulated seconds, committed tokens, steps of each block length."""
+    """The result of a load after the warm-up: simulated seconds, committed tokens, steps of each block length."""
 
     seconds: float
     tokens: int
@@ -67,14 +67,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """How long is simulated: answers that end before measuring starts, and while it goes on."""
+    """The length of a simulation: answers before measuring starts, and during it."""
 
     warm_up: int
     measured: int
 
 
 class Loop:
-    """A closed loop over the same problems, in the same order, whatever the load and the setting."""
+    """A closed loop over the same problems, in the same order, at any load and setting."""
 
     def __init__(self, recordings: Sequence[Recording], cost: StepCost) -> None:
         self._cost = cost
@@ -86,7 +86,7 @@ class Loop:
         return tuple(self._tracks)
 
     def run(self, requests: int, setting: int | Budget, spell: Spell) -> Outcome:
-        """`requests` at once, at a fixed block length or at what a budget chooses and learns."""
+        """Run `requests` at once, at a fixed block length or at those that a budget chooses and learns."""
         done, problem, admitted = [0] * requests, [n % self._problems for n in range(requests)], requests
         ended, seconds, tokens, steps = 0, 0.0, 0, dict.fromkeys(self._tracks, 0)
         while ended < spell.warm_up + spell.measured:

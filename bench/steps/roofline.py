@@ -1,8 +1,8 @@
-"""Draws the time of whole steps over their size, beside what a copy and a large product take on the same card.
+"""Draws the time of whole steps over their size, beside a copy and a large product on the same card.
 
 Usage: python -m asynclane.bench.steps.roofline [--results bench/results]
-Reads the results of `bench.offline` and `bench.kernels`, so it needs no GPU, and writes roofline.png beside them. The
-dashed line is the time to move all weights once at the speed of a copy, or to do all operations at that of a large
+Reads the results of `steps.offline` and `kernels`, so it needs no GPU, and writes roofline.png beside them. The dashed
+line is the time to move all weights once at the speed of a copy, or to do all operations at that of a large
 product, whichever is longer. Reading alone is a little faster than copying.
 """
 
@@ -33,26 +33,26 @@ DASHED = "weights at the speed of a copy, or operations at a large product's"
 
 
 def step_work(shape: str, load: Load) -> Work:
-    """What a step of a network without experts has to do: its weights are read once, whatever its size."""
+    """Return the work of a step of a network without experts: its weights are read once at any size."""
     config = NETWORKS[shape]
     kv_dim = config.kv_heads * config.head_dim
     layer = config.dim * (2 * config.dim + 2 * kv_dim + 3 * config.ff_dim)
     head = config.vocab_size * config.dim
-    asked = sum(projected(size, config.shift) for size, _ in load.rows)
+    count = sum(projected(size, config.logit_shift) for size, _ in load.rows)
     pairs = sum(size * keys for size, keys in load.rows)
-    operations = config.layers * (2 * load.tokens * layer + 4 * pairs * config.dim) + 2 * asked * head
+    operations = config.layers * (2 * load.tokens * layer + 4 * pairs * config.dim) + 2 * count * head
     return Work((config.layers * layer + head) * ITEM, operations)
 
 
 def limit_ms(shape: str, tokens: int, keys: int, peaks: Mapping[str, float]) -> float:
-    """Of so many positions in rows of up to `ROW` over `keys` each; the last row may be shorter."""
+    """Return the limit of `tokens` positions in rows of up to `ROW` over `keys` each; the last row may be shorter."""
     rows = tuple((min(ROW, tokens - start), keys) for start in range(0, tokens, ROW))
     work = step_work(shape, Load(str(tokens), rows))
     return work.bound_ms(peaks["copy_bytes_per_s"], peaks["matrix_operations_per_s"])
 
 
 def draw(runs: Sequence[Mapping[str, Any]], kernels: Mapping[str, Any], path: Path) -> None:
-    """One panel for each shape, as a PNG at `path`. Needs matplotlib, extra `bench`."""
+    """Draw one panel for each shape, as a PNG at `path`. Needs matplotlib, extra `bench`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -98,7 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="of JSON files and of the plot")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS,
+        metavar="DIR",
+        help="folder of JSON files and of the plot (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
     path = options.results / PLOT
     check_outputs(parser, path)

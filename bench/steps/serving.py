@@ -1,8 +1,8 @@
-"""How busy the engine keeps a GPU, and how much of its memory it takes, under a load of equal requests.
+"""Measures how busy the engine keeps a GPU, and the memory that it takes, under a load of equal requests.
 
 Usage: python -m asynclane.bench.steps.serving --model DIRECTORY [--requests 32] [--json FILE]
-The load runs twice: in the first run every shape of step is captured, the second is measured. Neither finds keys and
-values of the other's prompts.
+The load runs twice: the first run captures every shape of step, and the second is measured. Neither uses the prefix
+cache of the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIRST_WORD, LAST_WORD = 100, 1000  # ids of ordinary words
 
 
 def measure(settings: Settings, requests: int, max_tokens: int) -> dict[str, object]:
-    """Shares of wall time and bytes; `requests` answers of `max_tokens` at once."""
+    """Return shares of wall time and bytes for `requests` answers of `max_tokens` at once."""
     rng = random.Random(0)
     prompts = [[rng.randint(FIRST_WORD, LAST_WORD) for _ in range(PROMPT)] for _ in range(requests)]
     first, second = (AnswerOptions(max_tokens, cache_salt=run) for run in ("first", "second"))
@@ -64,11 +64,11 @@ def measure(settings: Settings, requests: int, max_tokens: int) -> dict[str, obj
 
 
 def step_seconds(metrics: Metrics) -> tuple[float, float, float]:
-    """Of all steps until now: the host's seconds, the device's, and how many steps there were."""
+    """Return the seconds of host and device over all steps so far, and the number of steps."""
     host, device = ({"part": part} for part in ("host", "device"))
-    asked = (("sum", host), ("sum", device), ("count", device))
+    wanted = (("sum", host), ("sum", device), ("count", device))
     host_s, device_s, steps = (
-        metrics.registry.get_sample_value(f"asynclane_step_seconds_{kind}", labels) or 0.0 for kind, labels in asked
+        metrics.registry.get_sample_value(f"asynclane_step_seconds_{kind}", labels) or 0.0 for kind, labels in wanted
     )
     return host_s, device_s, steps
 
@@ -101,13 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = measure(settings, options.requests, options.max_tokens)
     for name, value in figures.items():
         print(f"{name}: {value}")
-    asked = {
+    arguments = {
         "model": Path(options.model).name,
         "quantization": options.quantization,
         "deterministic": options.deterministic,
         "kv_cache_tokens": options.kv_cache_tokens,
     }
-    finish({"benchmark": "serving", **asked, **figures, **gpu_facts()}, options.json)
+    finish({"benchmark": "serving", **arguments, **figures, **gpu_facts()}, options.json)
     return 0
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...kernels.common.types import Routing
-from ...models.checkpoint.config import ModelConfig
-from ...models.checkpoint.experts import Experts
+from ...models.checkpoint.config import Experts, ModelConfig
 
 SHAPES: Mapping[str, ModelConfig] = {
     "llada-8b": ModelConfig(
@@ -39,7 +38,7 @@ SHAPES: Mapping[str, ModelConfig] = {
         mask_id=151666,
         head_dim=128,
         qkv_bias=True,
-        shift=1,
+        logit_shift=1,
     ),
     "sdar-8b": ModelConfig(
         "SDARForCausalLM",
@@ -56,7 +55,7 @@ SHAPES: Mapping[str, ModelConfig] = {
         mask_id=151669,
         head_dim=128,
         qk_norm=True,
-        block=4,
+        block_size=4,
     ),
     "llada2-mini": ModelConfig(
         "LLaDA2MoeModelLM",
@@ -73,7 +72,7 @@ SHAPES: Mapping[str, ModelConfig] = {
         mask_id=156895,
         head_dim=128,
         qk_norm=True,
-        block=32,
+        block_size=32,
         rotary_share=0.5,
         experts=Experts(
             count=256,

@@ -1,7 +1,7 @@
 """Shows whether block lengths should follow the load: adaptive against every fixed one, from one request to many.
 
 Usage: python -m asynclane.bench.steps.simulate [--requests 1,2,4] [--plot blocks.png] [--json blocks.json]
-Recorded calls of the embedded model (`bench.recordings`) are replayed at the step times of a measured curve.
+Recorded calls of the embedded model (`steps.recordings`) are replayed at the step times of a measured curve.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LOADS = tuple(2**power for power in range(9))
 ADAPTIVE = "adaptive"
 MOST_REQUESTS = 4096
 ROUNDS = 100  # answers of each place, at least, in warm-up and measurement: some 500 steps each
-TIE = 0.01  # changes of the block length within an answer cost about as much in replaying: less is no difference
+TIE = 0.01  # changes of the block length cost about as much in replaying: a smaller difference is none
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One load: tokens per second at each fixed block length, and of a budget that starts without knowledge."""
+    """One load: tokens per second at each fixed block length, and with a budget that starts untrained."""
 
     requests: int
     fixed: dict[int, float]
@@ -43,13 +43,13 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Adaptive over the best fixed block length of this load."""
+        """The rate of adaptive over the best fixed block length of this load."""
         return self.adaptive.tokens_per_s / self.fixed[self.best]
 
 
 def read_curve(path: Path) -> StepCost:
-    """The cost of a step from a file with `points`: positions and milliseconds. Raises `ValueError` that says what
-    is wrong with it, and `OSError`."""
+    """Return the cost of a step from a file with `points`: positions and milliseconds. Raises `ValueError` for another
+    file, and `OSError`."""
     try:
         points = json.loads(path.read_text(encoding="utf-8"))["points"]
         return StepCost([tokens for tokens, _ in points], [ms / 1e3 for _, ms in points])
@@ -63,7 +63,7 @@ def compare(loop: Loop, cost: StepCost, requests: int, spell: Spell) -> Comparis
 
 
 def over_loads(comparisons: Sequence[Comparison]) -> dict[int, float]:
-    """For each fixed block length, adaptive's tokens per second over its own, geometric mean over all loads."""
+    """Return adaptive's rate over that of each fixed block length, geometric mean over all loads."""
     found = {}
     for block_length in comparisons[0].fixed:
         product = 1.0
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     loop = Loop(recordings, cost)
     comparisons = []
     for requests in options.requests:
-        # Learning goes by steps, of which many requests need as many for an answer as one does.
+        # A budget learns by steps, and an answer takes as many steps alone as among many.
         spell = Spell(max(options.warm_up, ROUNDS * requests), max(options.answers, ROUNDS * requests))
         comparisons.append(compare(loop, cost, requests, spell))
         print(f"{requests} requests: adaptive {comparisons[-1].ratio:.3f} of the best", file=sys.stderr, flush=True)
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     worst = min(comparisons, key=lambda c: c.ratio)
     print(
         f"\nAdaptive brings at least {worst.ratio:.3f} of a load's best fixed length (at {worst.requests} requests)."
-        f"\nOver all loads (geometric mean) it {_verdict(gains)}: {min(gains.values()):.3f} of the best."
+        f"\nOver all loads (geometric mean) it {_comparison(gains)}: {min(gains.values()):.3f} of the best."
     )
     if options.plot:
         draw_curves(
@@ -120,7 +120,7 @@ def _inputs(parser: argparse.ArgumentParser, recordings: Path, curve: Path) -> t
     return recorded, cost
 
 
-def _verdict(gains: dict[int, float]) -> str:
+def _comparison(gains: dict[int, float]) -> str:
     worst = min(gains.values())
     if abs(worst - 1) <= TIE:
         return f"is no different from the best single length within {TIE:.0%}"

@@ -48,7 +48,7 @@ Matrix = Tensor | Fp8Matrix
 
 @dataclass(frozen=True, slots=True)
 class QkNorm:
-    """What changes the heads of a position before they are rotated.
+    """Bias and norms of the heads of a position, before they are rotated.
 
     `bias` [(H + 2 * G) * D] is added to queries, keys and values. Then each query and key is divided by its root mean
     square and multiplied by `query_norm` or `key_norm` [D]. None: the operation is left out; the norms come together.

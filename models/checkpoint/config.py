@@ -1,8 +1,12 @@
-"""Reads what a checkpoint says of itself, and refuses what the network here cannot compute."""
+"""Reads config.json of a checkpoint into one shape for all families; refuses what the network here cannot compute.
+
+A new family: a reader in `READERS` here, and the names of its tensors in `families.NAMES`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +14,18 @@ from typing import Any
 
 from ...kernels.common.types import Routing
 from ...scheduler.decoding.attention_pattern import AttentionPattern
-from .experts import Experts
-from .sizes import check_sizes
+
+# No model comes near these sizes: larger ones would fill the memory before they are found not to match the weights.
+MOST = {
+    "dim": 2**20,
+    "layers": 2**10,
+    "heads": 2**12,
+    "kv_heads": 2**12,
+    "ff_dim": 2**22,
+    "vocab_size": 2**24,
+    "max_model_len": 2**24,
+}
+MOST_EXPERTS = 2**10
 
 
 class ModelError(ValueError):
@@ -19,12 +33,40 @@ class ModelError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts: `count` MLPs of width `ff_dim` in all layers from `first_layer` on.
+
+    `biased`: a bias is added to scores where experts are chosen. `shared_ff_dim`: width of an MLP that every token
+    passes besides; 0: there is none. Raises `ValueError` for numbers that do not go together.
+    """
+
+    count: int
+    ff_dim: int
+    routing: Routing
+    biased: bool = False
+    shared_ff_dim: int = 0
+    first_layer: int = 0
+
+    def __post_init__(self) -> None:
+        chosen, groups, live = self.routing.chosen, self.routing.groups, self.routing.live_groups
+        if min(self.count, self.ff_dim, chosen, groups, live) < 1 or min(self.shared_ff_dim, self.first_layer) < 0:
+            raise ValueError(f"experts cannot be computed: {self}")
+        size = self.count // groups
+        # A group is as strong as its two best experts.
+        if self.count % groups or live > groups or (groups > 1 and size < 2):
+            raise ValueError(f"{live} of {groups} groups cannot be chosen of {self.count} experts")
+        if chosen > size * live:
+            raise ValueError(f"{chosen} experts cannot be chosen of {size * live}")
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Shape of a transformer without a causal mask, with rotary positions, RMS norms and SwiGLU.
 
     `qkv_bias`: queries, keys and values have biases. `qk_norm`: each head's queries and keys are normed before they are
-    rotated. `shift` 1: the hidden state at a position predicts the token behind it. `block` 0: every position sees
-    every other; n: position p sees those below `(p // n + 1) * n`. `rotary_share` of each head's numbers are rotated.
+    rotated. `logit_shift` 1: the hidden state at a position predicts the next token. `block_size` 0: every position
+    sees every other; n: position p sees those below `(p // n + 1) * n`. `rotary_share` of each head's numbers are
+    rotated.
     """
 
     architecture: str
@@ -42,8 +84,8 @@ class ModelConfig:
     head_dim: int
     qkv_bias: bool = False
     qk_norm: bool = False
-    shift: int = 0
-    block: int = 0
+    logit_shift: int = 0
+    block_size: int = 0
     rotary_share: float = 1.0
     experts: Experts | None = None
 
@@ -53,8 +95,8 @@ class ModelConfig:
 
     @property
     def pattern(self) -> AttentionPattern:
-        """What the scheduler must know of it."""
-        return AttentionPattern(self.shift, self.block)
+        """The part that the scheduler needs."""
+        return AttentionPattern(self.logit_shift, self.block_size)
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -94,15 +136,23 @@ def _mask_of_tokenizer(directory: Path) -> int | None:
 
 
 def _checked(config: ModelConfig) -> ModelConfig:
-    check_sizes(config)
+    """`config`, if the network can have these sizes. Raises `ValueError` with the one that it cannot."""
+    for name, most in MOST.items():
+        if not 1 <= getattr(config, name) <= most:
+            raise ValueError(f"{name} is {getattr(config, name)}, not from 1 to {most}")
+    if config.experts is not None and config.experts.count > MOST_EXPERTS:
+        raise ValueError(f"{config.experts.count} experts are more than {MOST_EXPERTS}")
+    for name in ("norm_eps", "rope_theta"):
+        if not 0 < getattr(config, name) < math.inf:
+            raise ValueError(f"{name} is {getattr(config, name)}, not a positive number")
     if config.heads % config.kv_heads or config.head_dim < 2 or config.head_dim % 2:
         raise ValueError(f"{config.heads} heads of {config.head_dim} on {config.kv_heads} key heads cannot be computed")
     if not 0 <= config.mask_id < config.vocab_size:
         raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
         raise ValueError(f"{config.rotary_dim} of {config.head_dim} numbers of a head cannot be rotated")
-    if config.block > config.max_model_len:
-        raise ValueError(f"blocks of {config.block} positions do not fit a context of {config.max_model_len}")
+    if config.block_size > config.max_model_len:
+        raise ValueError(f"blocks of {config.block_size} positions do not fit a context of {config.max_model_len}")
     return config
 
 
@@ -150,7 +200,7 @@ def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:
 
 
 def _qwen(name: str, raw: Mapping[str, Any], **more: Any) -> ModelConfig:
-    """What all families say in the words of Qwen's configurations."""
+    """The shape of a family whose configuration has Qwen's names."""
     _require(raw, _QWEN_FIXED)
     dim, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     return ModelConfig(
@@ -172,14 +222,14 @@ def _qwen(name: str, raw: Mapping[str, Any], **more: Any) -> ModelConfig:
 
 
 def _dream(name: str, raw: Mapping[str, Any]) -> ModelConfig:
-    """Qwen2's network (Ye et al., arXiv 2508.15487), which predicts the token behind each position."""
-    return _qwen(name, raw, qkv_bias=True, shift=1)
+    """Qwen2's network (Ye et al., arXiv 2508.15487), which predicts the token after each position."""
+    return _qwen(name, raw, qkv_bias=True, logit_shift=1)
 
 
 def _sdar(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     """Qwen3's network with attention within blocks (Cheng et al., arXiv 2510.06303)."""
     _require(raw, {"attention_bias": False})
-    return _qwen(name, raw, qk_norm=True, block=_block(raw))
+    return _qwen(name, raw, qk_norm=True, block_size=_block_size(raw))
 
 
 def _sdar_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
@@ -187,7 +237,7 @@ def _sdar_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     _require(raw, {"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []})
     routing = Routing(int(raw["num_experts_per_tok"]), normed=bool(raw.get("norm_topk_prob", False)))
     experts = Experts(int(raw["num_experts"]), int(raw["moe_intermediate_size"]), routing)
-    return _qwen(name, raw, qk_norm=True, block=_block(raw), experts=experts)
+    return _qwen(name, raw, qk_norm=True, block_size=_block_size(raw), experts=experts)
 
 
 _LLADA_MOE_FIXED: Mapping[str, object] = {
@@ -200,7 +250,7 @@ _LLADA_MOE_FIXED: Mapping[str, object] = {
 
 
 def _llada_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
-    """Of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over the experts, not normed."""
+    """The network of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over experts, not normed."""
     _require(raw, _LLADA_MOE_FIXED)
     if raw.get("norm_topk_prob"):
         raise ValueError("norm_topk_prob is not supported: the published code norms in no case")
@@ -231,7 +281,7 @@ _LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (
 
 
 def _llada2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
-    """Of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
+    """The network of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
     _require(raw, _LLADA2_FIXED)
     chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
     experts = Experts(
@@ -253,7 +303,7 @@ def _llada2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
         name,
         raw,
         qk_norm=True,
-        block=_block(raw, _LLADA2_BLOCK),
+        block_size=_block_size(raw, _LLADA2_BLOCK),
         rotary_share=float(raw["partial_rotary_factor"]),
         experts=experts,
     )
@@ -276,7 +326,7 @@ def _rope_theta(raw: Mapping[str, Any]) -> float:
     return float(raw["rope_theta"] if "rope_theta" in raw else given["rope_theta"])
 
 
-def _block(raw: Mapping[str, Any], published: int | None = None) -> int:
+def _block_size(raw: Mapping[str, Any], published: int | None = None) -> int:
     """How many positions see each other. It is trained into a checkpoint: nothing is guessed where families differ."""
     said = [raw[key] for key in ("block_size", "block_length") if raw.get(key) is not None]
     if not said and published is None:

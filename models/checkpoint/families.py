@@ -1,6 +1,6 @@
-"""Which tensors the checkpoints of each family have, as data: names, shapes, what is fused, what could be split.
+"""The tensors of each family's checkpoints, as data: names, shapes, what is fused, how they could be split.
 
-A *piece* is a tensor in the words of the network here; a family says under which name its checkpoints keep it.
+A *piece* is a tensor of the network here; `NAMES` has its name in the checkpoints of each family.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ Split = Literal["rows", "columns", "whole"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`weight`: where it goes; pieces of one weight lie below each other, in the order of the table. `rows`: names of
-    sizes, of parts below each other; `columns`: of a size, None for a vector. `split`: how devices could share it.
-    Each part of `rows` is split by itself; after a product with `columns` that were split, the results are summed."""
+    """`weight`: the weight that has its rows; pieces of one weight follow each other in the order of the table.
+
+    `rows`: names of sizes, one for each part; `columns`: name of a size, None for a vector. `split`: how devices could
+    share it. Each part of `rows` is split by itself; after a product with split `columns` the results are summed.
+    """
 
     weight: str
     rows: tuple[str, ...]
@@ -51,7 +53,7 @@ MLP: Mapping[str, Piece] = {
     "up": Piece("gate_up", ("ff",), "dim", "rows"),
     "ff_out": Piece("ff_out", ("dim",), "ff", "columns"),
 }
-# Of a layer with experts: what is there once, and what each expert has. A shared MLP takes the place of the dense one.
+# A layer with experts: the pieces that exist once, then those of each expert. A shared MLP replaces the dense one.
 ROUTER: Mapping[str, Piece] = {
     "router": Piece("router", ("experts",), "dim"),
     "router_bias": Piece("router_bias", ("experts",)),
@@ -152,12 +154,12 @@ class Source:
 
 
 def top_sources(config: ModelConfig) -> list[Source]:
-    """Of what is there once."""
+    """Sources of the tensors that exist once."""
     return list(_sources(config, TOP, {"head"} if config.tied_head else set()))
 
 
 def layer_sources(config: ModelConfig, layer: int) -> list[Source]:
-    """Of a layer, in the order in which they lie in its weights."""
+    """Sources of a layer, in the order of the rows of its weights."""
     experts = config.experts
     absent = set[str]()
     if not config.qkv_bias:

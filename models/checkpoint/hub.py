@@ -1,4 +1,4 @@
-"""Finds a repository of Hugging Face in the local cache: what is not there is told, and never fetched."""
+"""Finds a repository of Hugging Face in the local cache, and never fetches one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME = re.compile(r"(?P<id>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[^@\s]+))?", re.A
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """`OWNER/NAME`, or `OWNER/NAME@REVISION`: a branch, a tag or a whole commit hash."""
+    """`OWNER/NAME` or `OWNER/NAME@REVISION`: a branch, a tag or a whole commit hash."""
 
     id: str
     revision: str | None = None
@@ -43,13 +43,13 @@ class Repository:
         revision = f" at revision {self.revision}" if self.revision else ""
         raise ModelError(
             f"{self.id}{revision} is no directory here, and the cache {constants.HF_HUB_CACHE} has no config.json of"
-            f" it: run `{self.download}`; if it is gated, ask for access on https://huggingface.co/{self.id} and run"
+            f" it: run `{self.download}`; if it is gated, request access on https://huggingface.co/{self.id} and run"
             " `hf auth login` before"
         )
 
 
 def interrupted(directory: Path) -> bool:
-    """Whether `hf download` has left a file unfinished: beside a snapshot's blobs, or within a local directory."""
+    """True if `hf download` has left a file unfinished, beside a snapshot's blobs or within a local directory."""
     blobs = directory.parent.parent / "blobs" if directory.parent.name == "snapshots" else None
     places = [directory / ".cache" / "huggingface" / "download", *([blobs] if blobs else [])]
     return any(next(place.rglob("*.incomplete"), None) is not None for place in places)

@@ -34,7 +34,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def embedded_models() -> list[str]:
-    """The names of the models that are built in."""
+    """Names of the embedded models."""
     return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
@@ -59,7 +59,7 @@ def find_model(name: str) -> Path:
 
 
 def _directory(name: str) -> Path | None:
-    """The directory of that name, None if there is nothing. Raises `ModelError` for what is there and is none."""
+    """The directory of that name, None if nothing has it. Raises `ModelError` for a file or an unreadable directory."""
     try:
         path = Path(name).expanduser()
     except RuntimeError as error:  # the home of nobody
@@ -79,8 +79,8 @@ def _directory(name: str) -> Path | None:
 
 
 def _require_complete(directory: Path, advice: str | None) -> None:
-    """Raises `ModelError` if a download has left out what no model can do without. Without advice, whatever reads the
-    directory says what it lacks."""
+    """Raises `ModelError` if a download lacks a file that every model needs. Without advice nothing is checked: later
+    readers name the missing file."""
     missing = absent_files(directory) if advice else []
     if missing:
         raise ModelError(f"the download in {directory} is not complete, it lacks {some(missing)}: {advice}")
@@ -93,8 +93,11 @@ SHARED_FOR_FIXED = 163_880  # bytes; products of fixed order, as Triton compiles
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Where the network runs and in which numbers. `threads` None takes every core that the process may use, or what
-    `OMP_NUM_THREADS` says. `deterministic`: answers are the same to the bit in any crowd, in every dtype."""
+    """Where the network runs, and its number format.
+
+    `threads` None: `OMP_NUM_THREADS`, or every core that the process may use. `deterministic`: an answer has the same
+    bits alone and batched with others, in every dtype.
+    """
 
     device: str = "auto"
     dtype: str = "auto"
@@ -105,7 +108,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A runner with the memory that it has taken, and in a few words where and in which numbers it computes."""
+    """A runner with the memory that it has taken; `summary` names its device and number format."""
 
     runner: Runner
     footprint: Footprint
@@ -113,19 +116,19 @@ class Loaded:
 
 
 def _device(name: str) -> torch.device:
-    """A GPU where there is one that can be used, unless the CPU was asked for. Raises `ModelError`."""
+    """A usable GPU, unless the name is `cpu`; else the CPU. Raises `ModelError`."""
     if name == "cpu":
         return torch.device("cpu")
     lacking = _lacking()
     if name == "cuda" and lacking:
-        raise ModelError(f"device 'cuda' was asked for, and {lacking} (or use --device cpu)")
+        raise ModelError(f"device 'cuda' cannot be used: {lacking} (or use --device cpu)")
     if lacking and torch.cuda.is_available():
         logging.getLogger(__name__).warning("the GPU is not used: %s", lacking)
     return torch.device("cpu" if lacking else "cuda")
 
 
 def _lacking() -> str | None:
-    """What keeps a GPU from being used."""
+    """The reason why no GPU can be used; None if one can."""
     if not torch.cuda.is_available():
         return "torch sees no GPU: install torch for CUDA"
     try:
@@ -142,8 +145,8 @@ def _lacking() -> str | None:
 
 
 def _numerics(hardware: Hardware, device: torch.device) -> Numerics:
-    """Raises `ModelError` for what does not go together."""
-    # float32 where nothing is said: on a CPU it is the fastest, and a row's bits do not depend on its neighbours.
+    """Raises `ModelError` for settings that exclude each other."""
+    # float32 is a CPU's default: it is the fastest there, and a row's bits do not depend on the other rows.
     automatic = "bfloat16" if device.type == "cuda" else "float32"
     dtype = DTYPES[automatic if hardware.dtype == "auto" else hardware.dtype]
     fp8 = hardware.quantization == "fp8"
@@ -157,7 +160,7 @@ def _numerics(hardware: Hardware, device: torch.device) -> Numerics:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -190,7 +193,7 @@ def load_runner(
         return Runner(network, cache, memory.slots, [config.mask_id], sorted(end_ids))
 
     def workspace() -> int:
-        """A first runner, with hardly a page, computes the largest step, and goes."""
+        """Memory that the largest step takes, measured with a runner of one page that is then freed."""
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
         runner(pages=1).step_seconds(memory.step_tokens)
@@ -208,7 +211,7 @@ def load_runner(
     try:
         final = runner(footprint.pages)
         if device.type == "cuda":
-            final.step_seconds(memory.step_tokens)  # memory that it takes now cannot be lacking later
+            final.step_seconds(memory.step_tokens)  # memory that it takes now is not missing later
     except (RuntimeError, MemoryError):
         tokens = footprint.pages * memory.page_size
         raise ModelError(f"no memory for keys and values of {tokens} positions: lower --kv-cache-tokens") from None
@@ -220,7 +223,7 @@ def _extras(numerics: Numerics) -> str:
 
 
 def _check_for_gpu(config: ModelConfig, memory: Memory, numerics: Numerics) -> None:
-    """What the kernels can read, and the room they need on chip. Raises `ModelError`."""
+    """Raises `ModelError` for sizes that the kernels cannot read, or a GPU with too little shared memory for them."""
     for name, size in (("--page-size", memory.page_size), ("the model's head dim", config.head_dim)):
         if size < 16 or size & (size - 1):
             raise ModelError(f"on a GPU {name} must be a power of two from 16, not {size}")

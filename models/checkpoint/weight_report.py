@@ -1,4 +1,4 @@
-"""Says what a checkpoint's weights are and what they will need, from its configuration and its files' headers alone."""
+"""A report on a checkpoint's weights, from its configuration and its files' headers alone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .config import ModelConfig
 from .families import tensor_shapes
 from .weights import check_weights
 
-POSITIONS = 1000  # that the bytes of keys and values are told for
+POSITIONS = 1000  # whose keys and values are counted
 CACHES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 KEPT = {name: Numerics(dtype) for name, dtype in CACHES.items()} | {"fp8": Numerics(torch.bfloat16, fp8=True)}
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """`stored`: parameters of each type on disk. `weights_bytes`: of what is kept, by how it is kept (None: it cannot
-    be). `cache_bytes`: of the keys and values of `POSITIONS` positions, by type."""
+class WeightReport:
+    """`stored`: parameters of each type on disk. `weights_bytes`: memory of the weights by type (None: not possible).
+    `cache_bytes`: memory of the keys and values of `POSITIONS` positions, by type."""
 
     parameters: int
     stored: Mapping[str, int]
@@ -34,17 +34,17 @@ class Survey:
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """Of the whole network; an embedding that is the head too counts once."""
+    """Parameters of the whole network; an embedding that is the head too counts once."""
     return sum(prod(shape) for shape in tensor_shapes(config).values())
 
 
-def survey(directory: Path, config: ModelConfig) -> Survey:
-    """Takes no memory. Raises `ModelError` for weights that could not be loaded."""
+def weight_report(directory: Path, config: ModelConfig) -> WeightReport:
+    """Takes no memory for weights. Raises `ModelError` for weights that cannot be loaded."""
     shapes = tensor_shapes(config)
     stored = Counter[str]()
     for name, dtype in check_weights(directory, shapes).items():
         stored[dtype] += prod(shapes[name])
-    return Survey(
+    return WeightReport(
         parameters=count_parameters(config),
         stored=dict(stored),
         weights_bytes={name: _kept(config, numerics) for name, numerics in KEPT.items()},

@@ -16,20 +16,20 @@ from .config import ModelError
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-DTYPES = ("BF16", "F16", "F32")  # others are numbers only together with scales that are not read
+DTYPES = ("BF16", "F16", "F32")  # others need scales, which are not read
 SHOWN = 3  # names in an error, before "and N more"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Where a tensor of the checkpoint goes: rows `[start, end)` of a weight."""
+class TensorPlace:
+    """The place of a tensor of the checkpoint: rows `[start, end)` of a weight."""
 
     weight: Matrix
     start: int
     end: int
 
     def put(self, tensor: Tensor) -> None:
-        """Copies it there, in the weight's type."""
+        """Copy a tensor to its place, in the weight's type."""
         if isinstance(self.weight, Fp8Matrix):
             values, scales = quantize_rows(tensor.to(self.weight.values.device))
             self.weight.values[self.start : self.end] = values
@@ -39,8 +39,8 @@ class Part:
 
 
 def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """The type in which each tensor is stored, read off the files' headers alone. Raises `ModelError` if a file cannot
-    be read, or if a tensor is missing, unexpected, twice there or of another shape."""
+    """The stored type of each tensor, from the files' headers alone. Raises `ModelError` if a file cannot be read, or a
+    tensor is missing, unexpected, there twice or of another shape."""
     found: dict[str, str] = {}
     for path in _files(directory):
         try:
@@ -62,8 +62,8 @@ def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
     return found
 
 
-def load_weights(directory: Path, parts: Mapping[str, Part]) -> None:
-    """Puts each tensor where it belongs, one at a time: besides the weights, memory holds one tensor.
+def load_weights(directory: Path, parts: Mapping[str, TensorPlace]) -> None:
+    """Copy each tensor to its place. Besides the weights, memory holds one tensor at a time.
 
     The directory has passed `check_weights`. Raises `ModelError` if a file can no longer be read.
     """
@@ -77,7 +77,7 @@ def load_weights(directory: Path, parts: Mapping[str, Part]) -> None:
 
 
 def absent_files(directory: Path) -> list[str]:
-    """Names of files that every checkpoint has, and this one has not. Raises `ModelError` for a broken index."""
+    """Names of the files that every checkpoint needs and this one lacks. Raises `ModelError` for a broken index."""
     return [name for name in ("config.json", *_shards(directory)) if not (directory / name).exists()]
 
 
@@ -92,7 +92,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _shards(directory: Path) -> list[str]:
-    """Names of the files that hold the weights, whether or not they are there."""
+    """Names of the files with the weights, which may be missing."""
     index = directory / INDEX
     if not index.exists():
         return [SINGLE]
@@ -114,6 +114,6 @@ def _check_shape(path: Path, name: str, shape: tuple[int, ...], shapes: Mapping[
 
 
 def some(names: list[str]) -> str:
-    """The first of them, for a message."""
+    """The first of the names, for a message."""
     rest = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,8 +1,8 @@
 """Captures a whole step as a CUDA graph, once for each shape: a replay costs one launch instead of hundreds.
 
-A plan is padded to the smallest shape that holds it, copied into the static buffer of that shape's graph, and read back
-in one copy. Shapes are captured when they are first met; graphs share one memory pool, since one runs at a time. The
-largest is met at start, so the pool never grows.
+A plan is padded to the smallest shape that holds it, copied into the static buffer of that shape's graph, and its
+result read back in one copy. A shape is captured at its first plan. Graphs share one memory pool, since one runs at a
+time; the largest shape is captured at start, so the pool does not grow.
 """
 
 from __future__ import annotations
@@ -21,24 +21,8 @@ from ...kernels.attention.tiles import attention_config, fixed_config, tile_quer
 from ...scheduler.contract import StepPlan
 from ..checkpoint.config import ModelConfig
 from ..numerics import Numerics
-from .optional_inputs import (
-    bias_entries,
-    copied,
-    masks,
-    measured,
-    most_ranks,
-    told,
-)
-from .pack import (
-    Batch,
-    Shape,
-    Tiling,
-    batch_of,
-    pack_into,
-    projected,
-)
+from .pack import Batch, OptionalInputs, Shape, Tiling, pack_into, projected, unpack
 
-LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
 FINEST = 16  # positions between two shapes where a step's time is flat
@@ -46,7 +30,7 @@ FINEST = 16  # positions between two shapes where a step's time is flat
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """What one launch keeps until it is collected."""
+    """The memory of one launch until it is collected."""
 
     host_in: Tensor  # pinned int32 [shape.words]
     host_out: Tensor  # pinned int32 [4 or more, projected]
@@ -73,7 +57,7 @@ class Captured:
 
 
 class StepGraphs:
-    """`compute` makes int32 [4 or more, N] of a batch, with the same operations whatever the numbers in it."""
+    """`compute` maps a batch to int32 [4 or more, N], with the same operations whatever the numbers in it."""
 
     def __init__(self, compute: Callable[[Batch], Tensor], config: ModelConfig, numerics: Numerics, slots: int) -> None:
         self._compute = compute
@@ -90,43 +74,31 @@ class StepGraphs:
         # At most eight sizes of the projected part for each size of the whole.
         count = projected(plan)
         count = min(tokens, count + -count % max(FINEST, tokens // 8))
-        samplings = [row.sampling for row in plan.rows if row.spans]
-        sampled = any(sampling.temperature > 0 for sampling in samplings)
-        narrowed = any(s.temperature > 0 and (s.top_p < 1 or s.top_k > 0) for s in samplings)
-        entries = bias_entries(plan)
-        restricted, mask_words = masks(plan)
         return Shape(
             tokens=tokens,
             rows=self._rows(plan, tokens),
             projected=count,
             spans=count,  # a span has a position at least
-            sampled=sampled,
-            narrowed=narrowed,
             tiling=self._tiling(tokens),
             projected_tiling=self._tiling(count),
-            biases=max(LEAST_BIASES, 1 << (entries - 1).bit_length()) if entries else 0,
-            ranks=most_ranks(plan),
-            restricted=1 << (restricted - 1).bit_length() if restricted else 0,
-            mask_words=mask_words,
-            measured=measured(plan),
-            told=told(plan),
-            copied=copied(plan),
+            inputs=OptionalInputs.of(plan).rounded(),
         )
 
     def _rows(self, plan: StepPlan, tokens: int) -> int:
-        """As many as there are slots, doubled while requests with several rows need more."""
+        """One for each slot, doubled while requests with several rows need more."""
         rows = min(self._slots, tokens)
         while rows < len(plan.rows):
             rows *= 2
         return rows
 
     def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:
-        """Starts a plan. What is returned waits for it: int32 [4 or more, as its shape has projected positions] that
-        `compute` makes of it, valid until `IN_FLIGHT` more are launched, and the device's seconds."""
+        """Start a plan. The function returned waits for its end and returns the result of `compute`, int32
+        [4 or more, projected positions of its shape], valid until `IN_FLIGHT` more are launched, and the device's
+        seconds."""
         shape = self.shape_for(plan)
         step = self._captured.get(shape) or self._capture(plan, shape)
         buffers = step.buffers[self._launched % IN_FLIGHT]
-        pack_into(buffers.host_in.numpy(), plan, shape, self._config.shift)
+        pack_into(buffers.host_in.numpy(), plan, shape, self._config.logit_shift)
         buffers.started.record()
         step.device_in.copy_(buffers.host_in, non_blocking=True)
         step.graph.replay()
@@ -136,11 +108,8 @@ class StepGraphs:
         return buffers.collect
 
     def graph(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
-        """What was captured for the shape of a plan that has been launched."""
+        """The graph of a plan that has been launched."""
         return self._captured[self.shape_for(plan)].graph
-
-    def _batch(self, device_in: Tensor, shape: Shape) -> Batch:
-        return batch_of(device_in, shape.sections(), shape, self._config.shift)
 
     def _tiling(self, tokens: int) -> Tiling:
         config = self._config
@@ -153,12 +122,12 @@ class StepGraphs:
 
     def _capture(self, plan: StepPlan, shape: Shape) -> Captured:
         words = np.zeros(shape.words, np.int32)
-        pack_into(words, plan, shape, self._config.shift)
+        pack_into(words, plan, shape, self._config.logit_shift)
         device_in = torch.from_numpy(words).cuda()
-        batch = self._batch(device_in, shape)
-        # Kernels compile, and libraries take their workspaces, on the warm-up. It computes nothing for anyone: without
-        # a span nothing commits, and the step itself writes the same keys and values once more. A launch copies all
-        # numbers in anew.
+        batch = unpack(device_in, shape, self._config.logit_shift)
+        # Kernels compile, and libraries take their workspaces, on the warm-up. It changes nothing: without a span
+        # nothing commits, and the step itself writes the same keys and values once more. Each launch copies all numbers
+        # in.
         batch.rules.starts.zero_()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -167,7 +136,7 @@ class StepGraphs:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool):
-            device_out = self._compute(self._batch(device_in, shape))
+            device_out = self._compute(unpack(device_in, shape, self._config.logit_shift))
         self._pool = graph.pool()
         buffers = tuple(Buffers.of(shape.words, device_out) for _ in range(IN_FLIGHT))
         self._captured[shape] = Captured(graph, device_in, device_out, buffers)
@@ -176,7 +145,7 @@ class StepGraphs:
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Holds the garbage collector off: freeing a graph of an earlier runner would spoil the one being captured."""
+    """Stop the garbage collector: freeing a graph of an earlier runner would spoil the one being captured."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -187,5 +156,5 @@ def _nothing_collected() -> Iterator[None]:
 
 
 def spacing(tokens: int) -> int:
-    """How far shapes of about so many positions lie apart: an eighth at most, and no less than `FINEST`."""
+    """Distance between shapes of about `tokens` positions: an eighth at most, and at least `FINEST`."""
     return max(FINEST, (1 << (tokens - 1).bit_length()) // 8)

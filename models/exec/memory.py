@@ -12,15 +12,18 @@ from ..kv_cache import KvPages
 from ..network import allocate
 from ..numerics import Numerics
 
-CPU_TOKENS = 16384  # positions whose keys and values a CPU keeps where nothing else was asked for
+CPU_TOKENS = 16384  # positions whose keys and values a CPU keeps by default
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is asked for: requests at once, positions in a page, positions of the largest step, positions whose keys
-    and values fit over all requests (None: a CPU's default, or what a GPU has left), and the share of a GPU's memory
-    that may be taken. With `keeps_pages` there is a use for more than the requests can fill."""
+    """The memory requested.
+
+    `slots`: requests at once; `page_size`: positions of a page; `step_tokens`: positions of the largest step;
+    `cache_tokens`: positions whose keys and values fit, over all requests (None: a CPU's default, or the rest of a
+    GPU); `share`: of a GPU's memory that may be in use; `keeps_pages`: pages beyond those of the requests are of use.
+    """
 
     slots: int
     page_size: int
@@ -32,7 +35,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What was taken. The workspace is what the largest step needs besides weights and pages, measured at start."""
+    """The memory taken. The workspace is that of the largest step besides weights and pages, measured at start."""
 
     weights_bytes: int
     pages: int
@@ -53,13 +56,13 @@ class Footprint:
 
 
 def weights_bytes(config: ModelConfig, numerics: Numerics) -> int:
-    """Of all weights as they will be kept."""
+    """Bytes of all weights in memory."""
     _, parts = allocate(config, numerics, torch.device("meta"))
     return sum({id(part.weight): part.weight.nbytes for part in parts.values()}.values())
 
 
 def require_room(config: ModelConfig, numerics: Numerics, share: float, device: torch.device) -> None:
-    """Raises `ModelError` unless a GPU has room for the weights, before any of it is taken."""
+    """Raises `ModelError` unless a GPU has room for the weights. Takes no memory."""
     needed, room = weights_bytes(config, numerics), _room(share, device)
     if needed > room:
         raise ModelError(
@@ -71,34 +74,34 @@ def require_room(config: ModelConfig, numerics: Numerics, share: float, device: 
 def pages_that_fit(
     config: ModelConfig, numerics: Numerics, memory: Memory, device: torch.device, workspace: Callable[[], int]
 ) -> Footprint:
-    """How many pages there will be, once the weights are loaded; `workspace` measures the bytes that the largest step
-    takes. Raises `ModelError` if a GPU has room for too few."""
+    """The footprint with as many pages as fit, after the weights are loaded; `workspace` measures the bytes of the
+    largest step. Raises `ModelError` if a GPU has room for too few."""
     page_bytes = KvPages.page_bytes(config, memory.page_size, numerics.dtype)
-    asked = None if memory.cache_tokens is None else -(-memory.cache_tokens // memory.page_size)
+    requested = None if memory.cache_tokens is None else -(-memory.cache_tokens // memory.page_size)
     most = memory.slots * -(-config.max_model_len // memory.page_size)  # more could not be used
     taken = weights_bytes(config, numerics)
     if device.type != "cuda":
-        return Footprint(taken, asked or -(-CPU_TOKENS // memory.page_size), page_bytes)
+        return Footprint(taken, requested or -(-CPU_TOKENS // memory.page_size), page_bytes)
     needed = workspace()
     fit = (_room(memory.share, device) - needed) // page_bytes
-    if fit < (asked or 1):
-        wanted = (asked or 1) * memory.page_size
+    if fit < (requested or 1):
+        wanted = (requested or 1) * memory.page_size
         raise ModelError(
             f"keys and values of {wanted} positions need {gib(wanted // memory.page_size * page_bytes)}; besides the"
             f" weights ({gib(taken)}) and a workspace of {gib(needed)} there is room for"
             f" {max(fit, 0) * memory.page_size} positions: lower --kv-cache-tokens or --max-step-tokens, or raise"
             " --gpu-memory-utilization"
         )
-    return Footprint(taken, asked or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed)
+    return Footprint(taken, requested or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed)
 
 
 def _room(share: float, device: torch.device) -> int:
-    """Bytes that may still be taken of a GPU, so that no more than `share` of it is in use."""
+    """Bytes of a GPU that may still be taken, so that at most `share` of it is in use."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return free - int((1 - share) * total)
 
 
 def gib(size: int) -> str:
-    """For a message."""
+    """A size for a message."""
     return f"{size / GIB:.2f} GiB"

@@ -1,49 +1,105 @@
 """Packs a plan into one int32 buffer, so that a step costs one copy to the device.
 
-With a `Shape` all sections are padded to its capacities, so a CUDA graph finds every number where it was when it was
-captured. Padding is inert: its tokens write no keys, its rows and spans are empty.
+The buffer is a sequence of named sections. Those of `OptionalInputs` exist only if a plan needs them. With a `Shape`
+all sections are padded to its capacities, so a CUDA graph finds every number where it was when it was captured. Padding
+is inert: its tokens write no keys, its rows and spans are empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.attention.tiles import AttentionConfig, row_tiles, tile_capacity
+from ...kernels.attention.tiles import AttentionConfig, AttentionPlan, row_tiles, tile_capacity
 from ...kernels.common.types import Draws, SpanRules
-from ...scheduler.contract import StepPlan
-from .optional_inputs import (
-    BIASES_OF_ROW,
-    DRAW_WORDS,
-    MEASURE_SECTIONS,
-    Biases,
-    Measures,
-    Restrictions,
-    bias_sections,
-    bias_words,
-    biases_of,
-    copy_words,
-    draw_words,
-    float_words,
-    measure_words,
-    measures_of,
-    most_ranks,
-    restriction_sections,
-    restriction_words,
-    restrictions_of,
-    told_words,
-)
+from ...scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
 
 NOWHERE = -1  # position of a padding token
+UNCHANGED = -1  # host token of a position whose canvas keeps its token
+DRAW_WORDS = 7  # numbers that say how a position is drawn
+BIASES_OF_ROW = 2  # the start of an answer may have one of its own
+LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
+
+Words = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalInputs:
+    """The inputs that only some requests need, and how many of them.
+
+    `sampled` rows, and `narrowed` ones among them (top-p, top-k); entries of `biases`; log-probabilities with so many
+    `ranks`, if not None; `restricted` rows, with `mask_words` in each one's mask of the vocabulary; spans that are
+    `measured`, by more than plain probability; `host_tokens`; rows that are `copied`.
+    """
+
+    sampled: bool = False
+    narrowed: bool = False
+    biases: int = 0
+    ranks: int | None = None
+    restricted: int = 0
+    mask_words: int = 0
+    measured: bool = False
+    host_tokens: bool = False
+    copied: bool = False
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> OptionalInputs:
+        rows = plan.rows
+        hot = [row.sampling for row in rows if row.spans and row.sampling.temperature > 0]
+        masks = [len(row.restriction.words) for row in rows if row.restriction is not None]
+        ranks = [row.ranks for row in rows if row.ranks is not None]
+        return cls(
+            sampled=bool(hot),
+            narrowed=any(sampling.top_p < 1 or sampling.top_k > 0 for sampling in hot),
+            biases=sum(len(bias.tokens) for row in rows for bias in row.biases),
+            # As many as any request may need, so that ties are broken alike whatever the others need.
+            ranks=(MOST_RANKS if any(ranks) else 0) if ranks else None,
+            restricted=len(masks),
+            mask_words=max(masks, default=0),
+            measured=measured(plan),
+            host_tokens=any(row.host_tokens is not None for row in rows),
+            copied=any(row.copy is not None for row in rows),
+        )
+
+    def rounded(self) -> OptionalInputs:
+        """With room to spare, so that few shapes fit many plans."""
+        return replace(
+            self,
+            biases=max(LEAST_BIASES, _power_of_two(self.biases)) if self.biases else 0,
+            restricted=_power_of_two(self.restricted) if self.restricted else 0,
+        )
+
+    @property
+    def drawn(self) -> bool:
+        """True if positions need noise."""
+        return self.sampled or self.measured
+
+
+NO_INPUTS = OptionalInputs()
+
+
+def measured(plan: StepPlan) -> bool:
+    """True if the rule of some span does not go by plain probability."""
+    return not all(span.rule.plain for row in plan.rows for span in row.spans)
+
+
+def projected(plan: StepPlan) -> int:
+    """Positions of a plan that get logits."""
+    return sum(span.end - span.start for row in plan.rows for span in row.spans)
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How attention over one list of rows is launched: so many `queries` to a tile."""
+    """How attention over one list of rows is launched: `queries` to a tile."""
 
     config: AttentionConfig
     queries: int
@@ -54,61 +110,70 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Capacities of a padded step, and which extras it has: `sampled` rows, and `narrowed` ones among them (top-p,
-    top-k); up to so many entries of `biases`; log-probabilities with so many `ranks`, if not None; up to so many
-    `restricted` rows, with as many words in each one's mask of the vocabulary; `measured` positions, by
-    more than probability; tokens that are `told`; rows that are `copied`."""
+    """Capacities of a padded step."""
 
     tokens: int
     rows: int
     projected: int
     spans: int
-    sampled: bool
-    narrowed: bool
     tiling: Tiling
     projected_tiling: Tiling
-    biases: int = 0
-    ranks: int | None = None
-    restricted: int = 0
-    mask_words: int = 0
-    measured: bool = False
-    told: bool = False
-    copied: bool = False
+    inputs: OptionalInputs = NO_INPUTS
 
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order."""
-        return {
-            "slots": self.tokens,
-            "positions": self.tokens,
-            **({"told": self.tokens} if self.told else {}),
-            **({"turned": self.tokens, "hides": self.rows} if self.copied else {}),
-            "row_slots": self.rows,
-            "row_starts": self.rows + 1,
-            "visible": self.rows,
-            "projected": self.projected,
-            "projected_starts": self.rows + 1,
-            "span_starts": self.spans + 1,
-            "sure": self.spans,
-            "threshold": self.spans,
-            "factor": self.spans,
-            "last_free": self.spans,
-            "endless": self.projected,
-            **({"draws": DRAW_WORDS * self.projected} if self.drawn else {}),
-            **(dict.fromkeys(MEASURE_SECTIONS, self.projected) if self.measured else {}),
-            **(bias_sections(BIASES_OF_ROW * self.rows, self.biases) if self.biases else {}),
-            **(restriction_sections(self.restricted, self.mask_words) if self.restricted else {}),
-            "tiles": 2 * self.tiling.capacity(self.tokens, self.rows),
-            "projected_tiles": 2 * self.projected_tiling.capacity(self.projected, self.rows),
-        }
-
-    @property
-    def drawn(self) -> bool:
-        """Whether noise is asked for."""
-        return self.sampled or self.measured
+        inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
+        sizes = {"slots": self.tokens, "positions": self.tokens}
+        sizes |= {"row_slots": self.rows, "row_starts": self.rows + 1, "visible": self.rows}
+        sizes |= {"projected": self.projected, "projected_starts": self.rows + 1, "endless": self.projected}
+        sizes |= {"span_starts": self.spans + 1}
+        sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
+        if inputs.host_tokens:
+            sizes["host_tokens"] = self.tokens
+        if inputs.copied:
+            sizes |= {"rope_positions": self.tokens, "mask_offsets": self.rows}
+        if inputs.drawn:
+            sizes["draws"] = DRAW_WORDS * self.projected
+        if inputs.measured:
+            sizes |= {"measure_kinds": self.projected, "measure_noise": self.projected}
+        if inputs.biases:
+            sizes |= {"bias_begins": biases, "bias_ends": biases, "bias_starts": biases + 1}
+            sizes |= {"bias_ids": inputs.biases, "bias_deltas": inputs.biases}
+        if inputs.restricted:
+            sizes |= {"restricted_places": inputs.restricted}
+            sizes |= {"restricted_words": inputs.restricted * inputs.mask_words}
+        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
+        sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
+        return sizes
 
     @property
     def words(self) -> int:
         return sum(self.sections().values())
+
+
+class Biases(NamedTuple):
+    """B biases with E entries in all: arguments of `kernels.logits.adjust`."""
+
+    begins: Tensor  # [B] int32, projected positions
+    ends: Tensor  # [B] int32
+    starts: Tensor  # [B + 1] int32
+    ids: Tensor  # [E] int32
+    deltas: Tensor  # [E] float32
+
+
+class Restrictions(NamedTuple):
+    """R masks of the vocabulary: arguments of `kernels.logits.restrict`."""
+
+    places: Tensor  # [R] int32, projected positions; below 0 for padding
+    words: Tensor  # [R, W] int32
+
+
+class Measures(NamedTuple):
+    """The confidence of N projected positions: arguments of `kernels.measure.measure`."""
+
+    kinds: Tensor  # [N] int32
+    noise: Tensor  # [N] float32
+    draws: Draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,53 +185,48 @@ class Batch:
     row_slots: Tensor  # [R] int64
     row_starts: Tensor  # [R + 1] int32
     visible: Tensor  # [R] int32
-    projected: Tensor  # [N] int64: index among the tokens of what predicts each projected position
+    projected: Tensor  # [N] int64: index among the tokens of the state that predicts each projected position
     targets: Tensor  # [N] int64: the projected positions, absolute
-    projected_starts: Tensor  # [R + 1] int32: row r owns the projected positions between two of them
-    rules: SpanRules  # of the spans, with those that join them
+    projected_starts: Tensor  # [R + 1] int32: row r has the projected positions between two of them
     endless: Tensor  # [N] bool: no end token may commit there
+    rules: SpanRules  # of the spans, each with those that join it
+    narrowed: bool  # False: no position has top-k or top-p
     draws: Draws | None  # None: no row is sampled, nor measured
     measures: Measures | None  # None: all spans go by probability
-    biases: Biases | None  # None: no row has any
-    ranks: int | None  # of the row that asks for most; None: no row asks
-    restrictions: Restrictions | None  # None: no row has any
-    told: Tensor | None  # [T] int32: written to the canvases first, below 0 for nothing; None: nothing anywhere
-    turned: Tensor | None  # [T] int64: as which positions they are rotated; None: as their own
-    hides: Tensor | None  # [R] int32: how far before a query the key lies that it does not see; None: none anywhere
-    shape: Shape | None  # None: nothing is padded
-    tiles: Tensor | None  # [tiles, 2] int32 of attention over all tokens; None without a shape
-    projected_tiles: Tensor | None  # the same over projected positions
-
-
-def projected(plan: StepPlan) -> int:
-    """Positions of a plan for which the vocabulary is asked."""
-    return sum(span.end - span.start for row in plan.rows for span in row.spans)
+    biases: Biases | None
+    ranks: int | None  # the most that a row needs; None: no row needs log-probabilities
+    restrictions: Restrictions | None
+    host_tokens: Tensor | None  # [T] int32: written to the canvases first, except UNCHANGED
+    rope_positions: Tensor | None  # [T] int64: the positions that tokens are rotated as; None: their own
+    mask_offsets: Tensor | None  # [R] int32: how far before a query the key lies that it does not see, 0: none
+    attention: AttentionPlan | None  # of all tokens; None without a shape
+    projected_attention: AttentionPlan | None  # of the projected positions
 
 
 def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
     """Unpadded, for a step that is computed once. `shift` 1: a position is predicted at the one before it."""
-    sections = {name: np.asarray(part).astype(np.int32, copy=False) for name, part in _sections(plan, shift).items()}
+    inputs = OptionalInputs.of(plan)
+    sections = {
+        name: np.asarray(part).astype(np.int32, copy=False) for name, part in _words(plan, inputs, shift).items()
+    }
     buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return batch_of(buffer, {name: len(part) for name, part in sections.items()}, None, shift, most_ranks(plan))
+    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs, shift)
 
 
 def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
-    """Fills `words` [shape.words] int32 with a plan that fits the shape."""
-    parts = _sections(plan, shift)
-    if not shape.drawn:
-        del parts["draws"]
-    else:  # some numbers of each position, each in a block of its own
+    """Fill `words` [shape.words] int32 with a plan that fits the shape."""
+    parts = _words(plan, shape.inputs, shift)
+    if shape.inputs.drawn:  # some numbers of each position, each in a block of its own
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
-    visible = np.asarray(parts["visible"])
     sections = shape.sections()
     for name, tiling, starts in (
         ("tiles", shape.tiling, parts["row_starts"]),
         ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
     ):
-        capacity = sections[name] // 2
-        parts[name] = row_tiles(np.diff(starts), tiling.queries, capacity, visible).reshape(-1)
+        tiles = row_tiles(np.diff(starts), tiling.queries, sections[name] // 2, parts["visible"])
+        parts[name] = tiles.reshape(-1)
     start = 0
     for name, size in sections.items():
         part = parts[name]
@@ -178,21 +238,41 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
 
 
 def _padding(name: str, part: np.ndarray) -> int:
-    """Rows and spans without positions, tokens and restrictions nowhere, tiles of no row; elsewhere nothing looks."""
+    """Rows and spans without positions, tokens and restrictions nowhere, no host token; elsewhere it is not read."""
     if name.endswith("_starts"):
         return int(part[-1])
-    return NOWHERE if name in ("positions", "restricted_places", "told") else 0
+    return NOWHERE if name in ("positions", "restricted_places", "host_tokens") else 0
 
 
-def batch_of(
-    buffer: Tensor, sizes: Mapping[str, int], shape: Shape | None, shift: int = 0, ranks: int | None = None
+def unpack(buffer: Tensor, shape: Shape, shift: int = 0) -> Batch:
+    """The batch of a buffer that `pack_into` has filled."""
+    return _batch(buffer, shape.sections(), shape.inputs, shift, shape)
+
+
+def _batch(
+    buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shift: int, shape: Shape | None = None
 ) -> Batch:
-    """Views, and copies where a kernel wants another type, of a buffer with sections of `sizes` words. `ranks` are
-    those of the shape, if there is one."""
+    """Views, and copies where a kernel needs another type, of a buffer with sections of `sizes` words."""
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
+
+    def floats(name: str) -> Tensor:
+        return views[name].view(torch.float32)
+
+    def plan_of(tiling: Tiling, name: str) -> AttentionPlan:
+        return AttentionPlan(tiling.config, views[name].view(-1, 2))
+
     positions, projected = views["positions"].long(), views["projected"].long()
     targets = positions[projected] + shift
-    draws = _draws(views["draws"], targets) if len(views.get("draws", ())) else None
+    draws = _draws(views["draws"], targets) if inputs.drawn else None
+    measures = biases = restrictions = None
+    if inputs.measured and draws is not None:
+        measures = Measures(views["measure_kinds"], floats("measure_noise"), draws)
+    if inputs.biases:
+        begins, ends, starts, ids = (views[f"bias_{name}"] for name in ("begins", "ends", "starts", "ids"))
+        biases = Biases(begins, ends, starts, ids, floats("bias_deltas"))
+    if inputs.restricted:
+        places = views["restricted_places"]
+        restrictions = Restrictions(places, views["restricted_words"].view(len(places), -1))
     return Batch(
         slots=views["slots"].long(),
         positions=positions,
@@ -202,25 +282,21 @@ def batch_of(
         projected=projected,
         targets=targets,
         projected_starts=views["projected_starts"],
-        rules=SpanRules(
-            starts=views["span_starts"],
-            sure=views["sure"],
-            threshold=views["threshold"].view(torch.float32),
-            factor=views["factor"].view(torch.float32),
-            last_free=views["last_free"].bool(),
-        ),
         endless=views["endless"].bool(),
+        rules=SpanRules(
+            views["span_starts"], views["sure"], floats("threshold"), floats("factor"), views["last_free"].bool()
+        ),
+        narrowed=inputs.narrowed,
         draws=draws,
-        measures=measures_of(views, draws),
-        biases=biases_of(views) if len(views.get("bias_ids", ())) else None,
-        ranks=shape.ranks if shape else ranks,
-        restrictions=restrictions_of(views) if len(views.get("restricted_words", ())) else None,
-        told=views["told"] if len(views.get("told", ())) else None,
-        turned=views["turned"].long() if len(views.get("turned", ())) else None,
-        hides=views["hides"] if len(views.get("hides", ())) else None,
-        shape=shape,
-        tiles=views["tiles"].view(-1, 2) if shape else None,
-        projected_tiles=views["projected_tiles"].view(-1, 2) if shape else None,
+        measures=measures,
+        biases=biases,
+        ranks=inputs.ranks,
+        restrictions=restrictions,
+        host_tokens=views["host_tokens"] if inputs.host_tokens else None,
+        rope_positions=views["rope_positions"].long() if inputs.copied else None,
+        mask_offsets=views["mask_offsets"] if inputs.copied else None,
+        attention=plan_of(shape.tiling, "tiles") if shape else None,
+        projected_attention=plan_of(shape.projected_tiling, "projected_tiles") if shape else None,
     )
 
 
@@ -237,7 +313,10 @@ def _draws(words: Tensor, positions: Tensor) -> Draws:
     )
 
 
-def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
+# --- The numbers of each section ----------------------------------------------------------------------------
+
+
+def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
     rows = plan.rows
     spans = [(row, span) for row in rows for span in row.spans]
     row_sizes = np.array([row.tokens for row in rows])
@@ -246,34 +325,105 @@ def _sections(plan: StepPlan, shift: int) -> dict[str, np.ndarray]:
     span_starts = _starts(span_sizes)
     spans_of_row = [len(row.spans) for row in rows]
     row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
-    parts = [(at, span.rule) for at, (_, span) in enumerate(spans) if not span.joined]
+    ruled = [(at, span.rule) for at, (_, span) in enumerate(spans) if not span.joined]
     within = np.array([span.start - row.start for row, span in spans], np.int64) - shift
     if (within < 0).any():
         raise ValueError("a row lacks the position that predicts the first one of its spans")
     first_token = row_starts[row_of_span] + within
-    projected = np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1])
-    return {
+    parts = {
         "slots": np.repeat([row.slot for row in rows], row_sizes),
         "positions": np.repeat([row.start for row in rows] - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
-        "told": told_words(plan),
-        **copy_words(plan),
         "row_slots": np.array([row.slot for row in rows]),
         "row_starts": row_starts,
         "visible": np.array([row.visible for row in rows]),
-        "projected": projected,
+        "projected": np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1]),
         "projected_starts": span_starts[_starts(np.array(spans_of_row))],
-        "span_starts": span_starts[[*(at for at, _ in parts), len(spans)]],
-        "sure": np.array([rule.sure for _, rule in parts], np.int32),
-        "threshold": float_words([rule.threshold for _, rule in parts]),
-        "factor": float_words([rule.factor for _, rule in parts]),
-        "last_free": np.array([rule.last_free for _, rule in parts], np.bool_),
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
-        "draws": draw_words(plan, span_sizes),
-        **measure_words(plan, span_sizes),
-        **bias_words(plan),
-        **restriction_words(plan),
+        "span_starts": span_starts[[*(at for at, _ in ruled), len(spans)]],
+        "sure": np.array([rule.sure for _, rule in ruled], np.int32),
+        "threshold": _float_words([rule.threshold for _, rule in ruled]),
+        "factor": _float_words([rule.factor for _, rule in ruled]),
+        "last_free": np.array([rule.last_free for _, rule in ruled], np.bool_),
     }
+    if inputs.host_tokens:
+        parts["host_tokens"] = np.concatenate(
+            [np.full(row.tokens, UNCHANGED, np.int32) if row.host_tokens is None else row.host_tokens for row in rows]
+        )
+    if inputs.copied:
+        offsets = [0 if row.copy is None else row.copy.rope_offset for row in rows]
+        parts["rope_positions"] = parts["positions"] - np.repeat(offsets, row_sizes)
+        parts["mask_offsets"] = np.array([0 if row.copy is None else row.copy.mask_offset for row in rows])
+    if inputs.drawn:
+        parts["draws"] = np.repeat(_draw_words([row for row, _ in spans]), span_sizes, axis=1).reshape(-1)
+    if inputs.measured:
+        kinds = np.array([span.rule.measure for _, span in spans], np.int32)
+        parts["measure_kinds"] = np.repeat(kinds, span_sizes)
+        parts["measure_noise"] = np.repeat(_float_words([span.rule.noise for _, span in spans]), span_sizes)
+    if inputs.biases:
+        parts |= _bias_words(rows)
+    if inputs.restricted:
+        parts |= _restriction_words(rows)
+    return parts
+
+
+def _draw_words(rows: list[Row]) -> np.ndarray:
+    """Temperature, top-p, top-k, min-p, both halves of the seed and the step of each row: [DRAW_WORDS, rows] int32."""
+    samplings = [row.sampling for row in rows]
+    seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
+    return np.stack(
+        [
+            _float_words([sampling.temperature for sampling in samplings]),
+            _float_words([sampling.top_p for sampling in samplings]),
+            np.array([sampling.top_k for sampling in samplings], np.int32),
+            _float_words([sampling.min_p for sampling in samplings]),
+            seeds[:, 0],
+            seeds[:, 1],
+            np.array([row.step for row in rows], np.int32),
+        ]
+    )
+
+
+def _bias_words(rows: tuple[Row, ...]) -> Words:
+    """Biases with their positions as projected ones, which lie in the order of the spans."""
+    bounds: list[tuple[int, int]] = []
+    biases: list[Bias] = []
+    offset = 0
+    for row in rows:
+        bounds += [(offset + _before(row, bias.start), offset + _before(row, bias.end)) for bias in row.biases]
+        biases += row.biases
+        offset += sum(span.end - span.start for span in row.spans)
+    begins, ends = np.array(bounds, np.int32).reshape(-1, 2).T
+    return {
+        "bias_begins": begins,
+        "bias_ends": ends,
+        "bias_starts": np.cumsum([0, *(len(bias.tokens) for bias in biases)]),
+        "bias_ids": np.concatenate([bias.tokens for bias in biases]),
+        "bias_deltas": np.concatenate([bias.deltas for bias in biases]).view(np.int32),
+    }
+
+
+def _restriction_words(rows: tuple[Row, ...]) -> Words:
+    """Restrictions with their positions as projected ones."""
+    places: list[int] = []
+    words: list[np.ndarray] = []
+    offset = 0
+    for row in rows:
+        if row.restriction is not None:
+            places.append(offset + _before(row, row.restriction.position))
+            words.append(row.restriction.words)
+        offset += sum(span.end - span.start for span in row.spans)
+    return {"restricted_places": np.array(places, np.int32), "restricted_words": np.concatenate(words)}
+
+
+def _before(row: Row, position: int) -> int:
+    """Projected positions of a row before an absolute one."""
+    return sum(min(max(position - span.start, 0), span.end - span.start) for span in row.spans)
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(sizes)))
+
+
+def _float_words(values: list[float]) -> np.ndarray:
+    """float32 values as the int32 words that hold them."""
+    return np.array(values, np.float32).view(np.int32)

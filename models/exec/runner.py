@@ -17,21 +17,11 @@ from ...kernels.commit import commit, write_tokens
 from ...kernels.logits import adjust, rank, restrict
 from ...kernels.measure import measure
 from ...kernels.predict import predict
-from ...scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Ints,
-    Row,
-    Scores,
-    Span,
-    StepPlan,
-    StepResult,
-)
+from ...scheduler.contract import GREEDY, DeviceCommitRule, Ints, Row, Scores, Span, StepPlan, StepResult
 from ..kv_cache import KvPages
 from ..network import Transformer
 from .graphs import ROW, StepGraphs
-from .optional_inputs import measured
-from .pack import Batch, pack, projected
+from .pack import Batch, measured, pack, projected
 
 
 class Runner:
@@ -61,8 +51,8 @@ class Runner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
-        """Starts a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
-        CPU nothing begins before that is called."""
+        """Start a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; the function returned waits for its end. On
+        a CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
         self._place(plan)
@@ -77,12 +67,12 @@ class Runner:
         return _result(plan, out, time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
-        """How long a step of about so many positions takes: the better of two, in rows of about `ROW` positions.
+        """Seconds of a step of about `tokens` positions in rows of about `ROW`: the better of two measurements.
 
-        Only while no request is running: it writes to the pages and canvases of no one.
+        Only while no request is running: it writes to pages and canvases.
         """
         slots, longest = self._canvases.shape
-        shift = self._network.config.shift
+        shift = self._network.config.logit_shift
         tokens = max(1 + shift, min(tokens, slots * longest))
         count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
@@ -93,8 +83,8 @@ class Runner:
         return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
 
     def graph_for(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
-        """The graph that `execute` replays for a plan, after it has run once: for measurements on a GPU. Raises
-        `ValueError` where there is none."""
+        """The graph that `execute` replays for a plan, after one execution: for measurements. Raises `ValueError`
+        without a GPU."""
         if self._graphs is None:
             raise ValueError("only a GPU's steps are graphs")
         self.execute(plan)
@@ -107,7 +97,7 @@ class Runner:
         return self._logits(self._packed(plan))
 
     def _packed(self, plan: StepPlan) -> Batch:
-        return pack(plan, self._device, self._network.config.shift)
+        return pack(plan, self._device, self._network.config.logit_shift)
 
     def _place(self, plan: StepPlan) -> None:
         for placement in plan.placements:
@@ -120,7 +110,7 @@ class Runner:
                 self._pages.copy(pairs[0], pairs[1])
 
     def _staged(self, numbers: npt.NDArray[np.integer[Any]]) -> Tensor:
-        """Where a copy to the device can take them from without waiting for the steps in flight."""
+        """Numbers in memory from which a copy to the device need not wait for the steps in flight."""
         staged = torch.from_numpy(numbers)
         return staged.pin_memory() if self.on_gpu else staged
 
@@ -128,54 +118,48 @@ class Runner:
         return self._network.logits(self._network.hidden(self._canvases, batch, self._pages))
 
     def _compute(self, batch: Batch) -> Tensor:
-        """The whole step. int32 [4, N] over all spans: what the canvases then hold, what the network proposes, and
-        both halves of its float64 confidence. Below that, with `measures` [1, N], float32 bits of what was measured;
-        with `ranks` [1 + 2 * ranks, N], the bits of the log-probability of what may commit, ids of the likeliest
-        tokens, and the bits of theirs."""
-        if batch.told is not None:
-            write_tokens(self._canvases, batch.slots, batch.positions, batch.told)
+        """The whole step. int32 [4, N] over all spans: the tokens of the canvases after it, the network's proposals,
+        and both halves of their float64 confidence.
+
+        More lines follow. With `measures`, one: the float32 bits of the number that each position's rule goes by. With
+        `ranks`, 1 + 2 * ranks: the bits of the log-probability of the token that may commit, the ids of the likeliest
+        tokens, and the bits of their log-probabilities.
+        """
+        if batch.host_tokens is not None:
+            write_tokens(self._canvases, batch.slots, batch.positions, batch.host_tokens)
         logits = self._logits(batch)
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
         if batch.biases is not None:
-            biases = batch.biases
-            adjust(logits, biases.begins, biases.ends, biases.starts, biases.ids, biases.deltas)
+            adjust(logits, *batch.biases)
         if batch.restrictions is not None:
-            restrict(logits, batch.restrictions.places, batch.restrictions.words)
-        narrowed = batch.shape is None or batch.shape.narrowed
+            restrict(logits, *batch.restrictions)
         fixed = self._network.numerics.fixed
-        found = predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, narrowed, fixed)
-        judged, measures = found.commit_probability, batch.measures
-        if measures is not None:
-            judged = measure(logits, found, measures.kinds, measures.noise, measures.draws)
-        held = commit(
-            self._canvases,
-            batch.slots[batch.projected],
-            batch.targets,
-            found.tokens,
-            judged,
-            self._network.config.mask_id,
-            batch.rules,
-        )
-        told = [held.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
-        if measures is not None:
-            told.append(judged.float().view(torch.int32))
+        found = predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, batch.narrowed, fixed)
+        by_rule = found.commit_probability
+        if batch.measures is not None:
+            by_rule = measure(logits, found, *batch.measures)
+        mask_id, slots = self._network.config.mask_id, batch.slots[batch.projected]
+        tokens = commit(self._canvases, slots, batch.targets, found.tokens, by_rule, mask_id, batch.rules)
+        lines = [tokens.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
+        if batch.measures is not None:
+            lines.append(by_rule.float().view(torch.int32))
         if batch.ranks is None:
-            return torch.stack(told)
+            return torch.stack(lines)
         chosen, ids, scores = rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]))
         ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
-        return torch.cat((torch.stack((*told, chosen.view(torch.int32))), *ranked))
+        return torch.cat((torch.stack((*lines, chosen.view(torch.int32))), *ranked))
 
 
 def _result(plan: StepPlan, out: Ints, device_s: float) -> StepResult:
     tokens, proposals, low, high, *more = out[:, : projected(plan)].copy()
     confidence = np.stack((low, high), axis=1).view(np.float64)[:, 0]
-    judged = more.pop(0).view(np.float32) if more and measured(plan) else None
-    return StepResult(tokens, proposals, confidence, device_s, _scores(more), judged)
+    by_rule = more.pop(0).view(np.float32) if more and measured(plan) else None
+    return StepResult(tokens, proposals, confidence, device_s, _scores(more), by_rule)
 
 
 def _scores(words: list[np.ndarray]) -> Scores | None:
-    """What `_compute` tells with `ranks`: [1 + 2 * ranks] rows."""
+    """Scores of the lines that `_compute` adds with `ranks`: [1 + 2 * ranks]."""
     if not words:
         return None
     ranks = len(words) // 2

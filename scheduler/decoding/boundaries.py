@@ -1,7 +1,7 @@
-"""Where a lane may fork: the ends of sentences in prose, of statements in code, and the rules compared with them.
+"""Where a lane may fork: at the ends of sentences in prose and of statements in code, or by a rule for comparison.
 
-All of it is array arithmetic over the positions of all lanes of a step at once. `packed` holds, for each request of
-the step, the tokens from its first live lane to the end of its last one.
+All of it is array arithmetic over the positions of all lanes of a step at once. `packed` has, for each request of the
+step, the tokens from the start of its first live lane to the end of its last one.
 """
 
 from __future__ import annotations
@@ -14,19 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract import Ints
-from .vocabulary import (
-    BARE,
-    COMMA,
-    DIGIT,
-    DOUBLE,
-    FENCE,
-    LINE,
-    PERIOD,
-    SENTENCE,
-    SINGLE,
-    UNFINISHED,
-    Vocabulary,
-)
+from .vocabulary import BARE, COMMA, DIGIT, DOUBLE, FENCE, LINE, PERIOD, SENTENCE, SINGLE, UNFINISHED, Vocabulary
 
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
@@ -35,17 +23,17 @@ STRIDE = 16  # positions between forks of the fixed-stride rule, as in the paper
 
 
 class Boundary(IntEnum):
-    """Which positions end a part that may be refined on its own."""
+    """The positions that end a part of an answer which may be refined on its own."""
 
     AUTO = 0  # prose, and code within a fenced block
     PROSE = 1
     CODE = 2
     COMMA = 3  # AUTO, and commas
     STRIDE = 4  # every 16th position of a lane
-    STABLE = 5  # none: lanes fork only where proposals have settled
+    STABLE = 5  # none: lanes fork only where proposals are stable
 
     def known_to(self, vocabulary: Vocabulary) -> bool:
-        """Whether the tokenizer has any token for it."""
+        """True if the tokenizer has any token for it."""
         if self in (Boundary.STRIDE, Boundary.STABLE):
             return True
         return vocabulary.has(LINE if self is Boundary.CODE else SENTENCE | LINE)
@@ -53,9 +41,9 @@ class Boundary(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """What is open where a request's first live lane starts, as its committed tokens tell.
+    """The brackets, quotes and code block that are open where a request's first live lane starts.
 
-    `code_only`: fences begin a new block, but nothing is prose. `bare`: its line has nothing but digits so far.
+    With `code_only` fences begin a new block, but nothing is prose. With `bare` the line has only digits so far.
     """
 
     in_code: bool = False
@@ -67,12 +55,12 @@ class Nesting:
 
     @classmethod
     def of(cls, boundary: Boundary) -> Nesting:
-        """Of an empty answer."""
+        """The nesting of an empty answer."""
         code_only = boundary is Boundary.CODE
         return cls(in_code=code_only, code_only=code_only)
 
     def after(self, tokens: Ints, vocabulary: Vocabulary) -> Nesting:
-        """What is open behind `tokens`, which follow."""
+        """The nesting after `tokens`, which come next."""
         if not len(tokens):
             return self
         classes = vocabulary.classes[tokens]
@@ -96,7 +84,7 @@ class Nesting:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Tokens of all requests of a step, end to end: `starts` [requests] where each begins, and how it is read."""
+    """Tokens of all requests of a step, end to end; `starts` [requests] are their first positions."""
 
     tokens: Ints
     starts: Longs
@@ -108,12 +96,12 @@ class Packed:
         return np.diff(self.starts, append=len(self.tokens))
 
     def spread(self, per_request: Sequence[int]) -> Longs:
-        """A number of each request, at each of its positions."""
+        """Repeat a number of each request at all its positions."""
         return np.repeat(np.asarray(per_request, np.int64), self.sizes)
 
 
 def boundaries(packed: Packed, lane_offset: Longs, vocabulary: Vocabulary) -> Bools:
-    """Positions that end a part under their request's rule. `lane_offset` [positions] counts from a lane's start."""
+    """[positions] where a part ends by the request's rule. `lane_offset` [positions] counts from a lane's start."""
     classes = vocabulary.classes[packed.tokens]
     masked = packed.tokens == vocabulary.mask_id
     rules = packed.spread(packed.rules)
@@ -131,8 +119,8 @@ def boundaries(packed: Packed, lane_offset: Longs, vocabulary: Vocabulary) -> Bo
 
 
 def _in_numbers(packed: Packed, classes: npt.NDArray[np.uint16], masked: Bools) -> Bools:
-    """Full stops behind a digit that are a decimal point (a digit, or nothing yet, behind them) or belong to the
-    number of a list's item (nothing but digits before them on their line)."""
+    """Full stops after a digit that are a decimal point (a digit or a mask follows) or belong to the number of a list's
+    item (only digits before them on their line)."""
     digit = (classes & DIGIT) != 0
     stops: Bools = (classes & PERIOD) != 0
     stops[1:] &= digit[:-1]
@@ -152,7 +140,7 @@ def _in_numbers(packed: Packed, classes: npt.NDArray[np.uint16], masked: Bools) 
 
 
 def _in_code(packed: Packed, classes: npt.NDArray[np.uint16]) -> Bools:
-    """Whether each position lies between fences; the opening fence does not, the closing one does."""
+    """[positions] between fences; the opening fence is outside, the closing one inside."""
     fences = ((classes & FENCE) != 0).astype(np.int64)
     before = np.cumsum(fences) - fences
     before -= packed.spread(before[packed.starts].tolist())
@@ -163,10 +151,10 @@ def _in_code(packed: Packed, classes: npt.NDArray[np.uint16]) -> Bools:
 def _statement_ends(
     packed: Packed, classes: npt.NDArray[np.uint16], masked: Bools, in_code: Bools, vocabulary: Vocabulary
 ) -> Bools:
-    """Line breaks in code at which brackets and quotes are closed and the line does not ask for another.
+    """Line breaks in code where brackets and quotes are closed and the line needs no continuation.
 
-    Counts run from the block's fence, single quotes from their line's start: they are apostrophes in comments. What is
-    still masked counts as nothing.
+    Counts run from the block's fence, single quotes from their line's start: they are apostrophes in comments. Masks
+    count as nothing.
     """
     fence, line = (classes & FENCE) != 0, (classes & LINE) != 0
     nesting = packed.nesting
@@ -176,14 +164,14 @@ def _statement_ends(
     unfinished, bare = (classes & UNFINISHED) != 0, (classes & BARE) != 0
     before_unfinished, before_masked = np.zeros_like(bare), np.zeros_like(bare)
     before_unfinished[1:], before_masked[1:] = unfinished[:-1], masked[:-1]
-    asks_more = np.where(bare, before_unfinished | before_masked, unfinished)
-    ends: Bools = line & ~asks_more & (brackets <= 0) & (quotes % 2 == 0) & (apostrophes % 2 == 0)
+    continues = np.where(bare, before_unfinished | before_masked, unfinished)
+    ends: Bools = line & ~continues & (brackets <= 0) & (quotes % 2 == 0) & (apostrophes % 2 == 0)
     return ends
 
 
 def _count(values: npt.NDArray[np.generic], restarts: Bools, carried: list[int], packed: Packed) -> Longs:
-    """Sums of `values` up to each position, from behind the last restart before it, or from its request's first
-    position and what that carried in."""
+    """Sums of `values` up to each position, from the one after the last restart before it, or from its request's first
+    position and the number `carried` in."""
     position = np.arange(len(values))
     last = np.full(len(values), -1)
     last[1:] = np.maximum.accumulate(np.where(restarts, position, -1))[:-1]

@@ -1,28 +1,403 @@
-"""What a block-causal network changes of a decoder: some defaults, and what makes no sense where nothing grows stale.
+"""All combinations that are refused, in one table, and the defaults that a network changes.
 
-Keys and values of a block are exact once all of its tokens were final when they were computed, since nothing behind it
-is seen. So `prefix` and `compact` are one cache, which never refreshes, and a block by itself is all that a serial
-decoder has to compute. `fast-dllm` is then what SDAR and LLaDA2 publish as their own sampler: blocks in order, and in
-each step every position above the threshold, or else the best one.
+A row has a condition, the parameter to name and a message; the first row that holds is raised as a `ParamError`. Rows
+read plain facts: of a decoder on a network when it is resolved (`DecoderFacts`), with a vocabulary (`VocabularyFacts`),
+and of a request when it is queued (`RequestFacts`).
+
+In a block-causal network keys and values of a block are exact once all its tokens were final when they were computed,
+since nothing after the block is seen. So `prefix` and `compact` are one cache, which never refreshes, and a serial
+decoder has to compute only the block. `fast-dllm` is then what SDAR and LLaDA2 publish as their own sampler: blocks in
+order, and in each step every position above the threshold, or else the best one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from .attention_pattern import AttentionPattern
 from .cache import CachePolicy, Compact, NoCache
-from .params import AUTO, CANVAS, ParamError, Params
+from .commit.base import HostCommitRule
+from .commit.shared.schedule import block_of, doublings
+from .lane_tree import Layout
+from .params import AUTO, CANVAS, OFF, ParamError, Params
+from .registry import Decoder, DecoderSpec
+from .vocabulary import Vocabulary
 
-EXACT_CACHES: Mapping[str, Callable[[Params], CachePolicy]] = {
-    "none": lambda knobs: NoCache(),
-    "prefix": lambda knobs: Compact(refresh_every=0),
-    "compact": lambda knobs: Compact(refresh_every=0, reuse=knobs["reuse"] is True),
-}
+Facts = TypeVar("Facts", contravariant=True)
 
 
-# What is drafted behind a block binds that block, which cannot see it. On 150 code problems drafts above 0.995 left
-# 0.90 right, above 0.999 0.97, above 0.9997 all, at nearly the same number of calls (7.8; without drafts 9.6).
+class Refusal(NamedTuple, Generic[Facts]):
+    """A row of the table: `param` and `message` are format strings of the facts `f`."""
+
+    param: str
+    when: Callable[[Facts], object]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderFacts:
+    """A decoder with checked parameters, a canvas of `length` positions and a network."""
+
+    name: str
+    spec: DecoderSpec
+    rule: type[HostCommitRule] | None
+    params: Params
+    overrides: Mapping[str, object]
+    length: int
+    pattern: AttentionPattern
+
+    @property
+    def cache(self) -> object:
+        return self.params.get("cache", "none")
+
+    @property
+    def lookahead(self) -> object:
+        return self.params.get("lookahead", CANVAS)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.length // block_of(self.params, self.length))
+
+    @property
+    def forwards(self) -> int:
+        """Forwards of a canvas that ASS fills."""
+        return max(1, doublings(self.length))
+
+    @property
+    def rule_param(self) -> str:
+        """The parameter that selects its host rule."""
+        return "rule" if self.spec.rule is None else "decoder"
+
+    def is_(self, **values: object) -> bool:
+        """True if these parameters have these values."""
+        return all(self.params.get(name) == value for name, value in values.items())
+
+    def number(self, name: str) -> float:
+        """A parameter's number, 0 if it has none: it is absent, None or a word."""
+        value = self.params.get(name)
+        return value if isinstance(value, int | float) else 0
+
+
+def _given(param: str, when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
+    return lambda f: param in f.overrides and when(f)
+
+
+def _unextrapolated(param: str) -> Callable[[DecoderFacts], object]:
+    return lambda f: f.rule and f.is_(extrapolate=False) and f.params[param] != f.rule.DEFAULTS[param]
+
+
+def _in_blocks(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
+    return lambda f: f.pattern.block_size and when(f)
+
+
+WHOLE_ROWS = ("none", "prefix", "dual", "compact", "finished")  # caches whose rows have no gaps
+
+DECODER_REFUSALS: tuple[Refusal[DecoderFacts], ...] = (
+    Refusal(
+        "decoder",
+        lambda f: f.spec.for_blocks and not f.pattern.block_size,
+        "decoder {f.name!r} is for block-causal models: this one sees the whole canvas",
+    ),
+    Refusal(
+        "cache",
+        lambda f: f.rule and f.rule.rows_param and f.cache not in WHOLE_ROWS,
+        "cache {f.cache!r} leaves gaps in rows: decoder {f.name!r} takes " + ", ".join(WHOLE_ROWS),
+    ),
+    Refusal(
+        "siblings",
+        lambda f: f.rule and f.params.get("siblings") in ("isolated", "commit"),
+        "siblings {f.params[siblings]!r} is not for rule {f.rule.NAME!r}: use 'live' or 'coupled'",
+    ),
+    Refusal(
+        "cache",
+        lambda f: f.cache == "dual" and f.lookahead != CANVAS,
+        f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}",
+    ),
+    Refusal(
+        "cache",
+        lambda f: f.cache == "compact" and "refresh_every" not in f.params,
+        "cache 'compact' is not for decoder {f.name!r}, which sees the whole canvas",
+    ),
+    *(
+        Refusal(param, _given(param, lambda f: f.cache != "compact"), param + " needs cache 'compact', not {f.cache!r}")
+        for param in ("refresh_every", "refresh_on", "reuse", "settle")
+    ),
+    *(Refusal(param, _unextrapolated(param), f"{param} needs extrapolate true") for param in ("horizon", "coverage")),
+    *(
+        Refusal(
+            param,
+            _given(param, lambda f: not f.is_(threshold=None, factor=None)),
+            f"{param} goes with the rule 'steps', not with threshold or factor",
+        )
+        for param in ("alg", "alg_temp", "eps")
+    ),
+    Refusal(
+        "alg_temp",
+        lambda f: f.is_(alg="origin") and f.overrides.get("alg_temp"),
+        "alg_temp goes with an alg that ranks positions, not with 'origin'",
+    ),
+    Refusal(
+        "later_threshold",
+        lambda f: not f.rule and f.is_(threshold=None) and f.overrides.get("later_threshold", OFF) != OFF,
+        "later_threshold goes with the rule 'threshold', not with factor or steps",
+    ),
+    Refusal(
+        "lookahead",
+        _given("lookahead", lambda f: f.number("lookahead") > f.length),
+        "lookahead {f.lookahead} is larger than the canvas of {f.length} (max_tokens)",
+    ),
+    Refusal(
+        "block_length",
+        lambda f: f.is_(block_length=AUTO) and f.name != "asynclane",
+        f"block_length {AUTO!r} is for decoder 'asynclane', not for {{f.name!r}}",
+    ),
+    Refusal(
+        "block_length",
+        lambda f: f.is_(block_length=AUTO) and (f.number("steps") or f.is_(siblings="isolated")),
+        f"block_length {AUTO!r} excludes steps and isolated siblings",
+    ),
+    Refusal(
+        "siblings",
+        lambda f: f.is_(siblings="isolated") and (f.cache != "compact" or f.lookahead == CANVAS),
+        "isolated siblings need cache 'compact' and a lookahead that is a number",
+    ),
+    Refusal(
+        "stable_steps",
+        lambda f: f.is_(boundary="stable", stable_steps=0),
+        "boundary 'stable' needs stable_steps of at least 1",
+    ),
+    # A block-causal network.
+    Refusal(
+        "decoder",
+        _in_blocks(lambda f: "block_length" not in f.params),
+        "this decoder fills the whole canvas in any order, and no position of this model sees past its block: use"
+        " 'fast-dllm'",
+    ),
+    Refusal(
+        "decoder",
+        _in_blocks(lambda f: "delimiters" in f.params),
+        "decoder 'adablock' chooses how long a block is, and this model's have {f.pattern.block_size} positions: use"
+        " 'fast-dllm'",
+    ),
+    Refusal(
+        "cache",
+        _in_blocks(lambda f: f.cache == "dual"),
+        "cache 'dual' shows a block the positions after it, which this model never sees: use 'prefix', which is exact",
+    ),
+    Refusal(
+        "cache",
+        _in_blocks(lambda f: f.cache not in EXACT_CACHES),
+        "cache {f.cache!r} is for models that see the whole canvas, where keys grow stale: use 'prefix', which is"
+        " exact",
+    ),
+    Refusal(
+        "refresh_every",
+        _in_blocks(lambda f: f.params.get("refresh_every")),
+        "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale",
+    ),
+    Refusal(
+        "settle",
+        _in_blocks(lambda f: f.params.get("settle") is False),
+        "settle must be true: only keys of final tokens stay exact in this model",
+    ),
+    Refusal(
+        "siblings",
+        _in_blocks(lambda f: f.is_(siblings="isolated")),
+        "siblings 'isolated' is for models that see the whole canvas: a lane here sees none after its block",
+    ),
+    Refusal(
+        "block_length",
+        _in_blocks(lambda f: f.number("block_length") % f.pattern.block_size),
+        "block_length must be a multiple of this model's block of {f.pattern.block_size}, not {f.params[block_length]}",
+    ),
+    Refusal(
+        "fine_length",
+        _in_blocks(lambda f: "fine_length" in f.params and f.pattern.block_size % f.params.integer("fine_length")),
+        "fine_length must divide this model's block of {f.pattern.block_size}, not {f.params[fine_length]}",
+    ),
+    # Schedules and single rules.
+    Refusal(
+        "threshold",
+        lambda f: f.rule and f.rule.NAME == "prophet" and f.number("steps") and not f.is_(threshold=None),
+        "'steps' and 'threshold' exclude each other: give one",
+    ),
+    Refusal(
+        "steps",
+        lambda f: "alg" in f.params and f.number("steps") > f.length,
+        "steps {f.params[steps]} exceed the canvas of {f.length} (max_tokens): some forwards would be empty",
+    ),
+    Refusal(
+        "steps",
+        lambda f: "alg" not in f.params and f.number("steps") % f.blocks,
+        "steps must be a multiple of the canvas's {f.blocks} blocks, not {f.params[steps]}",
+    ),
+    Refusal(
+        "answer_at",
+        lambda f: "answer_at" in f.params and f.number("answer_at") >= f.length,
+        "answer_at {f.params[answer_at]} is past the canvas of {f.length} (max_tokens)",
+    ),
+    Refusal(
+        "lower_threshold",
+        lambda f: f.number("lower_threshold") > f.number("upper_threshold"),
+        "lower_threshold {f.params[lower_threshold]} must not exceed upper_threshold {f.params[upper_threshold]}",
+    ),
+    Refusal(
+        "block_count",
+        lambda f: f.number("block_count") > f.forwards,
+        "block_count {f.params[block_count]} exceeds the {f.forwards} forwards of a canvas of {f.length} (max_tokens)",
+    ),
+    # Host rules with lanes and networks.
+    Refusal(
+        "rule",
+        lambda f: f.rule and f.rule.revises and not f.spec.policy.serial,
+        "rule {f.rule.NAME!r} changes committed tokens, on which other lanes of decoder {f.name!r} build",
+    ),
+    Refusal(
+        "rule",
+        lambda f: f.rule and f.rule.replica_count and not f.spec.policy.serial,
+        "rule {f.rule.NAME!r} needs replicas of one lane, where decoder {f.name!r} has many",
+    ),
+    Refusal(
+        "{f.rule_param}",
+        lambda f: f.rule and f.rule.replica_count and f.pattern.block_size,
+        "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: no position sees past its block",
+    ),
+    Refusal(
+        "{f.rule_param}",
+        lambda f: f.rule and f.rule.replica_count and f.pattern.logit_shift,
+        "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: a token is predicted at the one"
+        " before it",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyFacts:
+    """A decoder and a vocabulary."""
+
+    decoder: Decoder
+    vocabulary: Vocabulary
+
+    @property
+    def absent(self) -> tuple[str, str, str] | None:
+        """A parameter, its value and advice, if the value needs a token that the vocabulary does not have."""
+        for param, classes in self.decoder.policy.TOKENS.items():
+            value = getattr(self.decoder.policy, param)
+            if not self.vocabulary.has(classes[value]):
+                others = [repr(other) for other, kinds in classes.items() if self.vocabulary.has(kinds)]
+                return param, value, f"give {' or '.join(others)}" if others else "use another decoder"
+        return None
+
+
+VOCABULARY_REFUSALS: tuple[Refusal[VocabularyFacts], ...] = (
+    Refusal(
+        "{f.absent[0]}",
+        lambda f: f.absent,
+        "{f.absent[0]} {f.absent[1]!r} needs a token that this model's vocabulary does not have: {f.absent[2]}",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts(VocabularyFacts):
+    """A request, the network and the server that get it. `grammar` is the parameter that constrains its text, empty if
+    none does; `required` and `available` are slots, pages and tokens of a step."""
+
+    pattern: AttentionPattern
+    positions: int  # of prompt, canvas and suffix
+    max_positions: int
+    suffix: bool
+    grammar: str
+    logprobs: bool
+    measured: bool  # the server knows the time of its steps
+    required: tuple[int, int, int]
+    available: tuple[int, int, int]
+
+
+REQUEST_REFUSALS: tuple[Refusal[RequestFacts], ...] = (
+    Refusal(
+        "decoder",
+        lambda f: f.positions + f.decoder.replica_positions > f.max_positions,
+        "decoder {f.decoder.name!r} needs room for {f.decoder.replica_positions} replica positions after"
+        " {f.positions} tokens, of {f.max_positions} in all: lower block_length or max_tokens",
+    ),
+    Refusal(
+        "siblings",
+        lambda f: f.decoder.layout is Layout.ISOLATED and f.suffix,
+        "isolated siblings see nothing after their look-ahead: they exclude a suffix",
+    ),
+    Refusal(
+        "{f.grammar}",
+        lambda f: f.grammar and f.decoder.revises,
+        "{f.grammar} is not for decoder {f.decoder.name!r} and its rule, which change committed tokens",
+    ),
+    Refusal(
+        "decoder",
+        lambda f: f.logprobs and not f.grammar and not f.decoder.scored,
+        "decoder {f.decoder.name!r} does not know the probability of a token: it excludes logprobs, best_of, and a"
+        " suffix without max_tokens",
+    ),
+    Refusal(
+        "suffix",
+        lambda f: f.pattern.block_size and f.suffix,
+        "suffix is not for this model: no position sees past its block",
+    ),
+    *VOCABULARY_REFUSALS,
+    Refusal(
+        "siblings",
+        lambda f: f.grammar and f.decoder.layout is Layout.ISOLATED,
+        "siblings 'isolated' and {f.grammar} exclude each other: a grammar has one lane at a time",
+    ),
+    Refusal(
+        "decoder",
+        lambda f: f.grammar and f.decoder.layout is Layout.ENSEMBLE,
+        "decoder {f.decoder.name!r} and {f.grammar} exclude each other: its branches differ",
+    ),
+    Refusal(
+        "early_stop",
+        lambda f: f.grammar and not f.decoder.early_stop,
+        "early_stop false and {f.grammar} exclude each other: a grammar decides where to end",
+    ),
+    Refusal(
+        "block_length",
+        lambda f: f.decoder.adaptive and not f.measured,
+        f"block_length {AUTO!r} needs a server that has measured its steps",
+    ),
+    Refusal(
+        "{f.decoder.branch_param}",
+        lambda f: f.decoder.branches and any(need > have for need, have in zip(f.required, f.available, strict=True)),
+        "{f.required[0]} rows at a time need {f.required[0]} requests' slots, {f.required[1]} pages and"
+        " {f.required[2]} tokens in a step; there are {f.available[0]}, {f.available[1]} and {f.available[2]}: lower"
+        " {f.decoder.branch_param}",
+    ),
+)
+
+
+def refuse(facts: DecoderFacts | VocabularyFacts | RequestFacts) -> None:
+    """Raises `ParamError` for the first row that holds."""
+    rows: tuple[Refusal[Any], ...]
+    match facts:
+        case DecoderFacts():
+            rows = DECODER_REFUSALS
+        case RequestFacts():
+            rows = REQUEST_REFUSALS
+        case VocabularyFacts():
+            rows = VOCABULARY_REFUSALS
+    for param, when, message in rows:
+        if when(facts):
+            raise ParamError(param.format(f=facts), message.format(f=facts))
+
+
+def _exact(params: Params) -> CachePolicy:
+    return Compact(Params({**params, "refresh_every": 0}))
+
+
+EXACT_CACHES: Mapping[str, Callable[[Params], CachePolicy]] = {"none": NoCache, "prefix": _exact, "compact": _exact}
+
+# Drafts after a block bind that block, which cannot see them. On 150 code problems drafts above 0.995 left 0.90 right,
+# above 0.999 0.97, above 0.9997 all, at nearly the same number of forwards (7.8; without drafts 9.6).
 DRAFT_THRESHOLD = 0.9998
 
 # AdaBlock's for Dream, arXiv 2509.26432.
@@ -31,69 +406,20 @@ SHIFTED_DELIMITERS: Mapping[str, object] = {"delimiters": "newlines", "delimiter
 
 def fitted(defaults: Mapping[str, object], pattern: AttentionPattern) -> Mapping[str, object]:
     """A decoder's defaults on a network. With blocks, a lane is one of them: a position in a second one could commit
-    before the first is full, which cannot see it and then says something else (tiny-sdar at 32 positions a lane: 0.71
-    of the code problems right, at 16 all). Serial decoders, which do not look ahead, cache what is behind them."""
+    before the first is full, which cannot see it and may then contradict it (tiny-sdar at 32 positions a lane: 0.71 of
+    the code problems right, at 16 all). Serial decoders, which have no look-ahead, cache the blocks before theirs."""
     fit = dict(defaults)
     if pattern.logit_shift and "delimiter_threshold" in defaults:
         fit |= SHIFTED_DELIMITERS
     if not pattern.block_size:
         return fit
     if defaults.get("lookahead", CANVAS) == CANVAS:
-        if defaults.get("cache") in (*EXACT_CACHES, "dual"):  # one that is a method of its own is refused
+        if defaults.get("cache") in (*EXACT_CACHES, "dual"):  # a cache that is a decoder of its own is refused
             fit["cache"] = "prefix"
-        fit |= {knob: 0 for knob in ("lookahead",) if knob in defaults}
+        if "lookahead" in defaults:
+            fit["lookahead"] = 0
     if "block_length" in defaults:
         fit["block_length"] = pattern.block_size
     if "draft_threshold" in defaults:
         fit["draft_threshold"] = DRAFT_THRESHOLD
     return fit
-
-
-def check_blocks(knobs: Params, pattern: AttentionPattern) -> None:
-    """Raises `ParamError` for what a block-causal network cannot do, or never needs."""
-    if not pattern.block_size:
-        return
-    if "block_length" not in knobs:
-        raise ParamError(
-            "decoder",
-            "this decoder fills the whole canvas in any order, and no position of this model sees behind its block:"
-            " use 'fast-dllm'",
-        )
-    if "delimiters" in knobs:
-        raise ParamError(
-            "decoder",
-            f"decoder 'adablock' chooses how long a block is, and this model's have {pattern.block_size} positions: use"
-            " 'fast-dllm'",
-        )
-    if knobs.get("cache") == "dual":
-        raise ParamError(
-            "cache",
-            "cache 'dual' shows a block what lies behind it, which this model never sees: use 'prefix', which is exact",
-        )
-    if knobs.get("cache", "none") not in EXACT_CACHES:
-        raise ParamError(
-            "cache",
-            f"cache {knobs['cache']!r} is for models that see the whole canvas, where keys grow stale: use 'prefix',"
-            " which is exact",
-        )
-    if knobs.get("refresh_every"):
-        raise ParamError(
-            "refresh_every", "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale"
-        )
-    if knobs.get("settle") is False:
-        raise ParamError("settle", "settle must be true: only keys of final tokens stay exact in this model")
-    if knobs.get("siblings") == "isolated":
-        raise ParamError(
-            "siblings", "siblings 'isolated' is for models that see the whole canvas: a lane sees none behind its block"
-        )
-    length = knobs.get("block_length", AUTO)
-    if length != AUTO and knobs.integer("block_length") % pattern.block_size:
-        raise ParamError(
-            "block_length",
-            f"block_length must be a multiple of this model's block of {pattern.block_size}, not {length}",
-        )
-    if "fine_length" in knobs and pattern.block_size % knobs.integer("fine_length"):
-        raise ParamError(
-            "fine_length",
-            f"fine_length must divide this model's block of {pattern.block_size}, not {knobs['fine_length']}",
-        )

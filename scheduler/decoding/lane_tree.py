@@ -1,4 +1,4 @@
-"""The lane tree of one request: which parts of its canvas are being worked on, in output order."""
+"""The lane tree of one request: the parts of its canvas in work, in output order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .attention_pattern import AttentionPattern
 
 
 class Role(Enum):
-    """A generate lane may fork and has a successor; a refine lane finishes what is left before a fork."""
+    """A generate lane may fork and has a successor; a refine lane finishes the positions before a fork."""
 
     GENERATE = "generate"
     REFINE = "refine"
@@ -29,11 +29,11 @@ class Layout(Enum):
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A live range `[start, end)` of the canvas. `masks` counts its open positions, `steps` its calls so far.
+    """A live range `[start, end)` of the canvas. `masks` counts its open positions, `steps` its forwards so far.
 
-    `id` counts the lanes of a request from 0; `parent` is the lane that it goes on from. `block_end` is where it was
-    born to end, before anything cut it. An `active` one commits something in every step, as the leftmost does.
-    `estimates` are the ends that its calls have proposed to cut it at, if its policy asks them.
+    `id` counts the lanes of a request from 0; `parent` is the lane that it continues. `block_end` is its end before
+    anything cut it. An `active` lane commits something in every step, as the leftmost does. `estimates` are the ends
+    at which its forwards proposed to cut it, if its policy uses them.
     """
 
     id: int
@@ -49,25 +49,25 @@ class Lane:
 
     @property
     def progress(self) -> float:
-        """The share of it that is committed."""
+        """The committed share of its positions."""
         return 1 - self.masks / (self.end - self.start)
 
 
 @dataclass(slots=True)
 class LaneTree:
     """Live lanes, left to right, never overlapping. Only the rightmost one can fork or be followed by a new one, so
-    depth-first order of the tree is canvas order. Positions before and between lanes are committed; those behind the
-    last are out of reach, drafts, or what a cut has left for a later lane.
-    `origin` is the canvas's first position, absolute: generate lanes end at the borders of the network's blocks."""
+    depth-first order of the tree is canvas order. Positions before and between lanes are committed; those after the
+    last are not in work yet, drafts, or left over from a cut. `origin` is the canvas's first position, absolute:
+    generate lanes end at the borders of the network's blocks."""
 
     canvas: Ints
     mask_id: int
     origin: int = 0
     pattern: AttentionPattern = field(default_factory=AttentionPattern)  # of the network
-    grid: AttentionPattern = field(init=False)  # where generate lanes end: the network's blocks, or parts of them
-    filler: int = 0  # the token that comes behind an answer's end
+    grid: AttentionPattern = field(init=False)  # borders where generate lanes end: the network's blocks or finer
+    filler: int = 0  # the token that follows the end of an answer
     block_length: int = 0  # of the generate lanes to come
-    limit: int = field(init=False)  # canvas positions from here on are out of reach: the canvas, or the answer, ends
+    limit: int = field(init=False)  # the canvas, or the answer, ends before this position
     live: list[Lane] = field(default_factory=list)
     born: int = 0
     forks: int = 0
@@ -82,12 +82,12 @@ class LaneTree:
         return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
 
     def forced(self, lane: Lane) -> bool:
-        """Whether it must commit something in the next step."""
+        """True if the lane must commit something in the next step."""
         return lane.active or lane is self.live[0]
 
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
-        """A generate lane at the right end, from the first open position on; none if nothing is open up to the limit.
-        It ends at `block_end` if that lies behind its start, or else is a block."""
+        """Add a generate lane at the right end, from the first open position at or after `start`. Without one before
+        the limit, add none. It ends at `block_end` if that is after its start, or else with a block."""
         open_ = self.canvas[start : self.limit] == self.mask_id
         if not open_.any():
             return
@@ -98,7 +98,7 @@ class LaneTree:
         self.born += 1
 
     def block_end(self, start: int) -> int:
-        """The end of a block from `start`: the last border of the grid that it reaches, or else the next one."""
+        """The end of a block from `start`: the last border of the grid within its length, or else the next one."""
         grid, first = self.grid, self.origin + start
         return max(grid.floor(first + self.block_length), grid.ceil(first + 1)) - self.origin
 
@@ -107,7 +107,7 @@ class LaneTree:
         lane.masks = self.masks(lane.start, end)
 
     def fork(self, lane: Lane, at: int) -> None:
-        """`lane` becomes the refine lane of `[start, at)`, a new generate lane goes on behind it."""
+        """Make `lane` the refine lane of `[start, at)`, and add a generate lane after it."""
         self.cut(lane, at)
         lane.role, lane.steps = Role.REFINE, 0
         self.forks += 1
@@ -118,7 +118,7 @@ class LaneTree:
         self.finished += 1
 
     def end_at(self, position: int) -> None:
-        """The answer ends with the token at `position`: lanes behind it are cancelled, the one across it is cut."""
+        """End the answer with the token at `position`: cancel the lanes after it, cut the one across it."""
         self.limit = min(self.limit, position + 1)
         kept = [lane for lane in self.live if lane.start < self.limit]
         self.cancelled += len(self.live) - len(kept)

@@ -4,214 +4,150 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from .boundaries import Boundary
+from .cache import CachePolicy
 from .commit import HOST_RULES
-from .commit.base import EVERYTHING
-from .lanes import (
-    AdaBlock,
-    AsyncLane,
-    Blockwise,
-    CoarseFine,
-    Growing,
-    LanePolicy,
-    MultiBlock,
-    SlowFast,
-)
-from .params import AUTO, BLOCK_LENGTHS, CANVAS, Params
+from .commit.base import EVERYTHING, CommitRule, HostCommitRule
+from .lane_tree import Layout
+from .lanes.adablock import AdaBlock
+from .lanes.asynclane import AsyncLane
+from .lanes.base import LanePolicy
+from .lanes.blockwise import Blockwise
+from .lanes.growing import Growing
+from .lanes.multiblock import MultiBlock
+from .lanes.slowfast import SlowFast
+from .lanes.tccf import CoarseFine
+from .params import CANVAS
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A row of the table. Its knobs are the keys of `defaults` and those of its rule: `steps`, `threshold` or `factor`,
-    which the device applies, or, with a `rule` by name, those of a row of `rules.HOST_RULES`, whose defaults give way
-    to the method's. One that is `for_blocks` takes block-causal networks alone."""
+    """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold` or
+    `factor`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the defaults here come
+    first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder `for_blocks` is for
+    block-causal networks only."""
 
-    policy: Callable[[Params], LanePolicy]
+    policy: type[LanePolicy]
     defaults: Mapping[str, object]
     source: str
     rule: str | None = None
     for_blocks: bool = False
+    fixed: Mapping[str, object] = field(default_factory=dict)
 
 
-def _blockwise(knobs: Params) -> LanePolicy:
-    return Blockwise(knobs.integer("block_length"))
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder with its parameters set, for a canvas of known length."""
+
+    name: str
+    policy: LanePolicy
+    rule: CommitRule
+    host_rule: Callable[[], HostCommitRule] | None  # makes one for each request, if the host decides what commits
+    cache: Callable[[], CachePolicy]  # makes one for each request
+    lookahead: int | None  # positions after the last lane; None: the whole canvas
+    early_stop: bool  # the request ends once everything before its first end token is committed
+    whole_blocks: bool = False  # or rather once all of the lane with that token is
+    draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
+    later_threshold: float = 0.0  # confidence that a host rule's tokens need in lanes after the leftmost
+    end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
+    adaptive: bool = False  # blocks are as long as the load allows
+    revises: bool = False  # its host rule may change committed tokens
+    replica_positions: int = 0  # positions after the canvas that replicas take, at most
+    layout: Layout = Layout.PACKED
+    branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
+    branch_row: int = 0  # the longest such row without what it starts before its lane; at most the request's
+    branch_param: str = ""  # the parameter that sets their number
+    scored: bool = True  # the probability of each token in the step that committed it is known
 
 
-def _whole(knobs: Params) -> LanePolicy:
-    """The canvas as one block."""
-    return Blockwise(EVERYTHING)
-
-
-def _growing(knobs: Params) -> LanePolicy:
-    return Growing(knobs.integer("block_count"))
-
-
-def _asynclane(knobs: Params) -> LanePolicy:
-    return AsyncLane(
-        block_length=BLOCK_LENGTHS[0] if knobs["block_length"] == AUTO else knobs.integer("block_length"),
-        max_lanes=knobs.integer("max_lanes"),
-        min_fill=knobs.number("min_fill"),
-        min_steps=knobs.integer("min_steps"),
-        boundary=Boundary[knobs.text("boundary").upper()],
-        stable_steps=knobs.integer("stable_steps"),
-        coupled=knobs["siblings"] == "coupled",
-        early_stop=knobs["early_stop"] is True,
-    )
-
-
-def _adablock(knobs: Params) -> LanePolicy:
-    return AdaBlock(
-        block_length=knobs.integer("block_length"),
-        window=knobs.number("window"),
-        delimiters=knobs.text("delimiters"),
-        delimiter_threshold=knobs.number("delimiter_threshold"),
-    )
-
-
-def _d2f(knobs: Params) -> LanePolicy:
-    return MultiBlock(
-        block_length=knobs.integer("block_length"),
-        add_threshold=knobs.number("add_threshold"),
-        active_threshold=knobs.threshold("active_threshold"),
-        early_stop=knobs["early_stop"] is True,
-    )
-
-
-def _d3llm(knobs: Params) -> LanePolicy:
-    return MultiBlock(
-        block_length=knobs.integer("block_length"),
-        add_threshold=knobs.number("add_threshold"),
-        active_threshold=math.inf,
-        early_stop=knobs["early_stop"] is True,
-        fills=True,
-    )
-
-
-def _slowfast(knobs: Params) -> LanePolicy:
-    return SlowFast(
-        block_length=knobs.integer("block_length"),
-        slow_calls=knobs.integer("slow_calls"),
-        cycle_threshold=knobs.number("cycle_threshold"),
-        stable_window=knobs.integer("stable_window"),
-        stable_spread=knobs.number("stable_spread"),
-        patient=knobs["explore"] == "all",
-    )
-
-
-def _tccf(knobs: Params) -> LanePolicy:
-    return CoarseFine(knobs.integer("block_length"), knobs.integer("fine_length"), knobs.text("turn"))
+WHOLE: Mapping[str, object] = {"block_length": EVERYTHING}  # the canvas as one block
 
 
 def _serial(rule: str, **defaults: object) -> DecoderSpec:
-    """Serial blocks with a judge, from the judge's own source."""
+    """Serial blocks with a host rule, from the rule's own source."""
     own = {"block_length": 32, **defaults, "early_stop": True}
-    return DecoderSpec(policy=_blockwise, defaults=own, source=HOST_RULES[rule].source, rule=rule)
+    return DecoderSpec(policy=Blockwise, defaults=own, source=HOST_RULES[rule].SOURCE, rule=rule)
+
+
+def _threshold(policy: type[LanePolicy], threshold: float, source: str, **defaults: object) -> DecoderSpec:
+    """Commits by a threshold, or by the rule that a request names."""
+    return DecoderSpec(policy, {"threshold": threshold, "rule": None, **defaults, "early_stop": True}, source)
 
 
 def _cached(cache: str, source: str) -> DecoderSpec:
-    """LLaDA's own sampler over a cache that was published with it."""
-    return DecoderSpec(_blockwise, {"steps": None, "block_length": 32, "cache": cache, "early_stop": True}, source)
+    """LLaDA's own sampler with a cache that was published for it."""
+    return DecoderSpec(Blockwise, {"steps": None, "block_length": 32, "cache": cache, "early_stop": True}, source)
 
 
 DECODERS: Mapping[str, DecoderSpec] = {
-    "asynclane": DecoderSpec(
-        policy=_asynclane,
-        defaults={
-            "threshold": 0.95,
-            "rule": None,
-            "block_length": 32,
-            "cache": "compact",
-            "lookahead": 32,
-            "draft_threshold": 0.995,
-            "end_threshold": 0.5,
-            "later_threshold": 0.99,
-            "max_lanes": 4,
-            "min_fill": 0.1,
-            "min_steps": 1,
-            "boundary": "auto",
-            "stable_steps": 0,
-            "siblings": "live",
-            "refresh_every": 0,
-            "refresh_on": "lanes",
-            "reuse": True,
-            "settle": True,
-            "early_stop": True,
-        },
-        source="arXiv 2606.08411, with settling and live siblings",
+    "asynclane": _threshold(
+        AsyncLane,
+        0.95,
+        "arXiv 2606.08411, with settling and live siblings",
+        block_length=32,
+        cache="compact",
+        lookahead=32,
+        draft_threshold=0.995,
+        end_threshold=0.5,
+        later_threshold=0.99,
+        max_lanes=4,
+        min_fill=0.1,
+        min_steps=1,
+        boundary="auto",
+        stable_steps=0,
+        siblings="live",
+        refresh_every=0,
+        refresh_on="lanes",
+        reuse=True,
+        settle=True,
     ),
-    "fast-dllm": DecoderSpec(
-        policy=_blockwise,
-        defaults={"threshold": 0.9, "rule": None, "block_length": 32, "cache": "dual", "early_stop": True},
-        source="arXiv 2505.22618; Fast-dLLM v1/llada/generate.py",
+    "fast-dllm": _threshold(
+        Blockwise, 0.9, "arXiv 2505.22618; Fast-dLLM v1/llada/generate.py", block_length=32, cache="dual"
     ),
-    "llada": DecoderSpec(
-        policy=_blockwise,
-        defaults={"steps": None, "block_length": 32, "cache": "none", "early_stop": True},
-        source="arXiv 2502.09992; ML-GSAI/LLaDA generate.py",
-    ),
+    "llada": _cached("none", "arXiv 2502.09992; ML-GSAI/LLaDA generate.py"),
     "dream": DecoderSpec(
-        policy=_whole,
-        defaults={
-            "steps": None,
-            "alg": "entropy",
-            "alg_temp": 0.0,
-            "eps": 0.001,
-            "cache": "none",
-            "early_stop": True,
-        },
-        source="arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
+        Blockwise,
+        {"steps": None, "alg": "entropy", "alg_temp": 0.0, "eps": 0.001, "cache": "none", "early_stop": True},
+        "arXiv 2508.15487; DreamLM/Dream generation_utils.py, with the differences that `Timesteps` names",
+        fixed=WHOLE,
     ),
-    "adablock": DecoderSpec(
-        policy=_adablock,
-        defaults={
-            "threshold": 0.9,
-            "rule": None,
-            "block_length": 32,
-            "window": 0.25,
-            "delimiters": "newline",
-            "delimiter_threshold": 0.3,
-            "cache": "dual",
-            "early_stop": True,
-        },
-        source="arXiv 2509.26432; lgxi24/AdaBlock-dLLM",
+    "adablock": _threshold(
+        AdaBlock,
+        0.9,
+        "arXiv 2509.26432; lgxi24/AdaBlock-dLLM",
+        block_length=32,
+        window=0.25,
+        delimiters="newline",
+        delimiter_threshold=0.3,
+        cache="dual",
     ),
     "ahd": _serial("ahd", cache="none"),
     "ass": DecoderSpec(
-        policy=_growing,
-        defaults={"block_count": 1, "cache": "none", "early_stop": True},
-        source="arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py",
-        rule="ass",
+        Growing, {"block_count": 1, "cache": "none", "early_stop": True}, HOST_RULES["ass"].SOURCE, rule="ass"
     ),
     "bacd": _serial("bacd", cache="dual"),
     "blockbatch": DecoderSpec(
-        policy=_whole,
-        defaults={"early_stop": True},
-        source="arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py",
-        rule="blockbatch",
+        Blockwise, {"early_stop": True}, HOST_RULES["blockbatch"].SOURCE, rule="blockbatch", fixed=WHOLE
     ),
     "ccd": _serial("ccd", cache="none"),
     "ce": _serial("ce", cache="dual"),
     "credit": _serial("credit", cache="none"),
-    "d2f": DecoderSpec(
-        policy=_d2f,
-        defaults={
-            "threshold": 0.9,
-            "rule": None,
-            "block_length": 32,
-            "add_threshold": 0.7,
-            "active_threshold": 0.95,
-            "cache": "dual",
-            "early_stop": True,
-        },
-        source="arXiv 2508.09192; zhijie-group/Discrete-Diffusion-Forcing, less its causal cache",
+    "d2f": _threshold(
+        MultiBlock,
+        0.9,
+        "arXiv 2508.09192; zhijie-group/Discrete-Diffusion-Forcing, less its causal cache",
+        block_length=32,
+        add_threshold=0.7,
+        active_threshold=0.95,
+        cache="dual",
     ),
     "d3llm": DecoderSpec(
-        policy=_d3llm,
-        defaults={"block_length": 32, "add_threshold": 0.1, "cache": "dual", "early_stop": True},
-        source="arXiv 2601.07568; hao-ai-lab/d3LLM",
+        MultiBlock,
+        {"block_length": 32, "add_threshold": 0.1, "cache": "dual", "early_stop": True},
+        "arXiv 2601.07568; hao-ai-lab/d3LLM",
         rule="entropy",
+        fixed={"fills": True},
     ),
     "d2cache": _cached("d2", "arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
@@ -229,35 +165,32 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "lopa": _serial("lopa", cache="dual"),
     "prophet": _serial("prophet", cache="none"),
     "saber": _serial("saber", block_length=4096, cache="none"),
-    "slowfast": DecoderSpec(
-        policy=_slowfast,
-        defaults={
-            "threshold": 0.9,
-            "rule": None,
-            "block_length": 256,
-            "slow_calls": 6,
-            "cycle_threshold": 0.3,
-            "stable_window": 2,
-            "stable_spread": 1.0,
-            "explore": "all",
-            "lookahead": CANVAS,
-            "cache": "dual",
-            "early_stop": True,
-        },
-        source="arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
+    "slowfast": _threshold(
+        SlowFast,
+        0.9,
+        "arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling",
+        block_length=256,
+        slow_calls=6,
+        cycle_threshold=0.3,
+        stable_window=2,
+        stable_spread=1.0,
+        explore="all",
+        lookahead=CANVAS,
+        cache="dual",
     ),
     "tccf": DecoderSpec(
-        policy=_tccf,
-        defaults={"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},
-        source="arXiv 2602.09555; LuLuLuyi/TDAR, with the differences that its lanes name",
+        CoarseFine,
+        {"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},
+        "arXiv 2602.09555; LuLuLuyi/TDAR, with the differences that its lanes name",
         rule="bacd",
         for_blocks=True,
     ),
     "tspd": _serial("tspd", cache="dual"),
     "window": DecoderSpec(
-        policy=_whole,
-        defaults={"steps": None, "cache": "window", "early_stop": True},
-        source="vhicrgit/Window-Diffusion, with the difference that its cache names",
+        Blockwise,
+        {"steps": None, "cache": "window", "early_stop": True},
+        "vhicrgit/Window-Diffusion, with the difference that its cache names",
+        fixed=WHOLE,
     ),
     "wino": _serial("wino", block_length=128, cache="none"),
 }

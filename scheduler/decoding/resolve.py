@@ -1,90 +1,36 @@
-"""Makes of a decoder's name and knobs the objects that decode: `resolve` checks them against the tables.
-
-A request names a row of `methods.DECODERS` and may override its knobs.
-"""
+"""Makes a decoder of a name and parameters, which it checks against the tables."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypedDict
+from collections.abc import Mapping
+from dataclasses import replace
 
 from ..contract import Measure
 from .attention_pattern import PLAIN, AttentionPattern
-from .cache import CACHES, CachePolicy
-from .commit import (
-    HOST_RULES,
-    Applied,
-    CommitAtFork,
-    CommitRule,
-    Factor,
-    HostCommitRule,
-    HostDecides,
-    HostRuleSpec,
-    Quota,
-    Threshold,
-    Timesteps,
-)
-from .commit.base import EVERYTHING, REPORT_ALL
+from .cache import CACHES
+from .commit import HOST_RULES
+from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, HostDecides
+from .commit.device import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .commit.host.applied import Applied
 from .commit.shared.schedule import Schedule
-from .compatibility import EXACT_CACHES, check_blocks, fitted
+from .compatibility import EXACT_CACHES, DecoderFacts, fitted, refuse
 from .lane_tree import Layout
-from .lanes import DELIMITERS, TURNS, LanePolicy
-from .params import (
-    AUTO,
-    BLOCK,
-    CANVAS,
-    OFF,
-    PARAMS,
-    Choice,
-    ParamError,
-    Params,
-    Values,
-    check,
-)
-from .registry import DECODERS, DecoderSpec
+from .params import AUTO, BLOCK, CANVAS, OFF, PARAMS, Choice, ParamError, Params, Values, check
+from .registry import DECODERS, Decoder, DecoderSpec
 
-
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """A method with its knobs set, for a canvas of known length."""
-
-    name: str
-    policy: LanePolicy
-    rule: CommitRule
-    host_rule: Callable[[], HostCommitRule] | None  # one for each request, if the host decides what commits
-    cache: Callable[[], CachePolicy]
-    lookahead: int | None  # positions behind the last lane; None: the whole canvas
-    early_stop: bool  # the request ends once everything before its first end token is committed
-    whole_blocks: bool = False  # or rather once all of the lane that has that token is
-    draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
-    later_threshold: float = 0.0  # confidence that a judge's tokens need in lanes behind the leftmost
-    end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
-    adaptive: bool = False  # blocks are as long as the load allows
-    replica_positions: int = 0  # positions behind the canvas that a judge's shadows take, at most
-    layout: Layout = Layout.PACKED
-    branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
-    branch_row: int = 0  # longest one, less what it starts before its lane to begin with a page; at most the request's
-    branch_param: str = ""  # what asks for so many
-    scored: bool = True  # it can tell how likely a token was in the step that committed it
-
-
-# Exactly one of these decides which positions commit; naming one replaces the method's own.
+# Exactly one of these decides which positions commit; naming one replaces the decoder's own.
 RULES: tuple[str, ...] = ("steps", "threshold", "factor")
+
+BY_NAME: tuple[str, ...] = tuple(name for name, rule in HOST_RULES.items() if not rule.rows_param)  # values of `rule`
 
 ALL_PARAMS: Mapping[str, Values] = {
     **PARAMS,
     "cache": Choice(tuple(CACHES)),
-    "delimiters": Choice(tuple(DELIMITERS)),
-    "turn": Choice(tuple(TURNS)),
-    "rule": Choice(tuple(name for name, rule in HOST_RULES.items() if rule.beside is None)),
-    **{knob: values for rule in HOST_RULES.values() for knob, values in rule.knobs.items()},
-    **{knob: values for cached in CACHES.values() for knob, values in cached.knobs.items()},
+    "rule": Choice(BY_NAME),
+    **{name: values for spec in DECODERS.values() for name, values in spec.policy.PARAMS.items()},
+    **{name: values for rule in HOST_RULES.values() for name, values in rule.PARAMS.items()},
+    **{name: values for cache in CACHES.values() for name, values in cache.PARAMS.items()},
 }
-
-# What Dream's timesteps ask; other rules do not.
-TIMESTEP_PARAMS = ("alg", "alg_temp", "eps")
 
 MEASURES: Mapping[str, Measure] = {
     "origin": Measure.RANDOM,
@@ -93,90 +39,71 @@ MEASURES: Mapping[str, Measure] = {
     "entropy": Measure.ENTROPY,
 }
 
-# Caches whose rows have no gaps: drafts are rows like the request's own.
-WHOLE_ROWS = ("none", "prefix", "dual", "compact", "finished")
-
-FORECAST_PARAMS = ("horizon", "coverage")
-
-COMPACT_PARAMS = ("refresh_every", "refresh_on", "reuse", "settle")
-
 
 def defaults_of(name: str, pattern: AttentionPattern = PLAIN) -> Mapping[str, object]:
-    """Every knob of a decoder with its default on a network of this geometry; a rule that is not its own is None."""
-    method = DECODERS[name]
-    return _defaults(method, None if method.rule is None else HOST_RULES[method.rule], pattern)
+    """Every parameter of a decoder with its default on a network of this pattern; a rule that is not its own is
+    None."""
+    spec = DECODERS[name]
+    return _defaults(spec, None if spec.rule is None else HOST_RULES[spec.rule], pattern)
 
 
 def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
-    """The decoder `name` with `overrides`, for a canvas of `length` positions and a network of this geometry.
+    """The decoder `name` with `overrides`, for a canvas of `length` positions and a network of this pattern.
 
-    Raises `ParamError` for an unknown decoder, an unknown knob, a value out of range or knobs that exclude each other.
+    Raises `ParamError` for an unknown decoder, an unknown parameter, a value out of range, or a combination that
+    `compatibility` refuses.
     """
     if name not in DECODERS:
         raise ParamError("decoder", f"unknown decoder {name!r}; known: {', '.join(DECODERS)}")
-    method, rule = DECODERS[name], _rule_named(name, overrides)
-    if method.for_blocks and not pattern.block_size:
-        raise ParamError("decoder", f"decoder {name!r} is for block-causal models: this one sees the whole canvas")
-    knobs = _knobs(name, rule, overrides, pattern)
-    _check_together(name, knobs, overrides, length)
-    check_blocks(knobs, pattern)
-    lookahead = None if knobs.get("lookahead", CANVAS) == CANVAS else knobs.integer("lookahead")
-    if pattern.block_size and "lookahead" not in knobs:
-        lookahead = 0  # nothing sees it
-    cached = str(knobs.get("cache", "none"))
-    cache = EXACT_CACHES[cached] if pattern.block_size else CACHES[cached].policy
-    later = knobs.get("later_threshold", OFF)
-    policy, commits = method.policy(knobs), HostDecides() if rule is not None else _rule(knobs, length)
-    judge = _judge(rule, knobs, length) if rule is not None else _applied(commits) if policy.reads_view else None
-    judged = None if judge is None else judge()  # says now what it excludes
-    if judged is not None:
-        _check_judge(name, judged, policy, knobs, pattern)
+    spec, rule = DECODERS[name], _rule_named(name, overrides)
+    params = _params(name, rule, overrides, pattern)
+    refuse(DecoderFacts(name, spec, rule, params, overrides, length, pattern))
+    lookahead = None if params.get("lookahead", CANVAS) == CANVAS else params.integer("lookahead")
+    if pattern.block_size and "lookahead" not in params:
+        lookahead = 0  # no position sees it
+    cached = str(params.get("cache", "none"))
+    cache = EXACT_CACHES[cached] if pattern.block_size else CACHES[cached]
+    policy = spec.policy.of(Params({**params, **spec.fixed}))
+    device_rule: CommitRule = HostDecides() if rule is not None else _device_rule(params, length)
+
+    def host_rule() -> HostCommitRule:
+        return Applied(device_rule) if rule is None else rule(params, length)
+
+    on_host = rule is not None or policy.reads_view
+    replicas = 0 if rule is None else rule.replica_count
+    isolated = params.get("siblings") == "isolated"
+    branch_param = "max_lanes" if isolated else "" if rule is None else rule.rows_param
     return Decoder(
         name=name,
         policy=policy,
-        rule=commits if judged is None else HostDecides(replace(REPORT_ALL, measure=judged.measure)),
-        host_rule=judge,
-        cache=lambda: cache(knobs),
+        rule=HostDecides(replace(REPORT_ALL, measure=host_rule().measure)) if on_host else device_rule,
+        host_rule=host_rule if on_host else None,
+        cache=lambda: cache(params),
         lookahead=lookahead,
-        early_stop=knobs.get("early_stop") is not False,
-        whole_blocks=knobs.get("early_stop") == BLOCK,
-        draft_threshold=knobs.threshold("draft_threshold"),
-        later_threshold=0.0 if later == OFF else knobs.number("later_threshold"),
-        end_threshold=knobs.threshold("end_threshold"),
-        adaptive=knobs.get("block_length") == AUTO,
-        replica_positions=judged.replica_count * min(length, knobs.integer("block_length"))
-        if judged and judged.replica_count
-        else 0,
-        **_branches(knobs, rule, lookahead),
+        early_stop=params.get("early_stop") is not False,
+        whole_blocks=params.get("early_stop") == BLOCK,
+        draft_threshold=params.threshold("draft_threshold"),
+        later_threshold=_later_threshold(params),
+        end_threshold=params.threshold("end_threshold"),
+        adaptive=params.get("block_length") == AUTO,
+        revises=rule is not None and rule.revises,
+        replica_positions=replicas and replicas * min(length, params.integer("block_length")),
+        layout=Layout.ISOLATED if isolated else Layout.PACKED if rule is None else rule.layout,
+        branches=params.integer(branch_param) - 1 if branch_param else 0,
+        branch_row=_branch_row(params, isolated, lookahead) if branch_param else 0,
+        branch_param=branch_param,
+        scored=rule is None or rule.scored,
     )
 
 
-class Branches(TypedDict, total=False):
-    """What a decoder says of rows in slots of their own."""
-
-    layout: Layout
-    branches: int
-    branch_row: int
-    branch_param: str
-    scored: bool
-
-
-def _branches(knobs: Params, rule: HostRuleSpec | None, lookahead: int | None) -> Branches:
-    if knobs.get("siblings") == "isolated":
-        row = knobs.integer("block_length") + (lookahead or 0)
-        return Branches(
-            layout=Layout.ISOLATED, branches=knobs.integer("max_lanes") - 1, branch_row=row, branch_param="max_lanes"
-        )
-    if rule is None or rule.beside is None:
-        return Branches()
-    count, knob, independent, scored = rule.beside
-    row = knobs.integer("block_length") if knobs.get("cache") == "dual" else EVERYTHING
-    layout = Layout.ENSEMBLE if independent else Layout.DRAFTS
-    return Branches(layout=layout, branches=count(knobs), branch_row=row, branch_param=knob, scored=scored)
+def _branch_row(params: Params, isolated: bool, lookahead: int | None) -> int:
+    if not isolated and params.get("cache") != "dual":
+        return EVERYTHING
+    return params.integer("block_length") + (lookahead or 0 if isolated else 0)
 
 
 def suits(name: str, pattern: AttentionPattern) -> bool:
-    """Whether a network of this geometry takes the decoder `name` at all."""
+    """True if a network of this pattern takes the decoder `name` at all."""
     try:
         resolve(name, {}, 1, pattern)
     except ParamError:
@@ -184,138 +111,67 @@ def suits(name: str, pattern: AttentionPattern) -> bool:
     return True
 
 
-def _rule_named(name: str, overrides: Mapping[str, object]) -> HostRuleSpec | None:
-    """The judge's row, if the method has one or is given one."""
-    method = DECODERS[name]
-    if method.rule is not None:
-        return HOST_RULES[method.rule]
-    if "rule" not in method.defaults or "rule" not in overrides:
+def _rule_named(name: str, overrides: Mapping[str, object]) -> type[HostCommitRule] | None:
+    """The host rule that a decoder has or is given."""
+    spec = DECODERS[name]
+    if spec.rule is not None:
+        return HOST_RULES[spec.rule]
+    if "rule" not in spec.defaults or "rule" not in overrides:
         return None
     return HOST_RULES[str(check("rule", overrides["rule"], ALL_PARAMS["rule"]))]
 
 
-def _defaults(method: DecoderSpec, rule: HostRuleSpec | None, pattern: AttentionPattern) -> dict[str, object]:
-    own = dict(fitted(method.defaults, pattern))
+def _defaults(spec: DecoderSpec, rule: type[HostCommitRule] | None, pattern: AttentionPattern) -> dict[str, object]:
+    own = dict(fitted(spec.defaults, pattern))
     if rule is None:
         return {**dict.fromkeys(RULES), **own}
-    return {**rule.defaults, **{knob: value for knob, value in own.items() if knob not in RULES}}
+    return {**rule.DEFAULTS, **{name: value for name, value in own.items() if name not in RULES}}
 
 
-def _knobs(name: str, rule: HostRuleSpec | None, overrides: Mapping[str, object], pattern: AttentionPattern) -> Params:
-    """All knobs with their values. Raises `ParamError` for one that is not known here, or out of range."""
+def _params(
+    name: str, rule: type[HostCommitRule] | None, overrides: Mapping[str, object], pattern: AttentionPattern
+) -> Params:
+    """All parameters with their values. Raises `ParamError` for one that is unknown here, or out of range."""
     defaults = _defaults(DECODERS[name], rule, pattern)
     if "cache" in defaults:
         cache = check("cache", overrides.get("cache", defaults["cache"]), ALL_PARAMS["cache"])
-        defaults |= CACHES[str(cache)].defaults
-    for knob in overrides:
-        if knob not in defaults:
-            raise ParamError(knob, f"{_no_knob(name, knob, overrides)}; it has: {', '.join(defaults)}")
-    chosen = [knob for knob in RULES if knob in overrides]
+        defaults |= CACHES[str(cache)].DEFAULTS
+    for param in overrides:
+        if param not in defaults:
+            raise ParamError(param, f"{_no_param(name, param, overrides)}; it has: {', '.join(defaults)}")
+    chosen = [rule_name for rule_name in RULES if rule_name in overrides]
     if rule is None and len(chosen) > 1:
         raise ParamError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")
-    kept = {k: v for k, v in defaults.items() if not (rule is None and chosen and k in RULES)}
-    return Params({**kept, **{knob: check(knob, value, ALL_PARAMS[knob]) for knob, value in overrides.items()}})
+    kept = {key: value for key, value in defaults.items() if not (rule is None and chosen and key in RULES)}
+    return Params({**kept, **{key: check(key, value, ALL_PARAMS[key]) for key, value in overrides.items()}})
 
 
-def _no_knob(name: str, knob: str, overrides: Mapping[str, object]) -> str:
-    """That a decoder with these overrides does not have `knob`, and which rule or cache has."""
-    if knob == "rule":
+def _no_param(name: str, param: str, overrides: Mapping[str, object]) -> str:
+    """Say that a decoder with these overrides does not have `param`, and which rule or cache has."""
+    if param == "rule":
         return f"decoder {name!r} takes no other rule"
     given = [f"{axis} {overrides[axis]!r}" for axis in ("rule", "cache") if axis in overrides]
-    owners = [f"rule {owner!r}" for owner, row in HOST_RULES.items() if knob in row.knobs]
-    owners += [f"cache {owner!r}" for owner, row in CACHES.items() if knob in row.knobs]
-    of = f"decoder {name!r}" + (f" with {' and '.join(given)}" if given else "")
-    return f"{of} has no knob {knob!r}" + (f"; it goes with {' or '.join(owners)}" if owners else "")
+    owners = [f"rule {owner!r}" for owner, rule in HOST_RULES.items() if param in rule.PARAMS]
+    owners += [f"cache {owner!r}" for owner, cache in CACHES.items() if param in cache.PARAMS]
+    subject = f"decoder {name!r}" + (f" with {' and '.join(given)}" if given else "")
+    return f"{subject} has no parameter {param!r}" + (f"; it goes with {' or '.join(owners)}" if owners else "")
 
 
-def _check_together(name: str, knobs: Params, overrides: Mapping[str, object], length: int) -> None:
-    """Raises `ParamError` for knobs that make no sense together."""
-    judged = DECODERS[name].rule or knobs.get("rule")
-    if judged and HOST_RULES[str(judged)].beside is not None and knobs.get("cache", "none") not in WHOLE_ROWS:
-        raise ParamError("cache", f"cache {knobs['cache']!r} leaves gaps in rows: not for decoder {name!r}")
-    if judged and knobs.get("siblings") in ("isolated", "commit"):
-        raise ParamError(
-            "siblings", f"siblings {knobs['siblings']!r} is not for rule {judged!r}: use 'live' or 'coupled'"
-        )
-    cache, lookahead = knobs.get("cache"), knobs.get("lookahead", CANVAS)
-    if cache == "dual" and lookahead != CANVAS:
-        raise ParamError("cache", f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}")
-    if cache == "compact" and "refresh_every" not in knobs:
-        raise ParamError("cache", f"cache 'compact' is not for decoder {name!r}, which sees the whole canvas")
-    for knob in COMPACT_PARAMS:
-        if knob in overrides and cache != "compact":
-            raise ParamError(knob, f"{knob} is asked by cache 'compact' alone, not by {cache!r}")
-    for knob in FORECAST_PARAMS:
-        if knobs.get("extrapolate") is False and knobs[knob] != HOST_RULES[str(judged)].defaults[knob]:
-            raise ParamError(knob, f"{knob} goes with extrapolate true")
-    for knob in TIMESTEP_PARAMS:
-        if knob in overrides and (knobs.get("threshold"), knobs.get("factor")) != (None, None):
-            raise ParamError(knob, f"{knob} goes with the rule 'steps', not with threshold or factor")
-    if knobs.get("alg") == "origin" and overrides.get("alg_temp"):
-        raise ParamError("alg_temp", "alg_temp goes with an alg that ranks positions, not with 'origin'")
-    if not judged and knobs.get("threshold") is None and overrides.get("later_threshold", OFF) != OFF:
-        raise ParamError("later_threshold", "later_threshold goes with the rule 'threshold', not with factor or steps")
-    if "lookahead" in overrides and lookahead != CANVAS and knobs.integer("lookahead") > length:
-        raise ParamError("lookahead", f"lookahead {lookahead} is larger than the canvas of {length} (max_tokens)")
-    if knobs.get("block_length") == AUTO:
-        _check_adaptive(name, knobs)
-    if knobs.get("siblings") == "isolated" and (cache != "compact" or lookahead == CANVAS):
-        raise ParamError("siblings", "isolated siblings need cache 'compact' and a lookahead that is a number")
-    if knobs.get("boundary") == "stable" and not knobs["stable_steps"]:
-        raise ParamError("stable_steps", "boundary 'stable' needs stable_steps of at least 1")
+def _later_threshold(params: Params) -> float:
+    return 0.0 if params.get("later_threshold", OFF) == OFF else params.number("later_threshold")
 
 
-def _check_judge(
-    name: str, judge: HostCommitRule, policy: LanePolicy, knobs: Params, pattern: AttentionPattern
-) -> None:
-    """Raises `ParamError` for a judge that cannot decide for this decoder's lanes, or this network."""
-    rule = DECODERS[name].rule or knobs.get("rule")
-    if judge.revises and not policy.serial:
-        raise ParamError(
-            "rule", f"rule {rule!r} changes what has committed, which lanes of decoder {name!r} build upon"
-        )
-    if judge.replica_count and not policy.serial:
-        raise ParamError("rule", f"rule {rule!r} needs shadows of one lane, where decoder {name!r} has many")
-    if judge.replica_count and (pattern.block_size or pattern.logit_shift):
-        what = (
-            "a token is predicted at the one before it"
-            if not pattern.block_size
-            else "no position sees behind its block"
-        )
-        param = "decoder" if DECODERS[name].rule else "rule"
-        raise ParamError(param, f"{param} {rule!r} needs shadows that this model cannot have: {what}")
+def _device_rule(params: Params, length: int) -> CommitRule:
+    rule = _plain_rule(params, length)
+    return CommitAtFork(rule) if params.get("siblings") == "commit" else rule
 
 
-def _check_adaptive(name: str, knobs: Params) -> None:
-    if name != "asynclane":
-        raise ParamError("block_length", f"block_length {AUTO!r} is for decoder 'asynclane', not for {name!r}")
-    if knobs.get("steps") is not None or knobs["siblings"] == "isolated":
-        raise ParamError("block_length", f"block_length {AUTO!r} excludes steps and isolated siblings")
-
-
-def _judge(rule: HostRuleSpec, knobs: Params, length: int) -> Callable[[], HostCommitRule]:
-    return lambda: rule.judge(knobs, length)
-
-
-def _applied(rule: CommitRule) -> Callable[[], HostCommitRule]:
-    return lambda: Applied(rule)
-
-
-def _rule(knobs: Params, length: int) -> CommitRule:
-    rule = _plain_rule(knobs, length)
-    return CommitAtFork(rule) if knobs.get("siblings") == "commit" else rule
-
-
-def _plain_rule(knobs: Params, length: int) -> CommitRule:
-    if knobs.get("threshold") is not None:
-        later = 0.0 if knobs.get("later_threshold", OFF) == OFF else knobs.number("later_threshold")
-        return Threshold(knobs.number("threshold"), later)
-    if knobs.get("factor") is not None:
-        return Factor(knobs.number("factor"))
-    if "alg" in knobs:
-        calls = length if knobs["steps"] is None else knobs.integer("steps")
-        if calls > length:
-            raise ParamError("steps", f"steps {calls} exceed the canvas of {length} (max_tokens): calls would be empty")
-        measure = MEASURES[knobs.text("alg")]
-        return Timesteps(calls, knobs.number("eps"), measure, knobs.number("alg_temp"))
-    return Quota(Schedule.of(knobs, length).calls)
+def _plain_rule(params: Params, length: int) -> CommitRule:
+    if params.get("threshold") is not None:
+        return Threshold(params.number("threshold"), _later_threshold(params))
+    if params.get("factor") is not None:
+        return Factor(params.number("factor"))
+    if "alg" in params:
+        forwards = length if params["steps"] is None else params.integer("steps")
+        return Timesteps(forwards, params.number("eps"), MEASURES[params.text("alg")], params.number("alg_temp"))
+    return Quota(Schedule.of(params, length).forwards)

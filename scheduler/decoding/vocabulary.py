@@ -1,4 +1,4 @@
-"""What the scheduler knows of a vocabulary: which ids are masks, ends of answers, boundaries in prose and code."""
+"""A vocabulary as the scheduler knows it: the ids of masks, ends of answers, and boundaries in prose and code."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SENTENCE = 2  # ends a sentence
 LINE = 4  # ends with a line break, or one and spaces
 COMMA = 8
 DIGIT = 16
-PERIOD = 32  # a full stop with nothing but spaces around it: in a number, it is no sentence end
+PERIOD = 32  # a full stop with only spaces around it: in a number it ends no sentence
 FENCE = 64  # opens or closes a block of code
-UNFINISHED = 128  # what it holds before its line break, or all of it, does not complete a statement
-BARE = 256  # a line break with nothing before it: what was before decides
+UNFINISHED = 128  # its text before the line break does not complete a statement
+BARE = 256  # a line break with nothing before it: the token before decides
 DOUBLE = 512  # an odd number of double quotes
 SINGLE = 1024  # an odd number of single quotes
 PAUSE = 2048  # a comma with nothing but spaces around it
 NEWLINE = 4096  # one line break and nothing else
-EMPTY = 8192  # holds an empty line: two line breaks with nothing but spaces between them
-THOUGHT = 16384  # ends what a model thinks before its answer
+EMPTY = 8192  # contains an empty line: two line breaks with only spaces between them
+THOUGHT = 16384  # ends a model's thinking before its answer
 
 # Unicode's Sentence_Terminal characters that end sentences in living scripts.
 _TERMINALS = (
@@ -39,21 +39,21 @@ _UNFINISHED = re.compile(r".*[-,\\+*/=%&|^<>:@(\[{]|(.*[^\w])?(and|or|not|in|is|
 
 
 class Vocabulary:
-    """Token classes as one table, so that a step is classified by one look-up for all its lanes."""
+    """Token classes as one table, so that one look-up classifies all lanes of a step."""
 
     def __init__(self, pieces: Sequence[str], mask_id: int, end_ids: Iterable[int]) -> None:
-        """`pieces[id]` is the text of a token; special tokens have none. Of `end_ids` the lowest is the end of a text,
-        others are ends of turns."""
+        """`pieces[id]` is the text of a token, empty for special tokens. The lowest of `end_ids` is the end of a text,
+        the others are ends of turns."""
         self.mask_id = mask_id
         ends = tuple(end_ids)
-        self.filler = min(ends, default=mask_id)  # what comes behind an answer's end, in training
+        self.filler = min(ends, default=mask_id)  # follows the end of an answer, in training
         self.classes: npt.NDArray[np.uint16] = np.array([_classes(piece) for piece in pieces], np.uint16)
         self.brackets: npt.NDArray[np.int8] = np.array([_brackets(piece) for piece in pieces], np.int8)
         for token in ends:
             self.classes[token] = END
 
     def has(self, kinds: int) -> bool:
-        """Whether any token belongs to one of `kinds`."""
+        """True if any token belongs to one of `kinds`."""
         return bool((self.classes & kinds).any())
 
 

@@ -9,6 +9,8 @@ from .drafts import DraftLayout, EnsembleLayout
 from .isolated import IsolatedLayout
 from .packed import Holding, PackedLayout, RowLayout, RowSource
 
+__all__ = ["LAYOUTS", "Holding", "RowLayout", "RowSource"]
+
 LAYOUTS: Mapping[Layout, Callable[[Holding, RowSource, int], RowLayout]] = {
     Layout.PACKED: PackedLayout,
     Layout.ISOLATED: IsolatedLayout,

@@ -21,7 +21,7 @@ def chat_routes(backend: Backend) -> APIRouter:
         messages = [message.for_template() for message in body.messages]
         size = sum(len(message["content"]) for message in messages)
         ids = await off_loop_if_long(size, lambda: tokenizer.encode_chat(messages))
-        reply = ChatReply(new_envelope("chatcmpl", card.id, body.include_usage))
+        reply = ChatReply(new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, [Prompt("messages", ids)], reply)
 
     return router

@@ -22,7 +22,7 @@ def completion_routes(backend: Backend) -> APIRouter:
         after = body.suffix or ""
         suffix = tuple(await off_loop_if_long(len(after), lambda: tokenizer.encode(after, specials=False)))
         prompts = [await _read(tokenizer, prompt, bool(body.echo), suffix) for prompt in body.prompt]
-        reply = TextReply(new_envelope("cmpl", card.id, body.include_usage))
+        reply = TextReply(new_envelope("cmpl", card.id, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, prompts, reply)
 
     return router

@@ -183,7 +183,9 @@ async def _events(
     ends: dict[int, Finish] = {}
 
     def chunk(payload: dict[str, Any]) -> bytes:
-        so_far = {"usage": usage_json(prompt_tokens, usages, body.choices)} if body.include_usage_so_far else {}
+        so_far = (
+            {"usage": usage_json(prompt_tokens, usages, body.choices)} if body.streaming.continuous_usage_stats else {}
+        )
         return event({**payload, **so_far})
 
     try:
@@ -204,7 +206,7 @@ async def _events(
                     ends[index] = delta.finish
                     yield chunk(reply.closing(index, delta.finish))
         _check_complete(answers, ends)
-        if body.include_usage:
+        if body.streaming.include_usage:
             yield event(usage_chunk(reply, usage_json(prompt_tokens, usages, body.choices)))
         yield DONE
     except Exception as error:

@@ -1,1 +1,1 @@
-"""."""
+"""The command `asynclane`: one module for each subcommand."""

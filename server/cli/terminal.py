@@ -1,5 +1,4 @@
-"""Draws an answer's lanes in the terminal while it is computed, or writes a line for each step where nothing can be
-drawn."""
+"""An answer's lanes in the terminal while it is computed. A pipe or a plain terminal gets one line for each step."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ UNSAFE = "\N{REPLACEMENT CHARACTER}"
 RESET, NEW, DRAFT = "\x1b[0m", "1;7", "3;4;7"
 LANE_COLORS = ("36", "33", "35", "32", "34", "31")
 ERASE_BELOW = "\x1b[J"
-WIDTH, HEIGHT = 80, 24  # where the terminal does not say
+WIDTH, HEIGHT = 80, 24  # if the terminal does not report them
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Its size in cells. Without `redraw` it is a pipe, a file, or a terminal whose cursor only moves on."""
+    """The size in cells. Without `redraw` it is a pipe, a file, or a terminal whose cursor cannot move back."""
 
     width: int = WIDTH
     height: int = HEIGHT
@@ -45,7 +44,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A character of the canvas and how it looks."""
+    """A character of the canvas, with its style in SGR codes."""
 
     char: str
     style: str = ""
@@ -58,7 +57,7 @@ class Cell:
 
 
 class LiveView:
-    """`show` it every step, then `finish`. The last frame is the answer and nothing else."""
+    """Call `show` at every step, then `finish`, which leaves the answer and nothing else."""
 
     def __init__(self, out: TextIO, screen: Screen) -> None:
         self._out = out
@@ -93,7 +92,7 @@ class LiveView:
             self._drawn = 0
 
     def _cells(self, event: LaneEvent) -> Iterator[Cell]:
-        """The canvas as the step left it, up to the last position that anything is known of."""
+        """The canvas after the step, up to the last known position."""
         new = {commit.position for commit in event.commits}
         known = [*self._canvas, *(lane.end - 1 for lane in event.lanes)]
         for position in range(max(known, default=-1) + 1):
@@ -101,7 +100,7 @@ class LiveView:
             yield from _plain(self._canvas.get(position, OPEN), style)
 
     def _wrapped(self, cells: Iterator[Cell]) -> list[str]:
-        """Lines that fit, since a terminal's own line breaks are not counted."""
+        """Lines that fit the width: the terminal's own line breaks could not be counted."""
         lines, used, style = [""], 0, ""
         for cell in cells:
             if cell.char == "\n" or used + cell.width > self._screen.width:
@@ -124,7 +123,7 @@ class LiveView:
 
 
 def _safe(text: str) -> str:
-    """A model's text may hold control characters: none of them reaches the terminal."""
+    """Replace control characters: a model's text may contain them, and none may reach the terminal."""
     return "".join(UNSAFE if unicodedata.category(char) in CONTROL and char not in HARMLESS else char for char in text)
 
 

@@ -16,7 +16,7 @@ from ...scheduler import RequestStats
 from ..text.lanes import LaneEvent
 from ..text.logprobs import TokenLogprob
 
-Params = tuple[tuple[str, str | float | bool], ...]
+Params = tuple[tuple[str, str | float | bool], ...]  # pairs of name and value
 
 
 class Finish(StrEnum):

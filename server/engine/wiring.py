@@ -23,6 +23,8 @@ from ...scheduler import (
     Scheduler,
     StepCost,
     Vocabulary,
+    VocabularyFacts,
+    refuse,
     resolve,
 )
 from ..metrics import Metrics
@@ -103,7 +105,8 @@ def build_parts(settings: Settings) -> EngineParts:
     limits = _limits(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     try:
-        resolve(settings.decoder, {}, length, pattern).policy.require(text.vocabulary)  # now, not at every request
+        decoder = resolve(settings.decoder, {}, length, pattern)
+        refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
     except ParamError as error:
         raise ValueError(
             f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"

@@ -55,7 +55,7 @@ async def _cancel(*tasks: asyncio.Future[Any]) -> None:
 
 async def merge(sources: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T], None]:
     """Yield items of all sources as they come, each with its source's index. An error in one source ends all."""
-    waiting = {_next(source): index for index, source in enumerate(sources)}
+    waiting = {asyncio.ensure_future(anext(source)): index for index, source in enumerate(sources)}
     try:
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -67,17 +67,9 @@ async def merge(sources: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int
                 except StopAsyncIteration:
                     continue
                 yield index, item
-                waiting[_next(sources[index])] = index
+                waiting[asyncio.ensure_future(anext(sources[index]))] = index
     finally:
         await _cancel(*waiting)
-
-
-def _next(source: AsyncIterator[T]) -> asyncio.Future[T]:
-    return asyncio.ensure_future(_step(source))
-
-
-async def _step(source: AsyncIterator[T]) -> T:
-    return await anext(source)
 
 
 class EventStream(Response):

@@ -258,12 +258,8 @@ class GenerationRequest(DecoderParams, Body):
         return self.ranks is not None
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-    @property
-    def include_usage_so_far(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+    def streaming(self) -> StreamOptions:
+        return self.stream_options or StreamOptions()
 
     @property
     def named_tokens(self) -> dict[str, int]:
@@ -308,11 +304,11 @@ class GenerationRequest(DecoderParams, Body):
             cache_salt=self.cache_salt or "",
             decoder=self.decoder,
             params=tuple((name, value) for name, value in params.items() if value is not None),
-            watch=self.stream_options is not None and bool(self.stream_options.include_lanes),
+            watch=bool(self.streaming.include_lanes),
         )
 
     def _biases(self, ban: float) -> tuple[tuple[int, float], ...]:
-        """Token ids and what is added to their logits: `ban` for a banned token."""
+        """Token ids and the values to add to their logits: `ban` for a banned token."""
         given = (self.logit_bias or {}).items()
         return tuple((int(name), ban if value == BAN else value) for name, value in given if value)
 

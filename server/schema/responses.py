@@ -15,6 +15,7 @@ from ..text.logprobs import Token, TokenLogprob
 
 Json = dict[str, Any]
 Scores = Sequence[TokenLogprob]
+COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `completion_tokens_details`
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,6 @@ class ModelCard:
     def json(self) -> Json:
         decoders = {name: dict(defaults) for name, defaults in self.decoders.items()}
         return {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
-
-
-COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")
 
 
 @dataclass(frozen=True, slots=True)

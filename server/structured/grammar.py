@@ -70,7 +70,7 @@ class Grammars:
         self._by_text: OrderedDict[str, Compiled] = OrderedDict()
 
     async def compile(self, wanted: Wanted) -> messages.Grammar:
-        """For a front end: compile a grammar in the thread. Raises `InvalidValue`."""
+        """Compile a grammar in the thread, for a front end. Raises `InvalidValue`."""
         try:
             # Shielded: other requests may wait for the same grammar.
             compiled = await asyncio.shield(asyncio.wrap_future(self._compiled(wanted)))
@@ -80,8 +80,8 @@ class Grammars:
         return messages.Grammar(wanted.param.partition(".")[0], compiled.text)
 
     def constraint(self, grammar: messages.Grammar) -> GrammarConstraint:
-        """For an engine: the constraint of one answer. A grammar that was compiled here is not compiled again. Raises
-        `InvalidValue`."""
+        """Return the constraint of one answer, for an engine. A grammar that was compiled here is not compiled again.
+        Raises `InvalidValue`."""
         compiled = self._by_text.get(grammar.text)
         if compiled is None:
             try:
@@ -129,11 +129,21 @@ class Grammars:
         return compiled
 
     def _probed(self, text: str) -> Compiled:
-        """Raises `GrammarError`."""
+        """Take a grammar's first steps, so that one that is too large fails here. Raises `GrammarError`."""
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(verbose_errors=False)
-        return probed(text, LLMatcher(self._ll_tokenizer, text, log_level=0, limits=limits), self._closers)
+        matcher = LLMatcher(self._ll_tokenizer, text, log_level=0, limits=limits)
+        trial, started = matcher.deep_copy(), time.thread_time()
+        words_of(trial)
+        trial.compute_ff_tokens()
+        taken = time.thread_time() - started
+        _check(matcher, trial)
+        if taken > MAX_STEP_S:
+            raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
+        way = shortest_end(trial, self._closers, LONGEST_END)
+        _check(trial)
+        return Compiled(text, matcher, self._closers, LONGEST_END if way is None else len(way))
 
     @cached_property
     def _ll_tokenizer(self) -> LLTokenizer:
@@ -161,20 +171,6 @@ class Compiled:
     matcher: LLMatcher
     closers: tuple[int, ...]
     shortest: int
-
-
-def probed(text: str, matcher: LLMatcher, closers: tuple[int, ...]) -> Compiled:
-    """Take the first steps, so that a grammar that is too large fails here. Raises `GrammarError`."""
-    trial, started = matcher.deep_copy(), time.thread_time()
-    words_of(trial)
-    trial.compute_ff_tokens()
-    taken = time.thread_time() - started
-    _check(matcher, trial)
-    if taken > MAX_STEP_S:
-        raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
-    way = shortest_end(trial, closers, LONGEST_END)
-    _check(trial)
-    return Compiled(text, matcher, closers, LONGEST_END if way is None else len(way))
 
 
 def _check(*matchers: LLMatcher) -> None:

@@ -1,4 +1,4 @@
-// The conversation: what is asked, with which settings, and what the server says to it.
+// The conversation: questions, their settings, and the server's answers.
 
 import { element } from "./canvas.js";
 import { chunks, models } from "./stream.js";
@@ -28,16 +28,16 @@ async function connect() {
   byId("model").textContent = model.id;
   byId("decoder").replaceChildren(...Object.keys(model.decoders).map((name) => new Option(name, name)));
   byId("decoder").value = model.default_decoder;
-  offerKnobs();
+  offerParams();
 }
 
-function offerKnobs() {
-  const knobs = Object.entries(model.decoders[byId("decoder").value]);
-  byId("knobs").replaceChildren(...knobs.map(([name, value]) => knob(name, value)));
+function offerParams() {
+  const params = Object.entries(model.decoders[byId("decoder").value]);
+  byId("params").replaceChildren(...params.map(([name, value]) => field(name, value)));
   choose();
 }
 
-function knob(name, value) {
+function field(name, value) {
   const label = element("label", "", `${name} `);
   const input = document.createElement(typeof value === "boolean" ? "select" : "input");
   if (typeof value === "boolean") {
@@ -61,17 +61,17 @@ function typed(text) {
   return exact ? number : text;
 }
 
-function wishes() {
-  const inputs = [...fields.map((id) => [id, byId(id)]), ...knobInputs().map((input) => [input.name, input])];
-  const given = inputs.map(([name, input]) => [name, input.value.trim()]).filter(([, text]) => text);
-  return Object.fromEntries(given.map(([name, text]) => [name, typed(text)]));
+function given() {
+  const inputs = [...fields.map((id) => [id, byId(id)]), ...paramInputs().map((input) => [input.name, input])];
+  const filled = inputs.map(([name, input]) => [name, input.value.trim()]).filter(([, text]) => text);
+  return Object.fromEntries(filled.map(([name, text]) => [name, typed(text)]));
 }
 
-const knobInputs = () => [...byId("knobs").querySelectorAll("input, select")];
+const paramInputs = () => [...byId("params").querySelectorAll("input, select")];
 
 function choose() {
-  const given = Object.entries(wishes()).map(([name, value]) => `${name} ${value}`);
-  byId("chosen").textContent = [byId("decoder").value, ...given].join(", ");
+  const chosen = Object.entries(given()).map(([name, value]) => `${name} ${value}`);
+  byId("chosen").textContent = [byId("decoder").value, ...chosen].join(", ");
 }
 
 // --- Asking -------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ async function ask(question) {
     stream: true,
     stream_options: { include_usage: true, include_lanes: true },
     decoder: byId("decoder").value,
-    ...wishes(),
+    ...given(),
   };
   let failure = null;
   try {
@@ -119,7 +119,7 @@ async function ask(question) {
   if (failure && !stopped) explain(failure);
 }
 
-// Nothing came of it: the question is there again, to be changed or sent anew.
+// There is no answer: the question is there again, to be changed or sent once more.
 function takeBack(failed, question) {
   failed.reveal();
   failed.root.remove();
@@ -155,7 +155,7 @@ function submit() {
   if (question && !running) ask(question);
 }
 
-function startAnew() {
+function startOver() {
   running?.abort();
   turn?.reveal();
   byId("turns").replaceChildren();
@@ -200,12 +200,12 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });
 byId("stop").addEventListener("click", stop);
-byId("new").addEventListener("click", startAnew);
-byId("decoder").addEventListener("change", offerKnobs);
+byId("new").addEventListener("click", startOver);
+byId("decoder").addEventListener("change", offerParams);
 byId("settings").addEventListener("input", choose);
 for (const example of document.querySelectorAll(".examples button")) {
   example.addEventListener("click", () => {
-    startAnew();
+    startOver();
     ask(example.textContent);
   });
 }

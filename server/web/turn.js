@@ -29,7 +29,7 @@ export class Turn {
     this.timer = null;
     this.writing = true;
     this.meter = { from: performance.now(), first: null, tokens: 0 };
-    part(".asked").textContent = question;
+    part(".question").textContent = question;
     this.slider.addEventListener("input", () => this.pick(Number(this.slider.value)));
     this.play.addEventListener("click", () => this.replay());
     part("svg").addEventListener("click", (event) => {

@@ -36,7 +36,7 @@ def tensors(found: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("case", QUICK, ids=name_of)
-def test_inputs_take_turns_and_a_kernel_agrees_with_its_twin_on_them(case: Case) -> None:
+def test_inputs_take_turns_and_a_kernel_agrees_with_its_reference_on_them(case: Case) -> None:
     first, second = map(tensors, case.inputs(CPU, 2))
     assert any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
     found = compare(case, CPU)
@@ -50,7 +50,7 @@ def test_a_library_call_computes_what_the_kernel_does(case: Case) -> None:
     for library in case.libraries:
         if any(word in library.name for word in CUDA_ALONE) or library.name == "SDPA flash, padded":
             continue
-        got, want = (results(case, library.build), results(case, lambda: case.twin))
+        got, want = (results(case, library.build), results(case, lambda: case.reference))
         if case.kernel == "paged_attention":
             got = [packed_rows(case, library, got[0])]
         if case.kernel == "fp8_linear":  # the library's product is in bf16
@@ -63,7 +63,7 @@ def test_a_library_call_computes_what_the_kernel_does(case: Case) -> None:
 def test_a_library_proposes_the_token_that_the_kernel_does() -> None:
     (case,) = (case for case in QUICK if case.load == "64 x 1408")
     best = results(case, case.libraries[0].build)[1]
-    assert torch.equal(best, results(case, lambda: case.twin)[0])
+    assert torch.equal(best, results(case, lambda: case.reference)[0])
 
 
 def results(case: Case, build: Callable[[], Callable[..., object]]) -> list[Tensor]:
@@ -139,8 +139,8 @@ def test_a_kernel_without_competitors_or_times_still_makes_a_row() -> None:
 # --- Right or wrong -----------------------------------------------------------------------------------------
 
 
-def small_case(ours: Callable[..., object], twin: Callable[..., object]) -> Case:
-    return Case("k", "l", Work(1), lambda device, sets: [(torch.rand(4, device=device),)] * sets, ours, twin, [])
+def small_case(ours: Callable[..., object], reference: Callable[..., object]) -> Case:
+    return Case("k", "l", Work(1), lambda device, sets: [(torch.rand(4, device=device),)] * sets, ours, reference, [])
 
 
 def test_an_error_is_over_rows_that_decide_alike() -> None:
@@ -152,7 +152,7 @@ def test_an_error_is_over_rows_that_decide_alike() -> None:
     assert compare(case, CPU) == {"error": pytest.approx(0.25), "differing": 1}
 
 
-def test_a_kernel_that_writes_its_inputs_does_not_change_its_twins() -> None:
+def test_a_kernel_that_writes_its_inputs_does_not_change_its_references() -> None:
     assert compare(small_case(lambda x: x.add_(1), lambda x: x.add_(1)), CPU)["error"] == 0.0
 
 
@@ -181,7 +181,7 @@ def test_without_a_gpu_it_says_so_in_one_line(main: Callable[..., int], capsys: 
         (["--json", "/no/such/folder/kernels.json"], "no folder /no/such/folder"),
     ],
 )
-def test_bad_arguments_are_told_before_anything_is_measured(
+def test_bad_arguments_are_reported_before_anything_is_measured(
     arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -322,7 +322,7 @@ def test_a_bad_flag_is_one_line_and_exit_code_2(argv: list[str], message: str, c
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--knob", "steps"], "a knob is NAME=VALUE"),
+        (["--knob", "steps"], "a parameter is NAME=VALUE"),
         (["--tasks", "chess"], "tasks must be some of math"),
         (["--seed", "1000"], "seed must be from 0 to 999"),
         (["--rate", "1", "--stagger", "1"], "--stagger is for --concurrency"),

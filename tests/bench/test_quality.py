@@ -129,8 +129,8 @@ def test_plot_is_a_png(opened: list[FakeOffline], tmp_path: Path) -> None:
 )
 def test_decoder_arguments(text: str, name: str, knobs: dict[str, object]) -> None:
     choice = parse_decoder(text, max_tokens=256)
-    assert (choice.label, choice.name, choice.knobs) == (text, name, knobs)
-    assert {knob: type(value) for knob, value in choice.knobs.items()} == {k: type(v) for k, v in knobs.items()}
+    assert (choice.label, choice.name, choice.params) == (text, name, knobs)
+    assert {knob: type(value) for knob, value in choice.params.items()} == {k: type(v) for k, v in knobs.items()}
 
 
 @pytest.mark.parametrize("text", DEFAULT_DECODERS)
@@ -143,11 +143,11 @@ def test_default_decoders_exist(text: str) -> None:
     [
         ("nonesuch", "unknown decoder 'nonesuch'"),
         ("", "unknown decoder ''"),
-        ("asynclane:threshold", "a knob is NAME=VALUE, not 'threshold'"),
-        ("asynclane:threshold=", "a knob is NAME=VALUE, not 'threshold='"),
-        ("asynclane:threshold=0.9,", "a knob is NAME=VALUE, not ''"),
+        ("asynclane:threshold", "a parameter is NAME=VALUE, not 'threshold'"),
+        ("asynclane:threshold=", "a parameter is NAME=VALUE, not 'threshold='"),
+        ("asynclane:threshold=0.9,", "a parameter is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
-        ("asynclane:treshold=0.9", "has no knob 'treshold'"),
+        ("asynclane:treshold=0.9", "has no parameter 'treshold'"),
         ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),
         ("asynclane:threshold=nan", "threshold must be a number"),
         ("fast-dllm:early_stop=no", "early_stop must be one of True, False, 'block', not 'no'"),
@@ -163,7 +163,7 @@ def test_bad_decoder_arguments(text: str, reason: str) -> None:
     ("arguments", "reason"),
     [
         (["asynclane:threshold=9"], "threshold must be"),
-        (["--seed", "1000"], "the others are kept for later checks"),
+        (["--seed", "1000"], "the others are reserved for later checks"),
         (["--max-tokens", "0"], "must be a whole number from 1"),
         (["--batch", "100000"], "max_num_seqs must be"),
         (["--json", "/no/such/folder/out.json"], "no folder /no/such/folder"),

@@ -7,7 +7,7 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from asynclane.bench.quality.structured import SCHEMAS, Held, main
+from asynclane.bench.quality.structured import SCHEMAS, SchemaTally, main
 from asynclane.server.engine.messages import Finish
 
 
@@ -20,8 +20,8 @@ def test_answers_of_every_schema_parse_and_validate(capsys: pytest.CaptureFixtur
 
 
 def test_what_does_not_validate_is_not_counted() -> None:
-    tally = Held("x").plus(Finish.STOP, {"type": "object"}, "[]").plus(Finish.LENGTH, {"type": "object"}, "{")
-    assert tally == Held("x", answers=2, stopped=1, parse=1, valid=0)
+    tally = SchemaTally("x").plus(Finish.STOP, {"type": "object"}, "[]").plus(Finish.LENGTH, {"type": "object"}, "{")
+    assert tally == SchemaTally("x", answers=2, stopped=1, parse=1, valid=0)
 
 
 def test_the_schemas_are_twenty_and_proper() -> None:

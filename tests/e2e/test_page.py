@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from ..support.processes import ASYNCLANE, environment
 from .browser import find_chromium, open_browser
 from .conftest import Server, start_server, stop_server
 
@@ -159,6 +162,25 @@ def test_steps_can_be_looked_at_again(visit: Open) -> None:
     expect(page.locator(".canvas .lane.forked").first).to_be_visible()
 
 
+def test_a_trace_is_drawn_as_the_page_draws_an_answer(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "trace.html"
+    subprocess.run([*ASYNCLANE, "trace", CODE, "--out", str(path)], env=environment(), check=True, capture_output=True)
+    page, errors = browser.new_page(), list[str]()
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(path.as_uri())
+    assert "def count_even" in answered(page)
+    forks = re.search(r"(\d+) forks", page.locator(".speed").text_content() or "")
+    assert forks is not None
+    assert page.locator(".score .fork").count() == int(forks[1]) > 0
+    page.get_by_label("Step of this answer").fill("0")
+    expect(page.locator(".canvas .lane")).to_have_count(1)
+    page.get_by_role("button", name="Replay").click()
+    expect(page.locator(".canvas .lane.forked").first).to_be_visible()
+    assert errors == []
+    page.close()
+
+
 @pytest.mark.parametrize("how", ["the button", "Escape"])
 def test_a_stopped_answer_keeps_its_text_and_costs_no_more(visit: Open, server: Server, how: str) -> None:
     page = visit()
@@ -234,7 +256,7 @@ def test_text_is_text_and_fits_a_phone(visit: Open) -> None:
     page.route("**/v1/chat/completions", canned(*tokens))
     ask(page, HOSTILE)
     assert answered(page) == "".join(tokens)
-    assert page.locator(".asked").text_content() == HOSTILE
+    assert page.locator(".question").text_content() == HOSTILE
     assert page.locator("article :is(img, script, b)").count() == 0
     page.get_by_label("Step of this answer").fill("0")
     expect(page.locator(".canvas .fresh")).to_have_count(len(tokens))
@@ -309,5 +331,5 @@ def test_the_keyboard_alone_does_it_all(visit: Open) -> None:
     page.keyboard.type("the capital of France?")
     page.keyboard.press("Enter")
     answered(page)
-    assert page.locator(".asked").text_content() == "What is\nthe capital of France?"
+    assert page.locator(".question").text_content() == "What is\nthe capital of France?"
     expect(page.get_by_label("Message")).to_be_focused()

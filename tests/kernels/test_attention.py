@@ -49,11 +49,11 @@ def test_paged_attention_equals_dense_attention_of_each_row(heads: int, kv_heads
 
 
 def test_a_row_attends_to_the_bit_as_a_longer_one_that_starts_a_page_or_more_before_it() -> None:
-    """Choices of one prompt rely on it: one computes the prompt, the others start behind its last whole page."""
+    """Choices of one prompt rely on it: one computes the prompt, the others start after its last whole page."""
     generator = torch.Generator().manual_seed(5)
     for prompt in (17, 40, 64, 130, 202, 313, 770):
-        for behind in (1, 2, 3, 16, 24, 33, 34, 64, 100):
-            end, start = prompt + behind, prompt // 16 * 16
+        for after in (1, 2, 3, 16, 24, 33, 34, 64, 100):
+            end, start = prompt + after, prompt // 16 * 16
             queries = torch.randn(end, 2, 32, generator=generator)
             keys, values = (torch.randn(-(-end // 16), 16, 2, 32, generator=generator) for _ in range(2))
             given = keys, values, torch.arange(len(keys), dtype=torch.int32)[None]
@@ -62,7 +62,7 @@ def test_a_row_attends_to_the_bit_as_a_longer_one_that_starts_a_page_or_more_bef
                 reference.paged_attention(queries[first:], *given, torch.tensor([0, end - first]), seen)
                 for first in (0, start)
             )
-            assert torch.equal(whole[start:], part), (prompt, behind)
+            assert torch.equal(whole[start:], part), (prompt, after)
 
 
 @pytest.mark.parametrize("block", [1, 4, 5, 16, 64])
@@ -82,7 +82,7 @@ def test_within_blocks_a_query_sees_the_keys_before_its_blocks_end(block: int) -
 
 
 @pytest.mark.parametrize("block", [4, 16, 32])
-def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_behind_it(block: int) -> None:
+def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_after_it(block: int) -> None:
     """Keys and values of finished blocks are kept, and shared with other requests, because of it."""
     generator = torch.Generator().manual_seed(7)
     length = 96 if block < 32 else 192

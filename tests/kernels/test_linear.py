@@ -76,7 +76,7 @@ def test_a_row_with_nan_does_not_become_numbers(ops: Any) -> None:
 def test_an_fp8_product_comes_within_its_numbers_precision() -> None:
     x, weight = drawn(20, 256, dtype=torch.bfloat16), drawn(64, 256, dtype=torch.bfloat16, seed=1)
     got, want = linear(x, fp8(weight)).float(), x.float() @ weight.float().T
-    # Both factors are rounded to 3 bits behind the first: an error of 2^-4 at most each, mostly smaller, independent.
+    # Both factors are rounded to 3 bits after the first: an error of 2^-4 at most each, mostly smaller, independent.
     assert ((got - want).norm() / want.norm()).item() < 0.05
 
 

@@ -66,7 +66,7 @@ def test_noise_is_finite_for_all_bits() -> None:
 
 
 def test_noise_of_positions_is_uniform_and_no_tokens_noise() -> None:
-    """Of 20,000 positions the mean and the share below a tenth; and it is correlated with no token's noise."""
+    """20,000 positions have the mean and the share below a tenth of a uniform draw, and no token's noise."""
     count = 20_000
     draws = draws_of(count, seeds=9, positions=list(range(count)))
     noise = position_noise(draws)

@@ -45,7 +45,7 @@ def test_where_an_answer_may_not_end_the_next_best_token_stands_in_with_its_own_
     replaced, commit_probability = reference.replace_ends(logits, tokens, confidence, endless, ends)
     assert replaced.tolist() == [2, 1, 2]
     torch.testing.assert_close(commit_probability, logits.double().softmax(-1)[torch.arange(3), replaced])
-    assert tokens.tolist() == [1, 1, 2], "what is proposed is told as it is"
+    assert tokens.tolist() == [1, 1, 2], "the proposal is reported as it is"
 
 
 def draw(logits: Tensor, temperature: float, top_p: float, seed: int, position: int, step: int) -> Tensor:

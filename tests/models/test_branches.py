@@ -66,7 +66,7 @@ def test_the_shortest_request_is_answered(decoder: str, runner: Runner, vocabula
 def test_scores_are_told_or_refused(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
     ask = Ask(PROMPTS[0], 8, decoder, {"early_stop": False}, ranks=2)
     if decoder != "freedave":
-        with pytest.raises(ParamError, match=f"'{decoder}' has no log-probabilities"):
+        with pytest.raises(ParamError, match=f"'{decoder}' does not know the probability of a token"):
             run(runner, vocabulary, [ask])
         return
     plain = Ask(PROMPTS[0], 8, "llada", {"early_stop": False, "cache": "dual"}, ranks=2)

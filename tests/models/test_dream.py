@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynclane.kernels import measures
 from asynclane.models.exec.graphs import StepGraphs
 from asynclane.models.exec.pack import pack_into
 from asynclane.models.exec.runner import Runner
@@ -152,12 +151,6 @@ def test_a_noisy_rule_draws_positions_without_replacement() -> None:
         for j in range(i + 1, size):
             want = weights[i] * weights[j] * (1 / (1 - weights[i]) + 1 / (1 - weights[j]))
             assert abs(counts[i, j] / 3200 - want) < 4 * math.sqrt(want / 3200)
-
-
-def test_kernels_and_contract_name_the_measures_alike() -> None:
-    assert {measure: getattr(measures, measure.name) for measure in Measure} == {
-        measure: measure for measure in Measure
-    }
 
 
 def test_only_who_asks_for_a_measure_pays_for_it() -> None:

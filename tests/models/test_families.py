@@ -1,6 +1,6 @@
 """Each family's logits are those of the network it was published with, within 1e-4 in float32.
 
-Where transformers has the network, its own code is the truth, with the mask written out; else a twin in plain torch.
+Where transformers has the network, its own code is the truth, with the mask written out; else plain torch.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def runner_of(directory: Path, **hardware: Any) -> Runner:
 
 
 def row(runner: Runner, slot: int, start: int, end: int) -> Row:
-    """Asks the states of `[start, end)`, whichever positions they speak of."""
-    shift = runner._network.config.shift
+    """Projects the states of `[start, end)`, whichever positions they predict."""
+    shift = runner._network.config.logit_shift
     return Row(slot, start, end, end, (Span(start + shift, end + shift, COMMITS_NOTHING),), GREEDY, step=0)
 
 
@@ -57,7 +57,7 @@ def placed(slot: int, ids: list[int]) -> Placement:
 
 
 def logits(runner: Runner, ids: list[int]) -> Tensor:
-    """Of every position, in one row."""
+    """Logits of every position, in one row."""
     return runner.logits(StepPlan((placed(0, ids),), (row(runner, 0, 0, len(ids)),)))
 
 
@@ -122,8 +122,9 @@ def test_llada2s_logits_are_those_of_its_published_code(tmp_path: Path, sizes: d
 
 
 def test_llada2s_blocks_have_the_published_size_unless_the_checkpoint_says_another(tmp_path: Path) -> None:
-    assert read_config(write_checkpoint(tmp_path / "a", "LLaDA2MoeModelLM", block_size=None)).block == 32
-    assert read_config(write_checkpoint(tmp_path / "b", "LLaDA2MoeModelLM", block_size=None, block_length=8)).block == 8
+    assert read_config(write_checkpoint(tmp_path / "a", "LLaDA2MoeModelLM", block_size=None)).block_size == 32
+    other = write_checkpoint(tmp_path / "b", "LLaDA2MoeModelLM", block_size=None, block_length=8)
+    assert read_config(other).block_size == 8
 
 
 ARCHITECTURES = tuple(CONFIGS)
@@ -151,12 +152,12 @@ def test_a_rows_logits_have_the_same_bits_alone_and_beside_others(
 def test_positions_computed_after_the_ones_before_them_have_the_same_logits(
     checkpoints: dict[str, Path], name: str
 ) -> None:
-    """A cached step reads of its pages what the step before wrote there. With blocks, nothing behind one touches it."""
+    """A cached step reads of its pages what the step before wrote there. With blocks, nothing after one changes it."""
     runner, start = runner_of(checkpoints[name]), 16
     whole = logits(runner, IDS)
     later = runner.logits(StepPlan((), (row(runner, 0, start, LENGTH),)))
     torch.testing.assert_close(later, whole[start:], atol=1e-5, rtol=0)
-    if block := read_config(checkpoints[name]).block:
+    if block := read_config(checkpoints[name]).block_size:
         assert start % block == 0
         changed = IDS[:start] + [9] * (LENGTH - start)
         torch.testing.assert_close(logits(runner, changed)[:start], whole[:start], atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""Every family answers with every decoder that suits it, the same alone and in a crowd, and refuses others by name."""
+"""Every family answers with every decoder that suits it, the same alone and batched, and refuses others by name."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_every_family_answers_with_every_decoder_that_suits_it(
         with pytest.raises(ParamError, match=message):
             resolve(decoder, {}, LENGTH, pattern)
         return
-    knobs = {"early_stop": False, **FILLING.get(decoder, {})}
-    asks = [Ask(prompt, LENGTH, decoder, knobs) for prompt in PROMPTS]
+    params = {"early_stop": False, **FILLING.get(decoder, {})}
+    asks = [Ask(prompt, LENGTH, decoder, params) for prompt in PROMPTS]
     together = run(runner, vocabulary, asks, LIMITS, pattern=pattern)
     for sequence in together:
         assert vocabulary.mask_id not in sequence.canvas

@@ -184,6 +184,6 @@ def test_it_is_refused_where_keys_are_exact_and_its_knobs_where_it_is_not() -> N
     with pytest.raises(ParamError, match="cache 'finished' is for models that see the whole canvas"):
         resolve("d3llm", {"cache": "finished"}, 64, AttentionPattern(block_size=16))
     for cache, knob in (("delayed", "cache_delay"), ("dual", "refresh_interval")):
-        with pytest.raises(ParamError, match=f"has no knob '{knob}'; it goes with cache 'finished'") as refused:
+        with pytest.raises(ParamError, match=f"has no parameter '{knob}'; it goes with cache 'finished'") as refused:
             resolve("d3llm", {"cache": cache, knob: 1}, 64)
         assert refused.value.param == knob

@@ -1,4 +1,4 @@
-"""On a GPU answers are the CPU's in float32, the same in any crowd if asked for, in memory as stated."""
+"""On a GPU answers are the CPU's in float32, with `deterministic` the same batched with others, in memory as stated."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_logits_are_the_cpus(family: Path) -> None:
-    """Of a whole row, and of one that reads what the first has written of its pages."""
+    """Logits of a whole row, and of one that reads the pages that the first has written."""
     on_cpu, on_gpu = runner_of(family, "cpu"), runner_of(family, "cuda")
     want = logits(on_cpu, IDS)
     torch.testing.assert_close(logits(on_gpu, IDS).cpu(), want, atol=1e-4, rtol=0)
@@ -57,14 +57,14 @@ def test_narrow_logits_stay_near(family: Path, quantization: str | None) -> None
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_answers_are_the_same_alone_and_in_a_crowd(family: Path, decoder: str, vocabulary: Vocabulary) -> None:
+def test_answers_are_the_same_alone_and_batched_with_others(family: Path, decoder: str, vocabulary: Vocabulary) -> None:
     config = read_config(family)
     pattern = config.pattern
     if (message := refusal(decoder, pattern)) is not None:
         pytest.skip(message)
     runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
-    knobs = {"early_stop": False, **FILLING.get(decoder, {})}
-    asks = [Ask(prompt, ANSWER, decoder, knobs) for prompt in PROMPTS]
+    params = {"early_stop": False, **FILLING.get(decoder, {})}
+    asks = [Ask(prompt, ANSWER, decoder, params) for prompt in PROMPTS]
     for ask, sequence in zip(asks, run(runner, vocabulary, asks, LIMITS, pattern=pattern), strict=True):
         (alone,) = run(runner, vocabulary, [ask], LIMITS, pattern=pattern)
         assert alone.canvas.tolist() == sequence.canvas.tolist()

@@ -93,10 +93,12 @@ def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: 
 
 
 def test_more_blocks_than_calls_and_other_models_are_refused() -> None:
-    with pytest.raises(ParamError, match=r"block_count 7 exceeds the 6 calls that a canvas of 64 \(max_tokens\)") as no:
+    with pytest.raises(
+        ParamError, match=r"block_count 7 exceeds the 6 forwards of a canvas of 64 \(max_tokens\)"
+    ) as no:
         resolve("ass", {"block_count": 7}, 64)
     assert no.value.param == "block_count"
-    with pytest.raises(ParamError, match="no position of this model sees behind its block"):
+    with pytest.raises(ParamError, match="no position of this model sees past its block"):
         resolve("ass", {"block_count": 2}, 64, AttentionPattern(block_size=16))
     with pytest.raises(ParamError, match="no knob 'block_count'"):
         resolve("fast-dllm", {"rule": "ass", "block_count": 2}, 64)

@@ -1,5 +1,5 @@
-"""A repository is found in the local cache of Hugging Face, and what is not there is told with the command that
-brings it."""
+"""A repository is found in the local cache of Hugging Face, and a missing one is refused with the command
+that fetches it."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_a_directory_goes_before_a_repository(home: Path, snapshot: Path) -> Non
     assert find_model(str(snapshot)) == snapshot
 
 
-def test_a_repository_that_is_not_there_is_told_with_what_to_run(home: Path) -> None:
+def test_a_missing_repository_is_refused_with_the_command_to_run(home: Path) -> None:
     line = refusal(INSTRUCT)
     assert f"run `hf download {INSTRUCT}`" in line
-    assert f"if it is gated, ask for access on https://huggingface.co/{INSTRUCT} and run `hf auth login`" in line
+    assert f"if it is gated, request access on https://huggingface.co/{INSTRUCT} and run `hf auth login`" in line
 
 
 @pytest.mark.parametrize("name", ["GSAI-ML/LLaDA--8B", "a/b.git", "a/b/c", "llada", "a/b@", "../a", "a/b c"])

@@ -1,4 +1,4 @@
-"""Number formats that can be asked for: each answers, and what does not go together is one line."""
+"""Number formats: each answers, and settings that exclude each other are refused with one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asynclane.kernels.linear import Fp8Matrix
+from asynclane.kernels.common.types import Fp8Matrix
 from asynclane.models.checkpoint import registry
 from asynclane.models.checkpoint.config import ModelConfig, ModelError, read_config
 from asynclane.models.checkpoint.families import tensor_shapes
@@ -73,7 +73,7 @@ def test_the_weights_are_counted_as_they_are_kept(config: ModelConfig) -> None:
     ("hardware", "message"),
     [
         (Hardware("cpu", quantization="fp8", deterministic=True), "quantization fp8 cannot be deterministic"),
-        (Hardware("cuda"), r"device 'cuda' was asked for, and .* \(or use --device cpu\)"),
+        (Hardware("cuda"), r"device 'cuda' cannot be used: .* \(or use --device cpu\)"),
     ],
 )
 def test_what_does_not_go_together_is_said(hardware: Hardware, message: str) -> None:
@@ -84,7 +84,7 @@ def test_what_does_not_go_together_is_said(hardware: Hardware, message: str) -> 
 
 
 class FakeGpu:
-    """What the checks ask of torch.cuda."""
+    """The part of torch.cuda that the checks use."""
 
     def __init__(
         self,
@@ -146,10 +146,10 @@ def test_a_gpu_that_another_process_holds_is_passed_by(
 ) -> None:
     FakeGpu(monkeypatch)
 
-    def held(*args: object) -> None:
+    def busy(*args: object) -> None:
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
 
-    monkeypatch.setattr(torch.cuda, "mem_get_info", held)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", busy)
     load(Hardware("auto"))
     assert "the GPU is not used: the GPU cannot be used: CUDA error: all CUDA-capable devices are busy" in caplog.text
 

@@ -1,4 +1,4 @@
-"""A plan padded for a CUDA graph says what the plan says, and its padding nothing."""
+"""A plan padded for a CUDA graph has the numbers of the plan, and padding that does nothing."""
 
 from __future__ import annotations
 
@@ -9,23 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from asynclane.kernels.attention.tiles import AttentionConfig
+from asynclane.kernels.common.types import SpanRules
 from asynclane.kernels.logits import adjust
-from asynclane.kernels.tiles import AttentionConfig
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.exec.graphs import StepGraphs, spacing
-from asynclane.models.exec.optional_inputs import MOST_RANKS, Biases
-from asynclane.models.exec.pack import (
-    NOWHERE,
-    Shape,
-    Tiling,
-    batch_of,
-    pack,
-    pack_into,
-    projected,
-)
+from asynclane.models.exec.pack import NOWHERE, OptionalInputs, Shape, Tiling, pack, pack_into, projected, unpack
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.contract import (
     GREEDY,
+    MOST_RANKS,
     Bias,
     DeviceCommitRule,
     Measure,
@@ -34,7 +27,7 @@ from asynclane.scheduler.contract import (
     Sampling,
     Span,
     StepPlan,
-)
+)  # fmt: skip
 
 from ..support.driver import MODEL
 
@@ -69,19 +62,22 @@ def random_plan(rng: random.Random, sampled: bool, shift: int = 0) -> StepPlan:
 @pytest.mark.parametrize("sampled", [False, True])
 def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool, shift: int) -> None:
     rng = random.Random(3)
-    extras = (256, MOST_RANKS, 8, 4, True) if sampled else (0, None)
-    shape = Shape(320, 8, 320, 48, sampled, sampled, TILING, TILING, *extras)
+    inputs = OptionalInputs(True, True, 256, MOST_RANKS, 8, 4, True) if sampled else OptionalInputs()
+    shape = Shape(320, 8, 320, 48, TILING, TILING, inputs)
     for _ in range(100):
         plan = random_plan(rng, sampled, shift)
         words = np.full(shape.words, 12345, np.int32)
         pack_into(words, plan, shape, shift)
-        padded, plain = batch_of(torch.from_numpy(words), shape.sections(), shape, shift), pack(plan, CPU, shift)
+        padded, plain = unpack(torch.from_numpy(words), shape, shift), pack(plan, CPU, shift)
         for name in (field.name for field in fields(plain)):
             whole, part = getattr(padded, name), getattr(plain, name)
             if isinstance(part, torch.Tensor):
                 assert torch.equal(whole[: len(part)], part), name
                 nothing = {"positions": NOWHERE, "targets": int(plain.positions[0]) + shift}.get(name, 0)
                 assert (whole[len(part) :] == (part[-1] if name.endswith("_starts") else nothing)).all()
+        for name, whole, part in zip(SpanRules._fields, padded.rules, plain.rules, strict=True):
+            assert torch.equal(whole[: len(part)], part), name
+            assert (whole[len(part) :] == (part[-1] if name == "starts" else 0)).all()
         if sampled:
             assert padded.draws is not None
             assert plain.draws is not None
@@ -104,8 +100,8 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool, shif
             assert torch.equal(padded.restrictions.words[:count], plain.restrictions.words)
             assert plain.restrictions.words[:, 3].tolist() == [row.slot for row in plan.rows]
             wanted, got = (torch.zeros(320, 16) for _ in range(2))
-            adjust(wanted, *arguments(plain.biases))
-            adjust(got, *arguments(padded.biases))
+            adjust(wanted, *plain.biases)
+            adjust(got, *padded.biases)
             assert torch.equal(got, wanted)
             assert got.any()
         else:
@@ -127,10 +123,6 @@ def test_where_a_network_predicts_one_ahead_states_stand_one_before_what_commits
     assert batch.draws.positions.tolist() == batch.targets.tolist()
 
 
-def arguments(biases: Biases) -> tuple[torch.Tensor, ...]:
-    return tuple(getattr(biases, field.name) for field in fields(biases))
-
-
 def test_a_bias_reaches_the_projected_positions_of_its_range_and_no_other() -> None:
     spans = tuple(Span(a, b, DeviceCommitRule(1, 0.9)) for a, b in [(10, 14), (20, 26)])
     none = Row(1, 0, 8, 8, (Span(2, 5, DeviceCommitRule(1, 0.9)),), GREEDY, 0)
@@ -148,16 +140,15 @@ ONE, HALF = np.array([3], np.int32), np.array([0.5], np.float32)
 
 def test_tiles_cover_every_query_of_every_row_once() -> None:
     rng = random.Random(4)
-    shape = Shape(320, 8, 320, 48, False, False, TILING, TILING)
+    shape = Shape(320, 8, 320, 48, TILING, TILING)
     for _ in range(50):
         plan = random_plan(rng, sampled=False)
         words = np.zeros(shape.words, np.int32)
         pack_into(words, plan, shape)
-        tiles = batch_of(torch.from_numpy(words), shape.sections(), shape).tiles
-        assert tiles is not None
-        covered = [
-            (row, query) for row, first in tiles.tolist() if row >= 0 for query in range(first, first + TILING.queries)
-        ]
+        attention = unpack(torch.from_numpy(words), shape).attention
+        assert attention is not None
+        tiles = attention.tiles.tolist()
+        covered = [(row, query) for row, first in tiles if row >= 0 for query in range(first, first + TILING.queries)]
         wanted = [(number, query) for number, row in enumerate(plan.rows) for query in range(row.tokens)]
         assert len(set(covered)) == len(covered)
         assert set(wanted) <= set(covered)
@@ -188,13 +179,13 @@ def test_shapes_of_larger_steps_lie_an_eighth_apart_at_most() -> None:
     ]  # fmt: skip
 
 
-def test_a_sampled_row_without_spans_asks_for_no_draws() -> None:
-    """It only renews keys; beside it a greedy row's positions are packed as if it were alone."""
+def test_a_sampled_row_without_spans_needs_no_draws() -> None:
+    """It only renews keys; a greedy row beside it is packed as if it were alone."""
     graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=4)
     hot = Row(0, 0, 9, 9, (), Sampling(0.7), 0)
     plan = StepPlan((), (hot, Row(1, 0, 9, 9, (Span(0, 9, DeviceCommitRule(1, 0.5)),), GREEDY, 0)))
     shape = graphs.shape_for(plan)
-    assert not shape.sampled
+    assert not shape.inputs.sampled
     pack_into(np.empty(shape.words, np.int32), plan, shape)
 
 

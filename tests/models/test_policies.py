@@ -8,6 +8,7 @@ import pytest
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
 from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.compatibility import VocabularyFacts, refuse
 from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
@@ -96,9 +97,9 @@ def test_a_block_causal_network_runs_several_blocks_and_cycles_too(decoder: str,
 
 
 def test_delimiters_that_a_vocabulary_has_not_are_refused_by_name() -> None:
-    policy = resolve("adablock", {}, 64).policy
-    policy.require(Vocabulary(["", "a", "\n"], mask_id=0, end_ids=[]))
+    decoder = resolve("adablock", {}, 64)
+    refuse(VocabularyFacts(decoder, Vocabulary(["", "a", "\n"], mask_id=0, end_ids=[])))
     for tokens, instead in (["", "a", ","], "give 'newline_period_comma'"), (["", "a"], "use another decoder"):
         with pytest.raises(ParamError, match=f"delimiters 'newline' needs a token .*: {instead}") as refused:
-            policy.require(Vocabulary(tokens, mask_id=0, end_ids=[]))
+            refuse(VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[])))
         assert refused.value.param == "delimiters"

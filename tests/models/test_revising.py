@@ -213,5 +213,5 @@ def test_shadows_are_refused_where_the_network_cannot_have_them(decoder: str, pa
 def test_shadows_need_room_behind_the_canvas() -> None:
     scheduler = Scheduler(LIMITS, words())
     request = Request(0, np.full(900, 6, np.int32), 64, resolve("wino", {}, 64))
-    with pytest.raises(ParamError, match="'wino' needs 64 positions after 964 tokens, of 1024 in all"):
+    with pytest.raises(ParamError, match="'wino' needs room for 64 replica positions after 964 tokens, of 1024 in all"):
         scheduler.add(request)

@@ -1,4 +1,4 @@
-"""What the table says of splitting tensors is true: devices that hold a part of each compute the whole together."""
+"""The table's splits of tensors are right: devices with a part of each compute the whole together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Weights = dict[str, Tensor]
 
 
 def part(tensor: Tensor, source: Source, device: int) -> Tensor:
-    """What one of `WAYS` devices holds of a tensor."""
+    """The part of a tensor that one of `WAYS` devices has."""
     if source.split == "whole":
         return tensor
     if source.split == "columns":
@@ -38,7 +38,7 @@ def weights_of(tensors: Weights, sources: list[Source]) -> Weights:
     return {weight: torch.cat(parts) for weight, parts in made.items()}
 
 
-def held(directory: Path, sources: list[Source]) -> list[Weights]:
+def weights_by_device(directory: Path, sources: list[Source]) -> list[Weights]:
     """Weights of the whole, and of each device."""
     tensors = load_file(directory / SINGLE)
     devices = [{s.name: part(tensors[s.name], s, device) for s in sources} for device in range(WAYS)]
@@ -62,7 +62,7 @@ def attention(x: Tensor, weights: Weights, config: ModelConfig, ways: int) -> Te
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parts_of_a_layer_add_up_to_the_whole(tmp_path: Path, name: str) -> None:
     config = read_config(write_checkpoint(tmp_path, name))
-    whole, *devices = held(tmp_path, layer_sources(config, LAYER))
+    whole, *devices = weights_by_device(tmp_path, layer_sources(config, LAYER))
     x = torch.randn(5, config.dim, generator=torch.Generator().manual_seed(0))
     want = attention(x, whole, config, 1)
     torch.testing.assert_close(sum(attention(x, own, config, WAYS) for own in devices), want, atol=1e-5, rtol=0)
@@ -84,7 +84,7 @@ def test_parts_of_a_layer_add_up_to_the_whole(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parts_of_embedding_and_head_lie_below_each_other(tmp_path: Path, name: str) -> None:
     config = read_config(write_checkpoint(tmp_path, name))
-    whole, *devices = held(tmp_path, top_sources(config))
+    whole, *devices = weights_by_device(tmp_path, top_sources(config))
     for weight in ("embedding", "head"):
         assert torch.equal(torch.cat([own[weight] for own in devices]), whole[weight])
     assert all(torch.equal(own["norm"], whole["norm"]) for own in devices)

@@ -19,6 +19,7 @@ from asynclane.scheduler.contract import (
     StepPlan,
 )
 from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.compatibility import VocabularyFacts, refuse
 from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import END, LINE, Vocabulary
@@ -188,13 +189,13 @@ def test_a_mark_that_a_vocabulary_lacks_is_refused_before_anything_is_computed(v
 
 def test_marks_are_tokens_of_a_vocabulary() -> None:
     words = Vocabulary(["", "a", "</think>", "</think>\n\n", "\n", ".\n \n", "\n\nb"], mask_id=0, end_ids=[])
-    policies = {turn: resolve("tccf", {"turn": turn}, 8, GEOMETRY).policy for turn in ("think", "newlines", "newline")}
-    found = {turn: np.flatnonzero(words.classes & policy.marks).tolist() for turn, policy in policies.items()}
+    decoders = {turn: resolve("tccf", {"turn": turn}, 8, GEOMETRY) for turn in ("think", "newlines", "newline")}
+    found = {turn: np.flatnonzero(words.classes & made.policy.marks).tolist() for turn, made in decoders.items()}
     assert found == {"think": [2, 3], "newlines": [3, 5, 6], "newline": [3, 4, 5]}
-    for policy in policies.values():
-        policy.require(words)
+    for made in decoders.values():
+        refuse(VocabularyFacts(made, words))
     with pytest.raises(ParamError, match="use another decoder"):
-        policies["think"].require(Vocabulary(["", "a"], mask_id=0, end_ids=[]))
+        refuse(VocabularyFacts(decoders["think"], Vocabulary(["", "a"], mask_id=0, end_ids=[])))
 
 
 @pytest.mark.parametrize(

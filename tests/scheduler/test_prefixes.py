@@ -240,7 +240,7 @@ def test_defaults_follow_the_networks_block(block: int) -> None:
 def test_a_suffix_is_refused_where_no_position_sees_it() -> None:
     scheduler = Scheduler(LIMITS, vocabulary(), pattern=BLOCKS)
     decoder = resolve("fast-dllm", {}, 8, BLOCKS)
-    with pytest.raises(ParamError, match="no position sees what comes after its block") as refused:
+    with pytest.raises(ParamError, match="no position sees past its block") as refused:
         scheduler.add(Request(0, np.full(4, 6, np.int32), 8, decoder, suffix=np.full(2, 6, np.int32)))
     assert refused.value.param == "suffix"
 

@@ -64,7 +64,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
     ("llada2", {"block_length": 8, "edit_threshold": 0.6, "edit_steps": 3}),
     ("saber", {"block_length": 8}),
-    ("saber", {"block_length": 8, "precision": "torch"}),
+    ("saber", {"block_length": 8}),
     ("saber", {"precision": "double", "early_stop": False, "cache": "prefix"}),
     ("blockbatch", {"branches": 2, "smallest_block": 2, "sync_lag": 2, "refresh_size": 4}),
     ("blockbatch", {"branches": 2, "smallest_block": 16, "early_stop": False}),

@@ -90,5 +90,5 @@ def test_a_suffix_counts_where_room_is_counted() -> None:
 
 
 def test_isolated_siblings_would_not_see_a_suffix_and_are_refused() -> None:
-    with pytest.raises(ParamError, match=r"isolated siblings .* not with a suffix"):
+    with pytest.raises(ParamError, match=r"isolated siblings .* exclude a suffix"):
         Scheduler(LIMITS, vocabulary()).add(request(siblings="isolated"))

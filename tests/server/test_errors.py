@@ -1,8 +1,9 @@
-"""Whatever goes wrong is told in OpenAI's words, by the status that its SDKs know."""
+"""Every error has OpenAI's shape, and the status that its SDKs know."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,12 +19,7 @@ from ..support.http import CHAT, error_of
 @pytest.mark.parametrize(
     ("raised", "status", "kind", "code"),
     [
-        (
-            errors.InvalidValue("threshold", "threshold must be ..."),
-            400,
-            "invalid_request_error",
-            "invalid_value",
-        ),
+        (errors.InvalidValue("threshold", "it must be ..."), 400, "invalid_request_error", "invalid_value"),
         (errors.ContextLengthExceeded(9, 5, 5), 400, "invalid_request_error", "context_length_exceeded"),
         (errors.Overloaded("the queue is full", retry_after_s=7), 429, "rate_limit_error", "overloaded"),
         (errors.EngineFailure("the step failed"), 500, "server_error", "engine_failure"),
@@ -37,8 +33,7 @@ async def test_what_the_engine_refuses_has_its_status(
 ) -> None:
     async with api(FakeEngine(raised)) as client:
         response = await client.chat(stream=stream)
-    assert response.status_code == status
-    error = error_of(response)
+    error = error_of(response, status)
     assert (error["type"], error["code"]) == (kind, code)
     assert response.headers.get("retry-after") == ("7" if status == 429 else None)
 
@@ -91,22 +86,18 @@ async def test_an_unexpected_error_keeps_its_details_to_the_log(api: Any, caplog
 async def test_an_unknown_model_is_not_found(api: Any, path: str, name: str) -> None:
     body = {"model": name, "prompt": "x"} if path == "/v1/completions" else {**CHAT, "model": name}
     async with api() as client:
-        response = await client.raw(path, json.dumps(body))
-    assert response.status_code == 404
-    error = error_of(response)
+        error = error_of(await client.raw(path, json.dumps(body)), 404)
     assert (error["code"], error["param"]) == ("model_not_found", "model")
     assert "tiny-llada" in error["message"]
 
 
-async def test_paths_and_methods_that_do_not_exist_are_told_which_do(api: Any) -> None:
+async def test_the_error_about_an_unknown_path_or_method_lists_those_that_exist(api: Any) -> None:
     async with api() as client:
-        missing = await client.http.post("/chat/completions", json={})
+        missing = error_of(await client.http.post("/chat/completions", json={}), 404)
         wrong = await client.http.get("/v1/chat/completions")
         paths = (await client.http.get("/openapi.json")).json()["paths"]
-    assert (missing.status_code, wrong.status_code) == (404, 405)
-    for name in ("'/chat/completions'", *paths):
-        assert name in error_of(missing)["message"]
-    assert error_of(wrong)["message"] == "'/v1/chat/completions' does not take GET, but POST"
+    assert all(name in missing["message"] for name in ("'/chat/completions'", *paths))
+    assert error_of(wrong, 405)["message"] == "'/v1/chat/completions' does not take GET, but POST"
     assert wrong.headers["allow"] == "POST"
 
 
@@ -118,8 +109,7 @@ async def test_a_large_body_is_refused_with_the_limit(api: Any, chunked: bool) -
 
     async with api(max_body_bytes=5000) as client:
         response = await client.http.post("/v1/chat/completions", content=parts() if chunked else b"x" * 5001)
-    assert response.status_code == 413
-    assert "5000" in error_of(response)["message"]
+    assert "5000" in error_of(response, 413)["message"]
 
 
 async def test_a_body_of_just_the_limit_is_read(api: Any) -> None:
@@ -137,8 +127,7 @@ async def test_without_the_key_nothing_is_answered(api: Any, header: str | None)
     async with api(engine, api_key="secret") as client:
         for method, path in [("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/openapi.json")]:
             response = await client.http.request(method, path, headers=headers, content=b"not even JSON")
-            assert response.status_code == 401
-            assert error_of(response)["code"] == "invalid_api_key"
+            assert error_of(response, 401)["code"] == "invalid_api_key"
             assert response.headers["www-authenticate"] == "Bearer"
     assert engine.prompts == []
 
@@ -165,16 +154,22 @@ async def test_the_docs_promise_no_422(api: Any) -> None:
     assert not any("422" in operation["responses"] for operation in operations)
 
 
-async def test_a_good_engine_still_answers_after_all_of_this(api: Any) -> None:
+async def test_the_engine_still_answers_after_errors(api: Any) -> None:
     engine = FakeEngine(errors.Overloaded("full"), [RuntimeError("x")], SCRIPT)
     async with api(engine) as client:
         assert [(await client.chat()).status_code for _ in range(3)] == [429, 500, 200]
 
 
-async def test_the_docs_say_which_paths_ask_for_the_key(api: Any) -> None:
+async def test_the_document_says_which_paths_require_the_key(api: Any) -> None:
     async with api(api_key="k") as client:
         paths = (await client.http.get("/openapi.json", headers={"authorization": "Bearer k"})).json()["paths"]
     for path, operations in paths.items():
         for operation in operations.values():
             opened = path in ("/health", "/ready", "/metrics")
             assert ("401" in operation["responses"], "security" in operation) == (not opened, not opened), path
+
+
+def test_every_error_has_a_status_and_a_type() -> None:
+    assert set(errors.STATUS) == set(errors.ApiError.__subclasses__())
+    drawn = re.findall(r"- (\w+) +(\d+)?", errors.__doc__ or "")
+    assert {name: int(status) for name, status in drawn} == {e.__name__: at for e, (at, _) in errors.STATUS.items()}

@@ -53,11 +53,7 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
         (["--dtype", "int8"], {}, "--dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
         (["--max-model-len", "0"], {}, "--max-model-len must be from 2"),
         (["--api-key", ""], {}, "--api-key must not be empty"),
-        (
-            [],
-            {"ASYNCLANE_DETERMINISTIC": "yes"},
-            "ASYNCLANE_DETERMINISTIC must be one of on, off, true, false, 1, 0, not",
-        ),
+        ([], {"ASYNCLANE_DETERMINISTIC": "yes"}, "DETERMINISTIC must be one of on, off, true, false, 1, 0, not"),
         (["--gpu-memory-utilization", "1.5"], {}, "--gpu-memory-utilization must be from 0.01 to 1, not 1.5"),
         (["--quantization", "int4"], {}, "--quantization must be one of fp8, not 'int4'"),
         ([], {"ASYNCLANE_API_KEY": ""}, "ASYNCLANE_API_KEY must not be empty"),
@@ -65,7 +61,7 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
         ([], {"ASYNCLANE_PORT": "tcp://10.0.0.1:8000"}, "enableServiceLinks: false"),
     ],
 )
-def test_a_bad_value_is_told_with_its_source(flags: list[str], environ: dict[str, str], message: str) -> None:
+def test_the_error_about_a_bad_value_names_its_source(flags: list[str], environ: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read(*flags, **environ)
     assert message in str(caught.value)
@@ -109,19 +105,13 @@ def test_the_model_is_called_as_it_is_served(flags: list[str], name: str, monkey
         ("ASYNCLANE_", "ASYNCLANE_"),
     ],
 )
-def test_a_variable_that_is_misspelt_is_refused_and_told_the_nearest(name: str, nearest: str) -> None:
+def test_the_error_about_a_misspelt_variable_names_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(SettingsError, match=rf"^{name} is no setting: did you mean {nearest}.*$"):
         read(**{name: "x"})
 
 
 def test_variables_of_others_are_left_alone() -> None:
     """Kubernetes has some for each service, and they may begin like ours."""
-    others = [
-        "MAX_MODEL_LEN",
-        "ASYNC",
-        "ASYNCLANE_SERVICE_HOST",
-        "ASYNCLANE_SERVICE_PORT_HTTP",
-        "ASYNCLANE_PORT_8000_TCP_ADDR",
-        "ASYNCLANE_CANARY_PORT",
-    ]
+    others = ["MAX_MODEL_LEN", "ASYNC", "ASYNCLANE_SERVICE_HOST", "ASYNCLANE_SERVICE_PORT_HTTP"]
+    others += ["ASYNCLANE_PORT_8000_TCP_ADDR", "ASYNCLANE_CANARY_PORT"]
     assert read(**dict.fromkeys(others, "x")) == Settings()

@@ -40,20 +40,20 @@ LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
-    **dict.fromkeys(("leap", "wino"), "needs shadows that this model cannot have"),
-    **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees behind its block"),
+    **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
+    **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }
 BLOCKS_ONLY = [name for name, method in DECODERS.items() if method.for_blocks]
 # Knobs with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is foreseen.
 FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
-SHADOWED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so
+REPLICATED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so
 
 
 def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     """What a network of this geometry says of a decoder that it refuses."""
     if decoder in BLOCKS_ONLY and not pattern.block_size:
         return f"decoder {decoder!r} is for block-causal models"
-    refused = pattern.block_size or (pattern.logit_shift and decoder in SHADOWED)
+    refused = pattern.block_size or (pattern.logit_shift and decoder in REPLICATED)
     return UNSUITED.get(decoder) if refused else None
 
 

@@ -32,7 +32,7 @@ class Ahead(Transformer):
 
 def small_runner(shift: int = 0, kind: type[Transformer] = Transformer, seed: int = 0) -> Runner:
     """The same weights for the same seed."""
-    config, numerics = replace(CONFIG, shift=shift), Numerics(torch.float32)
+    config, numerics = replace(CONFIG, logit_shift=shift), Numerics(torch.float32)
     weights, parts = allocate(config, numerics, CPU)
     generator = torch.Generator().manual_seed(seed)
     for weight in {id(part.weight): part.weight for part in parts.values()}.values():

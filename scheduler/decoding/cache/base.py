@@ -1,20 +1,22 @@
-"""What a cache policy sees of a request, and the window it answers with."""
+"""The interface of a cache policy: the state of a request before a step, and the range that the step computes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ...contract import Doubles, Ints
 from ..boundaries import Bools, Longs
+from ..params import Params, Values
 
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """What stood on a canvas before a step: `tokens` [length] from the absolute position `origin` on."""
+    """A canvas before a step: `tokens` [length] from the absolute position `origin` on."""
 
     origin: int
     tokens: Ints
@@ -27,26 +29,26 @@ class Canvas:
         return masks
 
 
-NOTHING = Canvas(0, np.zeros(0, np.int32), 0)
+NO_CANVAS = Canvas(0, np.zeros(0, np.int32), 0)
 
 
 class RequestExtent(NamedTuple):
     """A request before a step, in absolute positions.
 
-    `first` and `last` bound the live lanes; `end` is as far as the step may look (look-ahead included); everything
-    before `frontier` is committed. The `canvas` is for policies that look at it.
+    `first` and `last` bound the live lanes; `end` bounds what the step may compute, look-ahead included; everything
+    before `frontier` is committed. The `canvas` is for policies that read it.
     """
 
     first: int
     last: int
     end: int
     frontier: int
-    canvas: Canvas = NOTHING
+    canvas: Canvas = NO_CANVAS
 
 
 class ComputeRange(NamedTuple):
-    """A step computes `[start, end)` but for the `gaps` in it, ascending, and sees `[0, visible)`; `refresh` if it
-    computes anew what was cached. Without `drives` it only does that, and the lanes wait."""
+    """A step computes `[start, end)` except the `gaps` in it, ascending, and sees `[0, visible)`. A `refresh`
+    recomputes what was cached. Without `drives` it does only that, and the lanes wait."""
 
     start: int
     end: int
@@ -57,18 +59,18 @@ class ComputeRange(NamedTuple):
 
     @property
     def stretches(self) -> Iterator[tuple[int, int]]:
-        """What it computes, in order."""
+        """The computed ranges, in order."""
         start = self.start
-        for gap, behind in self.gaps:
+        for gap, gap_end in self.gaps:
             yield start, gap
-            start = behind
+            start = gap_end
         yield start, self.end
 
     def covering(self, start: int, end: int) -> ComputeRange:
-        """As this one, and `[start, end)` is computed as well."""
+        """This range and `[start, end)`."""
         bounds = min(self.start, start), max(self.end, end)
         edges = [(bounds[0], self.start), *self.gaps, (self.end, bounds[1])]
-        cut = [part for a, b in edges for part in ((a, min(b, start)), (max(a, end), b))]
+        cut = [piece for a, b in edges for piece in ((a, min(b, start)), (max(a, end), b))]
         gaps = tuple(sorted({(a, b) for a, b in cut if a < b}))
         return self._replace(start=bounds[0], end=bounds[1], visible=max(self.visible, bounds[1]), gaps=gaps)
 
@@ -77,7 +79,7 @@ class ComputeRange(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a step brought a request: lanes that finished, forks, and the frontier behind it, in absolute positions."""
+    """The result of a step for a request: lanes that finished, forks, and the frontier after it, absolute."""
 
     finished: int
     forks: int
@@ -85,43 +87,35 @@ class Progress(NamedTuple):
 
 
 class StepConfidence(NamedTuple):
-    """What a step showed: the `confidence` [n] of the network's proposals at absolute `positions` [n], ascending."""
+    """The `confidence` [n] of the network's proposals at absolute `positions` [n], ascending."""
 
     positions: Longs
     confidence: Doubles
 
 
-class CachePolicy(Protocol):
-    """One object per request."""
+class CachePolicy(ABC):
+    """Decides what each step of one request computes. One file for each, and one entry in `cache.CACHES`."""
+
+    NAME: ClassVar[str]
+    DEFAULTS: ClassVar[Mapping[str, object]] = {}  # its parameters
+    PARAMS: ClassVar[Mapping[str, Values]] = {}  # their values
+
+    reads_canvas: ClassVar[bool] = False  # needs the canvas in extents, and `observe`
+
+    def __init__(self, params: Params) -> None: ...  # noqa: B027
 
     @property
     def keeps_prompt(self) -> bool:
-        """Whether the prompt is computed once only, before a canvas of masks."""
-        ...
+        """True if the prompt is computed only once, before a canvas of masks."""
+        return False
 
-    @property
-    def reads_canvas(self) -> bool:
-        """Whether it must see the canvas, and what steps show of it."""
-        ...
+    @abstractmethod
+    def compute_range(self, extent: RequestExtent) -> ComputeRange:
+        """The range of the next step, which includes the first open position, since a lane must be able to commit it.
+        Changes no state: the step may have to wait for budget."""
 
-    def compute_range(self, reach: RequestExtent) -> ComputeRange:
-        """What the next step computes: at least the first open position, which a lane must be able to commit. Changes
-        nothing: the step may have to wait for budget."""
-        ...
+    def observe(self, confidence: StepConfidence) -> None:  # noqa: B027
+        """Take the output of the step in flight, before `computed`."""
 
-    def observe(self, shown: StepConfidence) -> None:
-        """What the step in flight has shown, before it counts as computed; only told to one that looks."""
-        ...
-
-    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
-        """`window` was computed, and brought `progress`."""
-        ...
-
-
-class Blind:
-    """What policies answer that know their windows by the lanes alone."""
-
-    reads_canvas = False
-
-    def observe(self, shown: StepConfidence) -> None:
-        pass
+    def computed(self, range_: ComputeRange, extent: RequestExtent, progress: Progress) -> None:  # noqa: B027
+        """A step has computed `range_` from `extent`, with this `progress`."""

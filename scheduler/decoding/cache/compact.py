@@ -1,16 +1,16 @@
 """AsyncLane's compact cache: a step starts where settled positions end and stops at the look-ahead.
 
-A position settles once a step has computed it with its final token: keys and values of the step that committed it
-are those of a mask. A refresh starts at 0; its logits drive that step, so it is no extra call. The unused tail of the
-canvas is never computed.
+A position settles once a step has computed it with its final token: keys and values of the step that committed it are
+those of a mask. A refresh starts at 0; its logits drive that step, so it needs no forward of its own. The unused end of
+the canvas is never computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from .base import Blind, ComputeRange, Progress, RequestExtent
+from ..params import Params
+from .base import CachePolicy, ComputeRange, Progress, RequestExtent
 
 EVENTS: dict[str, Callable[[Progress], int]] = {
     "lanes": lambda progress: progress.finished,
@@ -19,32 +19,34 @@ EVENTS: dict[str, Callable[[Progress], int]] = {
 }
 
 
-@dataclass(slots=True)
-class Compact(Blind):
-    """Refreshes after every so many `refresh_on` events, 0: never. Two switches are for ablations: without `reuse`
-    a full pass drives no lane and costs a call of its own; without `settle` a position is cached as soon as it is
-    committed."""
+class Compact(CachePolicy):
+    """Refreshes after every `refresh_every` events of `refresh_on`, never if 0. Two switches are for ablations: without
+    `reuse` a full pass drives no lane and needs a forward of its own; without `settle` a position is cached as soon as
+    it is committed."""
 
-    refresh_every: int
-    refresh_on: str = "lanes"
-    reuse: bool = True
-    settle: bool = True
-    _events: int = 0
-    _settled: int | None = None  # nothing has been computed
+    NAME = "compact"  # its parameters are those of the decoder `asynclane`: no other has them
+
+    def __init__(self, params: Params) -> None:
+        """A parameter that a decoder does not have is off."""
+        self._refresh_every = params.integer("refresh_every") if "refresh_every" in params else 0
+        self._count = EVENTS[str(params.get("refresh_on", "lanes"))]
+        self._reuse, self._settle = params.get("reuse", True) is True, params.get("settle", True) is True
+        self._events = 0
+        self._settled: int | None = None  # nothing has been computed
 
     @property
     def keeps_prompt(self) -> bool:
-        return not self.refresh_every
+        return not self._refresh_every
 
-    def compute_range(self, reach: RequestExtent) -> ComputeRange:
-        due = 0 < self.refresh_every <= self._events
+    def compute_range(self, extent: RequestExtent) -> ComputeRange:
+        due = 0 < self._refresh_every <= self._events
         if self._settled is None or due:
-            return ComputeRange(0, reach.end, reach.end, refresh=self._settled is not None, drives=self.reuse)
-        return ComputeRange(self._settled, reach.end, reach.end)
+            return ComputeRange(0, extent.end, extent.end, refresh=self._settled is not None, drives=self._reuse)
+        return ComputeRange(self._settled, extent.end, extent.end)
 
-    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
-        if window.refresh:
+    def computed(self, range_: ComputeRange, extent: RequestExtent, progress: Progress) -> None:
+        if range_.refresh:
             self._events = 0
-        if window.drives:  # a pass for the cache alone must not bring on the next one
-            self._events += EVENTS[self.refresh_on](progress)
-        self._settled = reach.frontier if self.settle else progress.frontier
+        if range_.drives:  # a pass for the cache alone must not trigger the next one
+            self._events += self._count(progress)
+        self._settled = extent.frontier if self._settle else progress.frontier

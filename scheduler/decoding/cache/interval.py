@@ -1,62 +1,56 @@
-"""After dLLM-Cache: prompt and response are computed anew at intervals of their own, a part of the response in between.
+"""After dLLM-Cache: prompt and response are recomputed at intervals of their own, a part of the response in between.
 
-A full pass comes every `prompt_every` steps, one over the response every `response_every`. In the steps between, what
-has changed and the open positions of live lanes are computed, and what is nearest to a change, until `response_share`
-of the response is.
-Source: arXiv 2506.06295; maomaocun/dLLM-cache.
+A full pass comes every `prompt_every` steps, one over the response every `response_every`. The steps between compute
+what has changed, the open positions of live lanes, and the positions nearest to a change, up to `response_share` of the
+response. Source: arXiv 2506.06295; maomaocun/dLLM-cache.
 
-It differs in what an honest row can do. Theirs caches the outputs of attention and MLP in each layer, compares the
-values of all response tokens with the cached ones, and computes, layer by layer, the share that differs most; all
-others still get logits, of cached outputs. Here a position is computed through all layers or not at all, the device
-tells no value vectors, and what is not computed cannot commit. So nearness to what has just changed stands for
-difference, the lanes' open positions are always in, and where they are more than the share they are all of it.
+It differs because a row computes a position through all layers or not at all. Theirs caches the outputs of attention
+and MLP in each layer, compares the values of all response tokens with the cached ones, and computes, layer by layer,
+the share that differs most; all others still get logits, of cached outputs. Here the device reports no values, and what
+is not computed cannot commit. So nearness to a recent change replaces difference, the lanes' open positions are always
+included, and where they are more than the share nothing else is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
 import numpy as np
 
 from ..boundaries import Bools, Longs
-from ..params import Params, Range, Values
+from ..params import Params, Range
 from .base import ComputeRange, Progress, RequestExtent
 from .partial import Partial
 
 
 class Interval(Partial):
-    DEFAULTS: Mapping[str, object] = {"prompt_every": 50, "response_every": 6, "response_share": 0.25}
-    PARAMS: Mapping[str, Values] = {
+    NAME = "interval"
+    DEFAULTS = {"prompt_every": 50, "response_every": 6, "response_share": 0.25}
+    PARAMS = {
         "prompt_every": Range(1, 1_000_000, whole=True),
         "response_every": Range(1, 1_000_000, whole=True),
         "response_share": Range(0.0, 1.0),
     }
 
-    def __init__(self, prompt_every: int, response_every: int, share: float) -> None:
-        super().__init__()
-        self._prompt_every, self._response_every, self._share = prompt_every, response_every, share
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self._prompt_every, self._response_every = params.integer("prompt_every"), params.integer("response_every")
+        self._share = params.number("response_share")
         self._response_steps = 0  # since the response was last computed, that step included
 
-    @classmethod
-    def of(cls, knobs: Params) -> Self:
-        return cls(knobs.integer("prompt_every"), knobs.integer("response_every"), knobs.number("response_share"))
-
-    def compute_range(self, reach: RequestExtent) -> ComputeRange:
+    def compute_range(self, extent: RequestExtent) -> ComputeRange:
         if not self.begun or self._steps >= self._prompt_every:
-            return self.full(reach)
+            return self.full(extent)
         if self._response_steps >= self._response_every:
-            return ComputeRange(reach.canvas.origin, reach.end, reach.end, refresh=True)
-        return self.part(reach, self._some(reach))
+            return ComputeRange(extent.canvas.origin, extent.end, extent.end, refresh=True)
+        return self.some(extent, self._nearest(extent))
 
-    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
-        super().computed(window, reach, progress)
-        whole = window.start <= reach.canvas.origin and window.end == reach.end and not window.gaps
+    def computed(self, range_: ComputeRange, extent: RequestExtent, progress: Progress) -> None:
+        super().computed(range_, extent, progress)
+        whole = range_.start <= extent.canvas.origin and range_.end == extent.end and not range_.gaps
         self._response_steps = 1 if whole else self._response_steps + 1
 
-    def _some(self, reach: RequestExtent) -> Bools:
-        canvas = reach.canvas
-        first, last = reach.first - canvas.origin, reach.last - canvas.origin
+    def _nearest(self, extent: RequestExtent) -> Bools:
+        canvas = extent.canvas
+        first, last = extent.first - canvas.origin, extent.last - canvas.origin
         changed = self.changed(canvas)
         wanted = changed.copy()
         wanted[first:last] |= canvas.open[first:last]
@@ -68,9 +62,9 @@ class Interval(Partial):
 
 
 def _distance(marked: Bools) -> Longs:
-    """[length] how far each position is from the nearest one that is `marked`."""
+    """[length] the distance of each position from the nearest one that is `marked`."""
     at, places = np.arange(len(marked)), np.flatnonzero(marked)
-    behind = np.searchsorted(places, at).clip(max=len(places) - 1)
-    before = np.maximum(behind - 1, 0)
-    nearest: Longs = np.minimum(abs(places[behind] - at), abs(places[before] - at))
+    after = np.searchsorted(places, at).clip(max=len(places) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest: Longs = np.minimum(abs(places[after] - at), abs(places[before] - at))
     return nearest

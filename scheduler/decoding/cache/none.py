@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from .base import Blind, ComputeRange, Progress, RequestExtent
+from .base import CachePolicy, ComputeRange, RequestExtent
 
 
-class NoCache(Blind):
-    keeps_prompt = False
+class NoCache(CachePolicy):
+    NAME = "none"
 
-    def compute_range(self, reach: RequestExtent) -> ComputeRange:
-        return ComputeRange(0, reach.end, reach.end)
-
-    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
-        pass
+    def compute_range(self, extent: RequestExtent) -> ComputeRange:
+        return ComputeRange(0, extent.end, extent.end)

@@ -1,7 +1,8 @@
-"""What those caches have in common that compute some positions of the canvas and leave out others between them.
+"""The base of caches that compute some positions of the canvas and leave out others between them.
 
-They know of each position with which token it was last computed. Where it holds another one now, its keys and values
-are those of what it was, a mask as a rule; so it is computed in any case. A position that was never computed is, too.
+They keep for each position the token with which it was last computed. Where the canvas holds another token now, keys
+and values are those of the old one, usually a mask; so the position is computed in any case, as is one that was never
+computed.
 """
 
 from __future__ import annotations
@@ -10,60 +11,54 @@ import numpy as np
 
 from ...contract import Ints
 from ..boundaries import Bools
-from .base import (
-    Blind,
-    Canvas,
-    ComputeRange,
-    Progress,
-    RequestExtent,
-)
+from ..params import Params
+from .base import CachePolicy, Canvas, ComputeRange, Progress, RequestExtent
 
-BRIDGE = 4  # positions computed with fewer than so many between them share a row: what lies between costs less than one
+BRIDGE = 4  # shorter gaps are computed too: that costs less than another row
 NEVER = -1  # the token of a position that has not been computed
 
 
-class Partial(Blind):
-    """Keeps count of the steps since the last full pass, the first of which comes first."""
+class Partial(CachePolicy):
+    """Counts the steps since the last full pass. The first step is one."""
 
-    keeps_prompt = False
     reads_canvas = True
 
-    def __init__(self) -> None:
-        self._held: Ints | None = None  # [length] the token with which each canvas position was last computed
+    def __init__(self, params: Params) -> None:
+        self._computed: Ints | None = None  # [length] the token with which each canvas position was last computed
         self._steps = 0  # since the last full pass, which counts
 
     @property
     def begun(self) -> bool:
-        return self._held is not None
+        return self._computed is not None
 
     def changed(self, canvas: Canvas) -> Bools:
-        """[length] where there is something else than what was computed."""
-        different: Bools = canvas.tokens != self._held
+        """[length] where the canvas differs from what was computed."""
+        different: Bools = canvas.tokens != self._computed
         return different
 
-    def full(self, reach: RequestExtent) -> ComputeRange:
-        return ComputeRange(0, reach.end, reach.end, refresh=self.begun)
+    def full(self, extent: RequestExtent) -> ComputeRange:
+        return ComputeRange(0, extent.end, extent.end, refresh=self.begun)
 
-    def part(self, reach: RequestExtent, wanted: Bools, visible: int | None = None) -> ComputeRange:
-        """What is `wanted` [length], what has changed and the first open position, as far as the step may look."""
-        canvas = reach.canvas
+    def some(self, extent: RequestExtent, wanted: Bools, visible: int | None = None) -> ComputeRange:
+        """The range of the positions `wanted` [length], those that changed and the first open one."""
+        canvas = extent.canvas
         wanted = wanted | self.changed(canvas)
         wanted[canvas.open.argmax()] = True
-        positions = canvas.origin + np.flatnonzero(wanted[: reach.end - canvas.origin])
+        positions = canvas.origin + np.flatnonzero(wanted[: extent.end - canvas.origin])
         start, end = int(positions[0]), int(positions[-1]) + 1
         ends = np.flatnonzero(np.diff(positions) > BRIDGE)
         gaps = zip((positions[ends] + 1).tolist(), positions[ends + 1].tolist(), strict=True)
-        return ComputeRange(start, end, max(end, visible or reach.end), gaps=tuple(gaps))
+        return ComputeRange(start, end, max(end, visible or extent.end), gaps=tuple(gaps))
 
-    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
-        canvas = reach.canvas
-        if self._held is None:
-            self._held = np.full(len(canvas.tokens), NEVER, np.int32)
-        self._steps = 1 if is_full(window, reach) else self._steps + 1
-        for start, end in window.stretches:
+    def computed(self, range_: ComputeRange, extent: RequestExtent, progress: Progress) -> None:
+        canvas = extent.canvas
+        if self._computed is None:
+            self._computed = np.full(len(canvas.tokens), NEVER, np.int32)
+        self._steps = 1 if is_full(range_, extent) else self._steps + 1
+        for start, end in range_.stretches:
             here = slice(max(start - canvas.origin, 0), max(end - canvas.origin, 0))
-            self._held[here] = canvas.tokens[here]
+            self._computed[here] = canvas.tokens[here]
 
 
-def is_full(window: ComputeRange, reach: RequestExtent) -> bool:
-    return window.start == 0 and window.end == reach.end and not window.gaps
+def is_full(range_: ComputeRange, extent: RequestExtent) -> bool:
+    return range_.start == 0 and range_.end == extent.end and not range_.gaps

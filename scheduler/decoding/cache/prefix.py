@@ -1,29 +1,30 @@
-"""Fast-dLLM's prefix cache: a full pass when a block starts, then the block and all that lies behind it.
+"""Fast-dLLM's prefix cache: a full pass when a block starts, then the block and everything after it.
 
 Source: arXiv 2505.22618, section 3.2.
 """
 
 from __future__ import annotations
 
-from .base import Blind, ComputeRange, Progress, RequestExtent
+from ..params import Params
+from .base import CachePolicy, ComputeRange, Progress, RequestExtent
 
-NOTHING = -1
+NONE = -1
 
 
-class Prefix(Blind):
-    keeps_prompt = False
+class Prefix(CachePolicy):
+    NAME = "prefix"
 
-    def __init__(self) -> None:
-        self._block = NOTHING
+    def __init__(self, params: Params) -> None:
+        self._block = NONE
 
-    def due(self, reach: RequestExtent) -> bool:
-        """Whether a block starts."""
-        return reach.first != self._block
+    def compute_range(self, extent: RequestExtent) -> ComputeRange:
+        if extent.first != self._block:  # a block starts
+            return ComputeRange(0, extent.end, extent.end, refresh=self._block != NONE)
+        return ComputeRange(extent.first, self._last(extent), extent.end)
 
-    def compute_range(self, reach: RequestExtent) -> ComputeRange:
-        if self.due(reach):
-            return ComputeRange(0, reach.end, reach.end, refresh=self._block != NOTHING)
-        return ComputeRange(reach.first, reach.end, reach.end)
+    def _last(self, extent: RequestExtent) -> int:
+        """The end of what steps within the block compute."""
+        return extent.end
 
-    def computed(self, window: ComputeRange, reach: RequestExtent, progress: Progress) -> None:
-        self._block = reach.first
+    def computed(self, range_: ComputeRange, extent: RequestExtent, progress: Progress) -> None:
+        self._block = extent.first

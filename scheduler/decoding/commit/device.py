@@ -1,5 +1,5 @@
-"""Commit rules that the device applies: the scheduler says some numbers of a lane, and positions are chosen by them
-beside the logits (`kernels`)."""
+"""Commit rules that the device applies: for each lane of a step they give the numbers by which positions are chosen
+beside the logits."""
 
 from __future__ import annotations
 
@@ -13,50 +13,53 @@ from ..lane_tree import Lane, Role
 from .base import CommitRule
 
 
-class Threshold:
-    """Every position at `threshold` confidence or more, in lanes behind the leftmost one at `later` if that is more.
-    Source: Fast-dLLM, arXiv 2505.22618; `later` is ours."""
+class _TwoRules:
+    """One rule for `first` lanes and one for those after them."""
+
+    def __init__(self, first: DeviceCommitRule, later: DeviceCommitRule) -> None:
+        self._first, self._later = first, later
+
+    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
+        return self._first if first else self._later
+
+
+class Threshold(_TwoRules):
+    """Every position of at least `threshold` confidence commits; in lanes after the leftmost one of at least `later`,
+    if that is more. Source: Fast-dLLM, arXiv 2505.22618; `later` is ours."""
 
     def __init__(self, threshold: float, later: float = 0.0) -> None:
-        self._first = DeviceCommitRule(sure=1, threshold=threshold)
-        self._later = DeviceCommitRule(sure=0, threshold=max(threshold, later))
-
-    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
-        return self._first if first else self._later
+        super().__init__(DeviceCommitRule(1, threshold), DeviceCommitRule(0, max(threshold, later)))
 
 
-class Factor:
-    """The n best while the n-th has confidence `1 - factor / (n + 1)`; as in the published code the last open
-    position comes along once its turn is reached. Source: Fast-dLLM, arXiv 2505.22618."""
+class Factor(_TwoRules):
+    """The n best positions commit while the n-th has at least `1 - factor / (n + 1)` confidence; as in the published
+    code the last open position commits once its turn comes. Source: Fast-dLLM, arXiv 2505.22618."""
 
     def __init__(self, factor: float) -> None:
-        self._first = DeviceCommitRule(sure=1, threshold=1.0, factor=factor, last_free=True)
-        self._later = DeviceCommitRule(sure=0, threshold=1.0, factor=factor)
-
-    def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
-        return self._first if first else self._later
+        first = DeviceCommitRule(1, threshold=1.0, factor=factor, last_free=True)
+        super().__init__(first, DeviceCommitRule(0, threshold=1.0, factor=factor))
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A lane's masks spread evenly over its budget of `steps` calls, the first calls taking the remainder; a fork
-    gives both lanes a budget of their own. Source: LLaDA, arXiv 2502.09992."""
+    """A lane's masks are spread evenly over its budget of `steps` forwards, the first ones taking the remainder. After
+    a fork both lanes have a budget of their own. Source: LLaDA, arXiv 2502.09992."""
 
     steps: int
 
     def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
-        due = -(-lane.masks // max(1, self.steps - lane.steps))
-        return DeviceCommitRule(sure=max(1, due) if first else due, threshold=math.inf)
+        quota = -(-lane.masks // max(1, self.steps - lane.steps))
+        return DeviceCommitRule(sure=max(1, quota) if first else quota, threshold=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Timesteps:
-    """Time runs from 1 to `eps` in `steps` calls: of a lane's masks, a call from t to r takes the share 1 - r / t, the
-    last one all that are left. With a measure these are the best by it, with `noise` drawn by it without replacement;
-    by `Measure.RANDOM` each mask has this chance for itself. A call may take none.
+    """Time runs from 1 to `eps` in `steps` forwards. Of a lane's masks a forward from t to r takes the share 1 - r / t,
+    the last one all that are left. These are the best by `measure`, with `noise` sampled by it without replacement;
+    with `Measure.RANDOM` each mask is taken with this probability. A forward may take none.
 
-    Source: Dream, arXiv 2508.15487; DreamLM/Dream generation_utils.py. Its counts come of float32, and so do these: in
-    float64 some calls would take one more or less. It differs in three ways: it measures probabilities behind
+    Source: Dream, arXiv 2508.15487; DreamLM/Dream generation_utils.py. Its counts are computed in float32, and so are
+    these: in float64 some forwards would take one more or less. Three things differ: it measures probabilities after
     temperature and top-p, which is the same at temperature 0 without top-p; a batch shares the count of its mean number
     of masks, where here each request has its own; and its noise comes from a shared generator.
     """
@@ -67,27 +70,27 @@ class Timesteps:
     noise: float = 0.0
 
     def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
-        call = min(lane.steps, self.steps - 1)  # a constraint may have kept the last one from taking all
-        if call == self.steps - 1:
+        forward = min(lane.steps, self.steps - 1)  # a constraint may have kept the last one from taking all
+        if forward == self.steps - 1:
             return DeviceCommitRule(lane.masks, math.inf, measure=self.measure, noise=self.noise)
-        left = self._time(call + 1) / self._time(call)
+        left = self._time(forward + 1) / self._time(forward)
         if self.measure is Measure.RANDOM:
             return DeviceCommitRule(0, float(left), measure=self.measure)
         taken = int(np.float32(lane.masks) * (np.float32(1) - left))
         return DeviceCommitRule(taken, math.inf, measure=self.measure, noise=self.noise)
 
-    def _time(self, call: int) -> np.float32:
-        """Entry `call` of torch.linspace(1, eps, steps + 1), which counts from whichever end is nearer."""
+    def _time(self, forward: int) -> np.float32:
+        """Entry `forward` of torch.linspace(1, eps, steps + 1), which counts from whichever end is nearer."""
         start, end = np.float32(1), np.float32(self.eps)
         step = (end - start) / np.float32(self.steps)
-        if call < (self.steps + 1) // 2:
-            return start + step * np.float32(call)
-        return end - step * np.float32(self.steps - call)
+        if forward < (self.steps + 1) // 2:
+            return start + step * np.float32(forward)
+        return end - step * np.float32(self.steps - forward)
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAtFork:
-    """`rule`, but a refine lane commits all that is left of it in its first call: AsyncLane's ablation
+    """As `rule`, but a refine lane commits all that is left of it in its first forward: AsyncLane's ablation
     "commit-and-advance"."""
 
     rule: CommitRule

@@ -1,12 +1,12 @@
 """AdaBlock: serial blocks that end where the network is about to end a line, so that none begins in mid-sentence.
 
-Source: arXiv 2509.26432; lgxi24/AdaBlock-dLLM llada/generate_adablock.py. The call that starts a block also chooses how
-long it is: of the delimiters that it proposes within a share `window` of the canvas, the one with the highest
-confidence ends the block if that is at least `delimiter_threshold`; otherwise the block has its default length. What
-this call commits is within the block that it has chosen, so the host decides it, whatever the commit rule. Defaults
-are the authors' for LLaDA; for Dream, line breaks with spaces count too, and need a confidence of 0.5. Three things
-differ: delimiters are classes of the tokenizer's tokens, where the authors list ids; a block starts at the first open
-position; and their confidences are float32, so that many near 1 are equal, which is told here by a tolerance.
+Source: arXiv 2509.26432; lgxi24/AdaBlock-dLLM llada/generate_adablock.py. The forward that starts a block also chooses
+its length: of the delimiters that it proposes within a share `window` of the canvas, the one with the highest
+confidence ends the block if that is at least `delimiter_threshold`; otherwise the block has its default length. This
+forward commits only within the block it has chosen, so the host decides it, whatever the commit rule. Defaults are the
+authors' for LLaDA; for Dream, line breaks with spaces count too, and need a confidence of 0.5. Three things differ:
+delimiters are classes of the tokenizer's tokens, where the authors list ids; a block starts at the first open position;
+and their confidences are float32, so many near 1 are equal, which a tolerance reproduces here.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ import numpy as np
 
 from ..commit.base import Bools, StepView, best
 from ..lane_tree import LaneTree
-from ..vocabulary import (
-    BARE,
-    NEWLINE,
-    PAUSE,
-    PERIOD,
-    Vocabulary,
-)
-from .base import LaneStatus, Unforked, require_token
+from ..params import Choice, Range
+from ..vocabulary import BARE, NEWLINE, PAUSE, PERIOD, Vocabulary
+from .base import LanePolicy, LaneStatus
 
 DELIMITERS: Mapping[str, int] = {
     "newline": NEWLINE,
-    "newlines": BARE,  # or some, or with spaces
+    "newlines": BARE,  # one or more, or with spaces
     "newline_period_comma": NEWLINE | PERIOD | PAUSE,
 }
 
-TOLD_APART = 2.0**-18  # log-probabilities closer than this are equal, as in float32, and the leftmost counts
+TOLERANCE = 2.0**-18  # log-probabilities closer than this are equal, as in float32, and the leftmost counts
 
 
 @dataclass(frozen=True, slots=True)
-class AdaBlock(Unforked):
+class AdaBlock(LanePolicy):
+    PARAMS = {
+        "window": Range(0.0, 1.0),
+        "delimiters": Choice(tuple(DELIMITERS)),
+        "delimiter_threshold": Range(0.0, 1.0),
+    }
+    TOKENS = {"delimiters": DELIMITERS}
     reads_view = True
 
     block_length: int
@@ -45,15 +46,12 @@ class AdaBlock(Unforked):
     delimiters: str
     delimiter_threshold: float
 
-    def require(self, vocabulary: Vocabulary) -> None:
-        require_token(vocabulary, "delimiters", self.delimiters, DELIMITERS)
-
     def open(self, tree: LaneTree) -> None:
         tree.block_length = max(self.block_length, self._window(tree))
         tree.append(0)
 
     def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
-        """A lane is born as long as any block may be, and is cut by its first call."""
+        """A lane begins as long as any block may be, and its first forward cuts it."""
         (lane,) = tree.live
         if not lane.steps:
             near = view.positions < min(lane.start + self._window(tree), lane.end)
@@ -62,7 +60,7 @@ class AdaBlock(Unforked):
 
     def _end(self, start: int, found: Bools, view: StepView) -> int:
         if found.any():
-            at = best(np.rint(np.log(view.confidence) / TOLD_APART), found)
+            at = best(np.rint(np.log(view.confidence) / TOLERANCE), found)
             if view.confidence[at] >= self.delimiter_threshold:
                 return int(view.positions[at]) + 1
         return start + self.block_length
@@ -70,7 +68,7 @@ class AdaBlock(Unforked):
     def _window(self, tree: LaneTree) -> int:
         return int(self.window * len(tree.canvas))
 
-    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
+    def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         (lane,) = tree.live
         if not lane.masks:
             tree.finish(lane)

@@ -1,23 +1,33 @@
 """AsyncLane: the continuation advances while the prefix before a boundary is still being refined.
 
-Source: arXiv 2606.08411. Siblings are live (one row, each sees the other's newest tokens), unless `isolated` asks for
+Source: arXiv 2606.08411. Siblings are live (one row, each sees the other's newest tokens), unless `isolated` selects
 the paper's own, each on a prefix as it was at the fork.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from ..boundaries import Boundary
 from ..lane_tree import Lane, LaneTree, Role
-from .base import ABSENT, LaneStatus, Plain
+from ..params import AUTO, BLOCK_LENGTHS, Choice, Params, Range
+from .base import ABSENT, LanePolicy, LaneStatus
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncLane(Plain):
+class AsyncLane(LanePolicy):
     """`coupled` lanes wait at their boundary for what is left before it; without `early_stop` an end token is a
     token like others."""
 
+    PARAMS = {
+        "max_lanes": Range(1, 64, whole=True),
+        "min_fill": Range(0.0, 1.0),
+        "min_steps": Range(1, 4096, whole=True),
+        "boundary": Choice(tuple(boundary.name.lower() for boundary in Boundary)),
+        "stable_steps": Range(0, 4096, whole=True),
+        "siblings": Choice(("live", "isolated", "coupled", "commit")),
+    }
     serial = False
 
     block_length: int
@@ -29,31 +39,44 @@ class AsyncLane(Plain):
     coupled: bool = False
     early_stop: bool = True
 
+    @classmethod
+    def of(cls, params: Params) -> Self:
+        return cls(
+            block_length=BLOCK_LENGTHS[0] if params["block_length"] == AUTO else params.integer("block_length"),
+            max_lanes=params.integer("max_lanes"),
+            min_fill=params.number("min_fill"),
+            min_steps=params.integer("min_steps"),
+            boundary=Boundary[params.text("boundary").upper()],
+            stable_steps=params.integer("stable_steps"),
+            coupled=params["siblings"] == "coupled",
+            early_stop=params["early_stop"] is True,
+        )
+
     def open(self, tree: LaneTree) -> None:
         tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
-    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
-        for lane, fact in zip(tuple(tree.live), facts, strict=True):
-            ends = self.early_stop and fact.end_at != ABSENT
+    def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
+        for lane, status in zip(tuple(tree.live), statuses, strict=True):
+            ends = self.early_stop and status.end_at != ABSENT
             if ends:
-                tree.end_at(fact.end_at)
-            if lane.masks and self._forks(tree, lane, fact):
-                self._fork(tree, lane, fact.fork_at + 1)
+                tree.end_at(status.end_at)
+            if lane.masks and self._forks(tree, lane, status):
+                self._fork(tree, lane, status.fork_at + 1)
             elif not lane.masks:
                 tree.finish(lane)
                 if lane.role is Role.GENERATE:
                     tree.append(lane.end, lane)
             if ends:
-                return  # what lay behind is cancelled
+                return  # the lanes after this one are cancelled
 
-    def _forks(self, tree: LaneTree, lane: Lane, fact: LaneStatus) -> bool:
+    def _forks(self, tree: LaneTree, lane: Lane, status: LaneStatus) -> bool:
         return (
             lane.role is Role.GENERATE
-            and fact.fork_at != ABSENT
+            and status.fork_at != ABSENT
             and lane.steps >= self.min_steps
             and len(tree.live) < self.max_lanes
-            and tree.masks(fact.fork_at + 1, min(fact.fork_at + 1 + tree.block_length, tree.limit)) > 0
+            and tree.masks(status.fork_at + 1, min(status.fork_at + 1 + tree.block_length, tree.limit)) > 0
         )
 
     def _fork(self, tree: LaneTree, lane: Lane, at: int) -> None:

@@ -1,33 +1,25 @@
-"""What a lane policy is told after a step, and what it must answer."""
+"""The interface of a lane policy, and the status of a lane after a step."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Self
 
 from ..boundaries import Boundary
 from ..commit.base import StepView
 from ..lane_tree import LaneTree
-from ..params import ParamError
+from ..params import Params, Values
 from ..vocabulary import Vocabulary
 
 ABSENT = -1
 
 
-def require_token(vocabulary: Vocabulary, knob: str, chosen: str, kinds: Mapping[str, int]) -> None:
-    """Raises `ParamError` unless the vocabulary has a token of the classes that `kinds` has for the value `chosen`."""
-    if vocabulary.has(kinds[chosen]):
-        return
-    others = [repr(each) for each, classes in kinds.items() if vocabulary.has(classes)]
-    instead = f"give {' or '.join(others)}" if others else "use another decoder"
-    raise ParamError(knob, f"{knob} {chosen!r} needs a token that this model's vocabulary does not have: {instead}")
-
-
 class LaneStatus(NamedTuple):
-    """What a step left in a lane. Positions are canvas positions, `ABSENT` where there is none.
+    """A lane after a step. Positions are on the canvas, `ABSENT` where there is none.
 
-    `open` counts its masks; `fork_at` is the last position behind which it may fork; `end_at` its first end token;
-    `mark_at` its first token of the classes `LanePolicy.marks`.
+    `open` counts its masks; the lane may fork after `fork_at`; `end_at` is its first end token; `mark_at` its first
+    token of the classes `LanePolicy.marks`.
     """
 
     open: int
@@ -36,79 +28,42 @@ class LaneStatus(NamedTuple):
     mark_at: int = ABSENT
 
 
-class LanePolicy(Protocol):
-    """Stateless: one object serves all requests with the same knobs; state is in the tree."""
+class LanePolicy(ABC):
+    """Decides when lanes begin, fork, end and are cancelled. One file for each, and a row in `registry.DECODERS`.
 
-    @property
-    def min_fill(self) -> float:
-        """Share of `[start, boundary]` that must be committed before a lane may fork there."""
-        ...
-
-    @property
-    def boundary(self) -> Boundary:
-        """Where lanes may fork."""
-        ...
-
-    @property
-    def stable_steps(self) -> int:
-        """After so many steps without a change in its leading proposals a lane may fork anywhere; 0: never."""
-        ...
-
-    @property
-    def serial(self) -> bool:
-        """Whether it has one lane at a time, which nothing else builds upon before it ends."""
-        ...
-
-    @property
-    def reads_view(self) -> bool:
-        """Whether it must see what a step has found before any of it commits: then the host decides what does."""
-        ...
-
-    @property
-    def marks(self) -> int:
-        """Classes of tokens of which it must know where they have committed; 0: none."""
-        ...
-
-    def require(self, vocabulary: Vocabulary) -> None:
-        """Raises `ParamError` for a vocabulary without a token that it cannot do without."""
-        ...
-
-    def open(self, tree: LaneTree) -> None:
-        """Put the first lanes on an empty canvas, with blocks as long as the tree says, if it does."""
-        ...
-
-    def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
-        """A step has found `view`, whose parts are the lanes as the step found them. The last one
-        may be cut: only within lanes will it commit. Asked only of a policy that `looks`."""
-        ...
-
-    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
-        """Finish, fork and cancel lanes; `facts` belong to `tree.live`, in order."""
-        ...
-
-
-class Plain:
-    """What most policies answer: lanes' facts are enough for them, and one token is as good as another."""
+    A policy is a frozen dataclass without state: one object serves all requests with the same parameters; state is in
+    the tree. The defaults are those of a policy whose lanes never fork.
+    """
 
     __slots__ = ()
-    reads_view = False
+    PARAMS: ClassVar[Mapping[str, Values]] = {}  # values of its own parameters
+    TOKENS: ClassVar[Mapping[str, Mapping[str, int]]] = {}  # by parameter: the token classes that a value needs
+
+    serial: ClassVar[bool] = True  # has one lane at a time, on which no other builds before it ends
+    reads_view: ClassVar[bool] = False  # cuts lanes by what a step has found, before the host decides what commits
+    boundary: Boundary = Boundary.STABLE  # where lanes may fork
+    min_fill: float = 1.0  # share of `[start, boundary]` that must be committed before a lane may fork there
+    stable_steps: int = 0  # a lane may fork after leading proposals that so many steps have not changed; 0: never
+
+    @classmethod
+    def of(cls, params: Params) -> Self:
+        """Take the fields from the parameters of the same name."""
+        fields: Mapping[str, Any] = cls.__dict__["__dataclass_fields__"]
+        return cls(**{name: params[name] for name in fields if name in params})
 
     @property
     def marks(self) -> int:
+        """Token classes whose first committed position it needs, 0 for none."""
         return 0
 
-    def require(self, vocabulary: Vocabulary) -> None:
-        pass
+    @abstractmethod
+    def open(self, tree: LaneTree) -> None:
+        """Put the first lanes on an empty canvas. A block length that the tree has already stays."""
 
-    def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:
-        pass
+    def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:  # noqa: B027
+        """A step has found `view`, with the lanes as they were. The last lane may be cut: only within lanes does
+        anything commit. Only for a policy that `reads_view`."""
 
-
-class Unforked(Plain):
-    """What policies answer whose lanes never fork: they know no boundary, and no proposals settle."""
-
-    __slots__ = ()
-    serial = True
-    min_fill = 1.0
-    boundary = Boundary.STABLE
-    stable_steps = 0
+    @abstractmethod
+    def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
+        """Finish, fork and cancel lanes; `statuses` belong to `tree.live`, in order."""

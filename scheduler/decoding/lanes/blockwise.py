@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..lane_tree import LaneTree
-from .base import LaneStatus, Unforked
+from .base import LanePolicy, LaneStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Blockwise(Unforked):
+class Blockwise(LanePolicy):
     block_length: int
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = tree.block_length or self.block_length
         tree.append(0)
 
-    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
+    def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         (lane,) = tree.live
         if not lane.masks:
             tree.finish(lane)

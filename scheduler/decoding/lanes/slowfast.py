@@ -1,14 +1,14 @@
-"""SlowFast: within a block, slow calls find out how far the network sees ahead, and fast ones fill what they found.
+"""SlowFast: within a block, slow forwards find how far the network sees ahead, and fast ones fill what they found.
 
 Source: arXiv 2506.10848; LiangrunFlora/Slow-Fast-Sampling generate_slow_fast_sampling.py. A block falls into cycles. In
-its slow calls a cycle reaches to the end of the block, and each call estimates where it should end: at the farthest
-open position whose confidence is `cycle_threshold` or more. Once the last `stable_window` estimates have a standard
+its slow forwards a cycle reaches to the end of the block, and each of them estimates where it should end: at the last
+open position of at least `cycle_threshold` confidence. Once the last `stable_window` estimates have a standard
 deviation below `stable_spread`, the last of them stands, else after `slow_calls` their mean. Then the cycle is cut
-there, and when it is full the next one begins. Which positions commit is the same for slow and fast calls, and is up
-to the rule: the authors' own is Fast-dLLM's threshold, in other words.
+there, and when it is full the next one begins. Slow and fast forwards commit by the same rule; the authors' own is
+Fast-dLLM's threshold in other words.
 
 Their code makes all `slow_calls` also when the estimate stands: `explore` "all"; "stable", as the paper has it, cuts at
-once. Their fast calls, but the first of a cycle, see nothing behind it: `lookahead` 0 does so for all calls.
+once. Their fast forwards, except the first of a cycle, see nothing after it: `lookahead` 0 does so for all forwards.
 A cycle here starts at the first open position, and a full block ends its cycle.
 """
 
@@ -20,12 +20,20 @@ import numpy as np
 
 from ..commit.base import StepView
 from ..lane_tree import Lane, LaneTree
+from ..params import Choice, Range
 from ..vocabulary import Vocabulary
-from .base import LaneStatus, Unforked
+from .base import LanePolicy, LaneStatus
 
 
 @dataclass(frozen=True, slots=True)
-class SlowFast(Unforked):
+class SlowFast(LanePolicy):
+    PARAMS = {
+        "slow_calls": Range(1, 4096, whole=True),
+        "cycle_threshold": Range(0.0, 1.0),
+        "stable_window": Range(1, 4096, whole=True),
+        "stable_spread": Range(0.0, 4096.0),
+        "explore": Choice(("all", "stable")),
+    }
     reads_view = True
 
     block_length: int
@@ -33,7 +41,7 @@ class SlowFast(Unforked):
     cycle_threshold: float
     stable_window: int
     stable_spread: float
-    patient: bool  # makes all slow calls
+    explore: str
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = tree.block_length or self.block_length
@@ -51,10 +59,11 @@ class SlowFast(Unforked):
         last = lane.estimates[-self.stable_window :]
         return len(last) == self.stable_window and float(np.std(last)) < self.stable_spread
 
-    def advance(self, tree: LaneTree, facts: list[LaneStatus]) -> None:
+    def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         (lane,) = tree.live
         stands = self._stands(lane)
-        if lane.steps == self.slow_calls or (stands and not self.patient and lane.end == lane.block_end):
+        at_once = stands and self.explore == "stable" and lane.end == lane.block_end
+        if lane.steps == self.slow_calls or at_once:
             end = lane.estimates[-1] if stands else int(np.mean(lane.estimates[-self.stable_window :]))
             tree.cut(lane, min(end, lane.end))
         if not lane.masks:

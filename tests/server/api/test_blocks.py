@@ -33,8 +33,8 @@ def served() -> Open:
     return serve
 
 
-async def complete(http: httpx.AsyncClient, behind: int, **fields: Any) -> tuple[str, dict[str, Any]]:
-    body = {**ASK, "prompt": [*PREFIX, behind], "max_tokens": 8, **fields}
+async def complete(http: httpx.AsyncClient, last: int, **fields: Any) -> tuple[str, dict[str, Any]]:
+    body = {**ASK, "prompt": [*PREFIX, last], "max_tokens": 8, **fields}
     response = await http.post("/v1/completions", json=body)
     assert response.status_code == 200, response.text
     return response.json()["choices"][0]["text"], response.json()["usage"]
@@ -63,15 +63,15 @@ async def test_sharing_can_be_switched_off(served: Open) -> None:
         assert [cached((await complete(http, 7))[1]) for _ in range(2)] == [0, 0]
 
 
-async def test_defaults_suit_the_network_and_what_does_not_is_a_400_that_says_why(served: Open) -> None:
+async def test_defaults_suit_the_network_and_other_values_are_refused_with_the_reason(served: Open) -> None:
     async with served() as http:
         (card,) = (await http.get("/v1/models")).json()["data"]
         refusals = {
             param: error_of(await http.post("/v1/completions", json={**ASK, "max_tokens": 8, param: value}))
             for param, value in {"cache": "dual", "block_length": 24, "suffix": "end"}.items()
         }
-        asked = {**ASK, "decoder": "asynclane", "refresh_every": 2}
-        refusals["refresh_every"] = error_of(await http.post("/v1/completions", json=asked))
+        body = {**ASK, "decoder": "asynclane", "refresh_every": 2}
+        refusals["refresh_every"] = error_of(await http.post("/v1/completions", json=body))
     assert card["decoders"]["fast-dllm"]["cache"] == "prefix"
     assert card["decoders"]["fast-dllm"]["block_length"] == 16
     for param, error in refusals.items():
@@ -79,11 +79,11 @@ async def test_defaults_suit_the_network_and_what_does_not_is_a_400_that_says_wh
     assert "use 'prefix'" in refusals["cache"]["message"]
 
 
-async def test_a_turn_that_the_vocabulary_has_no_token_for_is_a_400_that_says_what_to_give(served: Open) -> None:
+async def test_a_turn_without_a_token_in_the_vocabulary_is_refused_with_an_alternative(served: Open) -> None:
     async with served() as http:
-        asked = {**ASK, "decoder": "tccf", "max_tokens": 8}
-        error = error_of(await http.post("/v1/completions", json=asked))
-        given = await http.post("/v1/completions", json={**asked, "turn": "newline"})
+        body = {**ASK, "decoder": "tccf", "max_tokens": 8}
+        error = error_of(await http.post("/v1/completions", json=body))
+        given = await http.post("/v1/completions", json={**body, "turn": "newline"})
     assert (error["param"], error["type"]) == ("turn", "invalid_request_error")
     assert "turn 'think' needs a token that this model's vocabulary does not have: give 'newline'" in error["message"]
     assert given.status_code == 200

@@ -60,13 +60,8 @@ async def test_a_chat_stream_opens_with_the_role_and_closes_with_the_reason(api:
     async with api() as client:
         response = await client.chat(stream=True)
     chunks = chunks_of(response)
-    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
-        {"role": "assistant", "content": ""},
-        {"content": "Hel"},
-        {"content": "lo"},
-        {"content": " wörld"},
-        {},
-    ]
+    texts = [{"content": "Hel"}, {"content": "lo"}, {"content": " wörld"}]
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [{"role": "assistant", "content": ""}, *texts, {}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["stop"]
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -86,7 +81,7 @@ async def test_a_stream_says_what_the_whole_answer_says(api: Any, finish: Finish
     assert all(chunk["choices"][0]["text"] for chunk in chunks[:-1]), "a delta without text is no chunk"
 
 
-async def test_usage_comes_in_a_last_chunk_without_choices_if_asked_for(api: Any) -> None:
+async def test_include_usage_adds_a_last_chunk_without_choices(api: Any) -> None:
     async with api() as client:
         *chunks, last = chunks_of(await client.chat(stream=True, stream_options={"include_usage": True}))
         whole = (await client.chat()).json()
@@ -212,30 +207,16 @@ async def test_developer_is_another_name_for_system(api: Any, text: Tokenizer, r
     assert engine.prompts == [text.encode_chat(expected)]
 
 
-async def test_a_tool_message_may_name_its_call(api: Any) -> None:
-    tool = {"role": "tool", "content": "42", "tool_call_id": "call_1"}
-    async with api() as client:
-        response = await client.chat(messages=[{"role": "user", "content": "Hi"}, tool])
-    assert response.status_code == 200
-
-
 async def test_an_answer_without_a_reason_is_our_fault_and_no_truncated_success(api: Any) -> None:
     engine = FakeEngine([Delta("half")])
     async with api(engine) as client:
         whole = await client.chat()
         streamed = await client.chat(stream=True)
-    assert whole.status_code == 500
-    assert error_of(whole)["type"] == "server_error"
+    assert error_of(whole, 500)["type"] == "server_error"
     assert "[DONE]" not in streamed.text
     last = streamed.text.rstrip().rpartition("\n\n")[2]
     assert last.startswith("event: error\ndata: ")
     assert json.loads(last.partition("data: ")[2])["error"]["type"] == "server_error"
-
-
-async def test_usage_may_be_missing_from_an_engine_without_harm(api: Any) -> None:
-    engine = FakeEngine([Delta("a", Finish.STOP, Usage())])
-    async with api(engine) as client:
-        assert (await client.chat()).json()["usage"]["completion_tokens"] == 0
 
 
 def scored(text: str, logprob: float, step: int, offset: int = 0) -> TokenLogprob:
@@ -312,7 +293,7 @@ async def test_echo_puts_the_prompt_before_each_answer(api: Any, text: Tokenizer
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == said + "Hello wörld"
 
 
-async def test_usage_so_far_is_in_every_chunk_if_asked_for(api: Any) -> None:
+async def test_continuous_usage_is_in_every_chunk(api: Any) -> None:
     half = Usage(1, RequestStats(forwards=1, computed_tokens=32, lanes=1))
     engine = FakeEngine([Delta("a", usage=half), Delta("b", Finish.STOP, USAGE)])
     options = {"include_usage": True, "continuous_usage_stats": True}
@@ -328,5 +309,34 @@ async def test_what_was_found_computed_of_a_prompt_counts_once_however_many_choi
     async with api() as client:
         whole = (await client.complete(**body)).json()
         *_, last = chunks_of(await client.complete(**body, stream=True, stream_options={"include_usage": True}))
-    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.cached_tokens}
+    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2 * USAGE.stats.cached_tokens}
     assert last["usage"] == whole["usage"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "limits", "param"),
+    [
+        (256, {}, "prompt"),
+        (256, {"max_tokens": 1}, "prompt"),
+        (255, {"max_tokens": 2}, "max_tokens"),
+        (200, {"max_tokens": 57}, "max_tokens"),
+        (None, {"max_tokens": 256}, "max_tokens"),
+        (None, {"max_completion_tokens": 256}, "max_completion_tokens"),
+        (None, {"messages": [{"role": "user", "content": "word " * 30_000}]}, "messages"),
+    ],
+    ids=lambda case: str(case)[:40],
+)
+async def test_a_request_that_exceeds_the_context_gets_both_numbers(
+    api: Any, prompt: int | None, limits: Any, param: str
+) -> None:
+    async with api() as client:
+        response = await (client.chat(**limits) if prompt is None else client.complete(prompt=[6] * prompt, **limits))
+    error = error_of(response, 400)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert "the context is 256 tokens" in error["message"]
+    assert f"{prompt or ''} in the prompt" in error["message"]
+
+
+async def test_the_last_token_of_the_context_can_be_used(api: Any) -> None:
+    async with api() as client:
+        assert (await client.complete(prompt=[6] * 200, max_tokens=56)).status_code == 200

@@ -1,8 +1,7 @@
-"""A middle is asked for with `suffix`: how both sides are read, which lengths are tried, and what is told of it."""
+"""Filling in the middle with `suffix`: how both sides are read, which lengths are tried, and what is reported."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def test_prefix_middle_and_suffix_decode_to_the_text_they_were(prefix: str, midd
     assert TEXT.decode(ids, specials=True) == prefix + middle + suffix
 
 
-async def test_an_empty_suffix_asks_nothing(api: Any) -> None:
+async def test_an_empty_suffix_changes_nothing(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
         for suffix in ("", None):
@@ -82,22 +81,18 @@ async def test_tokens_are_those_of_what_is_kept_and_its_cost_is_that_of_all_trie
     async with api(Tries()) as client:
         body = (await client.complete(suffix=" end")).json()
     assert body["usage"]["completion_tokens"] == USAGE.completion_tokens
-    assert body["usage"]["completion_tokens_details"]["computed_tokens"] == len(LENGTHS) * USAGE.computed_tokens
-    assert body["usage"]["completion_tokens_details"]["forwards"] == len(LENGTHS) * USAGE.forwards
+    assert body["usage"]["completion_tokens_details"]["computed_tokens"] == len(LENGTHS) * USAGE.stats.computed_tokens
+    assert body["usage"]["completion_tokens_details"]["forwards"] == len(LENGTHS) * USAGE.stats.forwards
 
 
 async def test_a_middle_of_a_chosen_length_was_not_cut_and_one_of_max_tokens_has_used_them(api: Any) -> None:
     async with api(Tries()) as client:
         chosen = (await client.complete(suffix=" end")).json()["choices"][0]
-        asked = (await client.complete(suffix=" end", max_tokens=12)).json()["choices"][0]
+        given = (await client.complete(suffix=" end", max_tokens=12)).json()["choices"][0]
+        one = (await client.complete(suffix=" end", min_tokens=LENGTHS[-1])).json()["choices"][0]
     assert (chosen["text"], chosen["finish_reason"]) == ("12/0", "stop")
-    assert (asked["text"], asked["finish_reason"]) == ("12/0", "length")
-
-
-async def test_a_middle_for_which_one_length_is_left_to_try_was_not_cut_either(api: Any) -> None:
-    async with api(Tries()) as client:
-        chosen = (await client.complete(suffix=" end", min_tokens=LENGTHS[-1])).json()["choices"][0]
-    assert (chosen["text"], chosen["finish_reason"]) == (f"{LENGTHS[-1]}/0", "stop")
+    assert (one["text"], one["finish_reason"]) == (f"{LENGTHS[-1]}/0", "stop"), "one length was left to try"
+    assert (given["text"], given["finish_reason"]) == ("12/0", "length")
 
 
 @pytest.mark.parametrize(
@@ -119,11 +114,11 @@ async def test_only_lengths_that_may_be_and_fit_are_tried(api: Any, prompt: int,
     assert [options.max_tokens for options in engine.options] == tried
 
 
-async def test_echo_puts_the_prompt_before_the_middle_and_no_suffix_behind_it(api: Any) -> None:
+async def test_echo_puts_the_prompt_before_the_middle_and_no_suffix_after_it(api: Any) -> None:
     async with api() as client:
-        asked = {"prompt": "A", "suffix": "Z", "echo": True, "max_tokens": 5}
-        whole = (await client.complete(**asked)).json()["choices"][0]["text"]
-        chunks = chunks_of(await client.complete(**asked, stream=True))
+        fields = {"prompt": "A", "suffix": "Z", "echo": True, "max_tokens": 5}
+        whole = (await client.complete(**fields)).json()["choices"][0]["text"]
+        chunks = chunks_of(await client.complete(**fields, stream=True))
     assert whole == "".join(chunk["choices"][0]["text"] for chunk in chunks) == "AHello wörld"
 
 
@@ -145,12 +140,6 @@ async def test_a_suffix_that_cannot_be_honoured_is_refused(
     api: Any, options: dict[str, Any], param: str, words: str
 ) -> None:
     async with api(max_queue=100) as client:
-        response = await client.raw("/v1/completions", json.dumps({"model": "tiny-llada", "prompt": "Hi", **options}))
-    assert response.status_code == 400
-    assert error_of(response)["param"] == param
-    assert words in error_of(response)["message"]
-
-
-async def test_a_chat_has_no_suffix(api: Any) -> None:
-    async with api() as client:
-        assert error_of(await client.chat(suffix="end"))["param"] == "suffix"
+        error = error_of(await client.complete(**options), 400)
+    assert error["param"] == param
+    assert words in error["message"]

@@ -1,4 +1,4 @@
-"""Operators see what the server is and does."""
+"""Endpoints for operators, and the metrics that they scrape."""
 
 from __future__ import annotations
 
@@ -25,22 +25,18 @@ async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) ->
     assert single["default_decoder"] == "asynclane"
 
 
-async def test_defaults_of_knobs_are_shown_as_the_knobs_take_them(api: Any) -> None:
-    """Each can be sent back: a whole number with a fraction would be refused."""
+async def test_defaults_of_decoding_parameters_can_be_sent_back(api: Any) -> None:
+    """A whole number with a fraction would be refused."""
     async with api() as client:
         shown = (await client.http.get("/v1/models")).text
-    assert '"max_lanes":4,' in shown
-    assert '"settle":true,' in shown
-    assert '"threshold":0.95,' in shown
+    assert all(f'"{default}' in shown for default in ('max_lanes":4,', 'settle":true,', 'threshold":0.95,'))
     assert '"lookahead":"canvas"' in shown
 
 
 @pytest.mark.parametrize("name", ["other", "org/other"])
 async def test_another_model_is_not_found(api: Any, name: str) -> None:
     async with api() as client:
-        response = await client.http.get(f"/v1/models/{name}")
-    assert response.status_code == 404
-    assert error_of(response)["code"] == "model_not_found"
+        assert error_of(await client.http.get(f"/v1/models/{name}"), 404)["code"] == "model_not_found"
 
 
 async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
@@ -52,7 +48,7 @@ async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
         assert (await client.http.get("/health")).status_code == 200
 
 
-async def test_the_version_is_told(api: Any) -> None:
+async def test_the_version_is_reported(api: Any) -> None:
     async with api() as client:
         assert (await client.http.get("/version")).json()["version"]
 
@@ -77,8 +73,15 @@ async def test_responses_are_counted_by_status(api: Any) -> None:
     assert 'asynclane_http_responses_total{status="500"} 1.0' in scraped.text
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(f"asynclane_{name}", labels)
+def values(metrics: Metrics, *names: str) -> list[float | None]:
+    """Samples by name, with a label's value after a space."""
+    labels = {"refine": "role", "generate": "role", "host": "part", "device": "part", "waiting": "state"}
+    found = []
+    for name in names:
+        sample, _, label = name.partition(" ")
+        given = {labels.get(label, "outcome"): label} if label else {}
+        found.append(metrics.registry.get_sample_value(f"asynclane_{sample}", given))
+    return found
 
 
 def test_a_step_moves_what_it_reports() -> None:
@@ -87,20 +90,12 @@ def test_a_step_moves_what_it_reports() -> None:
     metrics.observe_step(step)
     metrics.observe_step(step)
     metrics.observe_load(Load(3, 2, refine_lanes=1, generate_lanes=2, pages_used=40, pages_kept=30, pages_total=100))
-    assert value(metrics, "forwards_total") == 2
-    assert value(metrics, "computed_tokens_total") == 128
-    assert value(metrics, "committed_tokens_total") == 10
-    assert value(metrics, "queue_depth") == 3
-    assert value(metrics, "running_requests") == 2
-    assert value(metrics, "live_lanes", role="refine") == 1
-    assert value(metrics, "live_lanes", role="generate") == 2
-    assert value(metrics, "kv_pages_used") == 40
-    assert value(metrics, "kv_pages_kept") == 30
-    assert value(metrics, "kv_pages") == 100
-    assert value(metrics, "step_row_tokens_sum") == 128
-    assert value(metrics, "step_budget_share_sum") == 1.0
-    assert value(metrics, "step_seconds_count", part="host") == 2
-    assert value(metrics, "step_seconds_sum", part="device") == pytest.approx(0.014)
+    assert values(metrics, "forwards_total", "computed_tokens_total", "committed_tokens_total") == [2, 128, 10]
+    assert values(metrics, "queue_depth", "running_requests") == [3, 2]
+    assert values(metrics, "live_lanes refine", "live_lanes generate") == [1, 2]
+    assert values(metrics, "kv_pages_used", "kv_pages_kept", "kv_pages") == [40, 30, 100]
+    assert values(metrics, "step_row_tokens_sum", "step_budget_share_sum", "step_seconds_count host") == [128, 1.0, 2]
+    assert values(metrics, "step_seconds_sum device") == [pytest.approx(0.014)]
 
 
 def test_requests_are_counted_by_how_they_end() -> None:
@@ -110,23 +105,17 @@ def test_requests_are_counted_by_how_they_end() -> None:
     metrics.request_ended("failed", RequestReport(Usage(), 1.0))
     metrics.request_aborted("waiting", RequestStats(forks=1, prompt_tokens=5))
     metrics.step_failed()
-    assert value(metrics, "requests_total", outcome="stop") == 1
-    assert value(metrics, "requests_total", outcome="failed") == 1
-    assert value(metrics, "requests_total", outcome="aborted") == 1
-    assert value(metrics, "aborts_total", state="waiting") == 1
-    assert value(metrics, "step_failures_total") == 1
-    assert value(metrics, "forks_total") == 2
-    assert value(metrics, "cancelled_lanes_total") == 2
-    assert value(metrics, "refreshes_total") == value(metrics, "reused_refreshes_total") == 1
-    assert value(metrics, "prefix_cache_query_tokens_total") == 75
-    assert value(metrics, "prefix_cache_hit_tokens_total") == 48
-    assert value(metrics, "time_to_first_token_seconds_sum") == 0.2
-    assert value(metrics, "time_per_output_token_seconds_sum") == pytest.approx(0.1)
-    assert value(metrics, "tokens_per_forward_sum") == 2.75
-    assert value(metrics, "request_seconds_count") == 2
+    assert values(metrics, *(f"requests_total {end}" for end in ("stop", "failed", "aborted"))) == [1, 1, 1]
+    assert values(metrics, "aborts_total waiting", "step_failures_total") == [1, 1]
+    assert values(metrics, "forks_total", "cancelled_lanes_total") == [2, 2]
+    assert values(metrics, "refreshes_total", "reused_refreshes_total") == [1, 1]
+    assert values(metrics, "prefix_cache_query_tokens_total", "prefix_cache_hit_tokens_total") == [75, 48]
+    assert values(metrics, "time_to_first_token_seconds_sum", "tokens_per_forward_sum") == [0.2, 2.75]
+    assert values(metrics, "time_per_output_token_seconds_sum") == [pytest.approx(0.1)]
+    assert values(metrics, "request_seconds_count") == [2]
 
 
 def test_two_servers_in_a_process_do_not_mix() -> None:
     one, two = Metrics(), Metrics()
     one.step_failed()
-    assert value(two, "step_failures_total") == 0
+    assert values(two, "step_failures_total") == [0]

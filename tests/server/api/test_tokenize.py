@@ -26,7 +26,7 @@ async def test_a_text_becomes_the_ids_that_a_completion_reads(api: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "messages", [[USER], [USER, {"role": "assistant", "content": "Yes, "}]], ids=["asked", "begun"]
+    "messages", [[USER], [USER, {"role": "assistant", "content": "Yes, "}]], ids=["opened", "continued"]
 )
 async def test_a_conversation_becomes_the_ids_that_a_chat_reads(api: Any, messages: Any) -> None:
     engine = FakeEngine()
@@ -64,9 +64,7 @@ async def test_ids_become_text_with_special_tokens_as_they_are_spelt(api: Any, t
 )
 async def test_what_is_wrong_is_named(api: Any, path: str, body: Any, param: str) -> None:
     async with api() as client:
-        response = await client.raw(path, json.dumps(body))
-    assert response.status_code == 400, response.text
-    assert error_of(response)["param"] == param
+        assert error_of(await client.raw(path, json.dumps(body)), 400)["param"] == param
 
 
 async def test_another_model_is_a_404(api: Any) -> None:

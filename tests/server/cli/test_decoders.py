@@ -1,4 +1,4 @@
-"""What `asynclane decoders` and docs/decoders.md say of the decoders is what the tables say."""
+"""`asynclane decoders` and docs/decoders.md agree with the decoders' table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.scheduler.decoding.registry import DECODERS
-from asynclane.scheduler.decoding.resolve import defaults_of, resolve
-from asynclane.server.cli.decoders import section, told, told_for
+from asynclane.scheduler import DECODERS, defaults_of, resolve
+from asynclane.server.cli.decoders import described, pattern_for, section
 from asynclane.server.cli.main import main
 
 ROOT = Path(__file__).parents[3]
@@ -22,22 +21,22 @@ def test_the_page_in_docs_is_what_the_command_prints(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_names_its_source_and_every_knob(name: str) -> None:
+def test_a_decoder_names_its_source_and_every_parameter(name: str) -> None:
     text = section(name)
     assert DECODERS[name].source in text
-    assert all(f"| `{knob}` |" in text for knob in defaults_of(name, told_for(name)))
+    assert all(f"| `{param}` |" in text for param in defaults_of(name, pattern_for(name)))
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_part_of_a_decoder_explains_itself(name: str) -> None:
-    """Where it is defined: the rule in a paragraph, not only its name."""
-    decoder = resolve(name, {}, 64, told_for(name))
+    """A paragraph, not only a name."""
+    decoder = resolve(name, {}, 64, pattern_for(name))
     rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
     for part in (decoder.policy, rule, decoder.cache()):
-        assert len(told(part)) > 60, type(part)
+        assert len(described(part)) > 60, type(part)
 
 
-def test_a_value_that_needs_another_knob_is_listed_and_one_that_never_goes_is_not() -> None:
+def test_a_value_that_needs_another_parameter_is_listed_and_one_that_is_never_allowed_is_not() -> None:
     asynclane = section("asynclane")
     assert "| `boundary` | auto | auto, prose, code, comma, stride, stable |" in asynclane  # with stable_steps
     assert "| `cache` | compact | none, prefix, dual, compact," in asynclane  # dual with lookahead

@@ -1,4 +1,4 @@
-"""`asynclane trace` leaves one page that needs nothing else, and draws in the terminal what it was told."""
+"""`asynclane generate` prints an answer; `asynclane trace` writes one page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -108,57 +108,55 @@ def test_live_into_a_pipe_is_a_line_for_each_step_and_then_the_answer(
     traced = capsys.readouterr().out
     assert cli.main(["generate", CODE, *FAST]) == 0
     answer, cost = capsys.readouterr().out.rsplit("\n\n", 1)
-    steps, text, summary = traced.split("\n\n")
+    steps, text, cost_line = traced.split("\n\n")
     assert text == answer
     forwards = int(re.findall(r"in (\d+) forwards", cost)[0])
     assert [line.split(":")[0] for line in steps.splitlines()] == [f"step {n}" for n in range(forwards)]
-    assert f"in {forwards} forwards" in summary
+    assert f"in {forwards} forwards" in cost_line
     assert "\x1b" not in traced
-    assert not list(tmp_path.iterdir()), "no page where none was asked for"
+    assert not list(tmp_path.iterdir()), "no page without --out"
 
 
 @pytest.mark.parametrize(("number", "plural"), [(0, "s"), (1, ""), (2, "s")])
-def test_what_an_answer_took_is_told_in_the_singular_of_one(number: int, plural: str) -> None:
+def test_the_summary_of_an_answer_knows_the_singular(number: int, plural: str) -> None:
     stats = RequestStats(computed_tokens=number, forwards=max(1, number), lanes=number, forks=number, refreshes=number)
-    told = summary(Usage(number, stats))
-    found = re.findall(r"\b(?:token|lane|fork|position|refresh)(\w*)", told.replace("tokens per forward", ""))
+    line = summary(Usage(number, stats))
+    found = re.findall(r"\b(?:token|lane|fork|position|refresh)(\w*)", line.replace("tokens per forward", ""))
     assert found == [plural, plural, plural, plural and "es", plural]
-    assert f"{number} token{plural} in " in told
-    assert ("1 forward:" in told) == (number < 2)
+    assert f"{number} token{plural} in " in line
+    assert ("1 forward:" in line) == (number < 2)
 
 
-def test_generate_takes_knobs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generate_takes_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["generate", CODE, "--knob", "max_lanes=1", *FAST]) == 0
     assert ", 0 forks, " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("knob", ["threshold", "threshold=7", "colour=red"])
-def test_a_knob_that_generate_cannot_take_is_one_line_and_exit_code_2(knob: str, capsys: Any) -> None:
-    assert cli.main(["generate", "Hi", "--knob", knob, *FAST]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert knob.partition("=")[0] in captured.err
+FLAGS = [
+    (["--knob", "threshold"], "a parameter is NAME=VALUE, not 'threshold'"),
+    (["--knob", "=1"], "a parameter is NAME=VALUE"),
+    (["--knob", "factor=1", "--knob", "factor=2"], "'factor' is given twice"),
+    (["--knob", "threshold=7"], "threshold must be a number from 0 to 1, not 7"),
+    (["--knob", "colour=red"], "'colour'"),
+    (["--decoder", "beam"], "beam"),
+    (["--port", "x"], "--port must be a number"),
+]
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("command", "flags", "message"),
     [
-        (["--knob", "threshold"], "a knob is NAME=VALUE, not 'threshold'"),
-        (["--knob", "=1"], "a knob is NAME=VALUE"),
-        (["--knob", "factor=1", "--knob", "factor=2"], "'factor' is given twice"),
-        (["--knob", "threshold=7"], "threshold must be a number from 0 to 1, not 7"),
-        (["--knob", "colour=red"], "no knob 'colour'"),
-        (["--decoder", "beam"], "beam"),
-        (["--out", "/no/such/folder/page.html"], "/no/such/folder"),
-        (["--port", "x"], "--port must be a number"),
+        *(("trace", *each) for each in FLAGS),
+        ("trace", ["--out", "/no/such/folder/page.html"], "/no/such/folder"),
+        ("generate", *FLAGS[0]),
+        ("generate", *FLAGS[3]),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_exit_code_2(
-    flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_misuse_is_one_line_and_exit_code_2(
+    command: str, flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["trace", "Hi", *FAST, *flags]) == 2
+    assert cli.main([command, "Hi", *FAST, *flags]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
@@ -166,13 +164,13 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("limit", [[], ["--max-tokens", "16"]], ids=["before the model is loaded", "and behind it"])
-def test_a_bad_knob_is_refused_whenever_it_is_found(limit: list[str], tmp_path: Path, capsys: Any) -> None:
-    flags = ["--threads", "1", "--out", str(tmp_path / "page.html"), *limit]
+def test_a_parameter_that_is_refused_after_loading_is_one_line(tmp_path: Path, capsys: Any) -> None:
+    """Without --max-tokens nothing can be resolved before."""
+    flags = ["--threads", "1", "--out", str(tmp_path / "page.html")]
     assert cli.main(["trace", "Hi", *flags, "--knob", "colour=red"]) == 2
-    assert "no knob 'colour'" in capsys.readouterr().err
+    assert "'colour'" in capsys.readouterr().err
 
 
-def test_knobs_are_read_with_the_type_they_look_like() -> None:
+def test_parameters_are_read_with_the_type_they_look_like() -> None:
     given = ["a=1", "b=0.5", "c=true", "d=false", "e=dual", "f=x=y"]
     assert parse_params(given) == {"a": 1, "b": 0.5, "c": True, "d": False, "e": "dual", "f": "x=y"}

@@ -1,4 +1,4 @@
-"""`asynclane inspect` says what a model is and what it needs, and takes none of it."""
+"""`asynclane inspect` reports a model and its memory, and allocates none of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import embedded_models
-from asynclane.models.checkpoint.weight_report import survey
+from asynclane.models.checkpoint.weight_report import weight_report
 from asynclane.models.kv_cache import KvPages
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli
@@ -67,12 +67,12 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert "is for block-causal models" in refused["tccf"]
 
 
-def test_what_is_told_is_what_is_there() -> None:
-    told = survey(MODEL, read_config(MODEL))
+def test_the_reported_bytes_are_those_of_the_tensors() -> None:
+    weights = weight_report(MODEL, read_config(MODEL))
     tensors = [tensor for shard in MODEL.glob("*.safetensors") for tensor in load_file(shard).values()]
-    assert told.weights_bytes["bfloat16"] == sum(tensor.nbytes for tensor in tensors)
+    assert weights.weights_bytes["bfloat16"] == sum(tensor.nbytes for tensor in tensors)
     pages = KvPages(read_config(MODEL), 10, 100, 1, torch.float32, torch.device("cpu"))
-    assert told.cache_bytes["float32"] == sum(tensor.nbytes for tensor in (*pages.keys, *pages.values))
+    assert weights.cache_bytes["float32"] == sum(tensor.nbytes for tensor in (*pages.keys, *pages.values))
 
 
 def test_without_a_model_the_embedded_ones_are_listed_a_line_each(
@@ -104,12 +104,12 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
-def test_each_family_is_told_by_what_its_positions_see(
+def test_each_family_is_reported_with_its_attention(
     architecture: str, tmp_path: Path, inspected: Callable[..., Any]
 ) -> None:
     report = inspected(str(write_checkpoint(tmp_path / "model", architecture)))
-    told = (report["attention"], report["block"], report["shift"], report["experts"] is not None)
-    assert told == FAMILIES[architecture]
+    found = (report["attention"], report["block"], report["shift"], report["experts"] is not None)
+    assert found == FAMILIES[architecture]
     assert report["parameters"] == sum(report["stored"].values())
 
 
@@ -149,7 +149,7 @@ def write_in_full_size(directory: Path) -> Path:
     return directory
 
 
-# Not getrusage: a child's peak there begins with what its parent held when it forked.
+# Not getrusage: a child's peak there begins with its parent's memory at the fork.
 PEAK = """
 import re, sys
 from pathlib import Path

@@ -66,7 +66,7 @@ def test_misuse_is_one_line_and_exit_code_2(argv: list[str], capsys: Any) -> Non
     assert "--help" in one_line(capsys)
 
 
-def test_a_bad_variable_of_the_environment_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_bad_environment_variable_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("ASYNCLANE_DEVICE", "toaster")
     assert cli.main(["serve"]) == 2
     assert "ASYNCLANE_DEVICE must be one of auto, cpu, cuda" in one_line(capsys)
@@ -109,19 +109,19 @@ def test_generate_passes_on_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_params(arguments.knob) == {"max_lanes": 2, "cache": "none"}
 
 
-def test_chat_passes_on_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+def test_chat_passes_on_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
     monkeypatch.setattr("asynclane.clients.Client.models", lambda self: [types.SimpleNamespace(id="tiny-sdar")])
-    monkeypatch.setattr("asynclane.clients.cli.Chat.run", lambda self: asked.append(self._options) or 0)
+    monkeypatch.setattr("asynclane.clients.cli.Chat.run", lambda self: given.append(self._options) or 0)
     assert cli.main(["chat", "--decoder", "tccf", "--knob", "turn=newline", "--knob", "fine_length=4"]) == 0
-    assert asked == [{"decoder": "tccf", "turn": "newline", "fine_length": 4}]
+    assert given == [{"decoder": "tccf", "turn": "newline", "fine_length": 4}]
 
 
 @pytest.mark.parametrize("command", ["chat", "generate"])
-def test_a_knob_that_is_none_is_one_line(command: str, capsys: Any) -> None:
+def test_a_malformed_parameter_is_one_line(command: str, capsys: Any) -> None:
     argv = [command, *(["Hi"] if command == "generate" else []), "--knob", "turn"]
     assert cli.main(argv) == 2
-    assert "a knob is NAME=VALUE, not 'turn'" in one_line(capsys)
+    assert "a parameter is NAME=VALUE, not 'turn'" in one_line(capsys)
 
 
 SHORT = ["Hi", "--max-tokens", "4"]
@@ -142,8 +142,8 @@ PRINTING = [
 ]
 
 
-def told_to_nobody(argv: list[str], unread: str = "stdout", stdin: str = "", **environ: str) -> tuple[int, str]:
-    """The exit code of a command where nobody reads `unread`, and what it says in the other one."""
+def run_unread(argv: list[str], unread: str = "stdout", stdin: str = "", **environ: str) -> tuple[int, str]:
+    """The exit code of a command whose stream `unread` has no reader, and the text of the other stream."""
     reader, writer = os.pipe()
     os.close(reader)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, unread: writer}
@@ -153,7 +153,7 @@ def told_to_nobody(argv: list[str], unread: str = "stdout", stdin: str = "", **e
     return process.returncode, said
 
 
-def test_all_that_prints_is_asked() -> None:
+def test_every_subcommand_is_covered() -> None:
     (commands,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     assert {argv[0] for argv in PRINTING} - {"--help"} == set(commands.choices) - {"serve"}
 
@@ -166,7 +166,7 @@ def test_all_that_prints_is_asked() -> None:
 def test_a_reader_who_has_seen_enough_is_no_fault(argv: list[str], environ: dict[str, str], tmp_path: Path) -> None:
     with other_server(lambda number: (200, ANSWER)) as url:
         given = [word.replace("URL", url).replace("FOLDER", str(tmp_path)) for word in argv]
-        code, said = told_to_nobody(given, stdin="Hi\n", **environ)
+        code, said = run_unread(given, stdin="Hi\n", **environ)
     notes = [line for line in said.splitlines() if not line.startswith(("rules for", "[1/1]")) and line]
     assert (code, notes) == (0, [])
     assert len(list(tmp_path.iterdir())) == any("FOLDER" in word for word in argv), "a file is written all the same"
@@ -175,14 +175,14 @@ def test_a_reader_who_has_seen_enough_is_no_fault(argv: list[str], environ: dict
 def test_a_load_that_fails_says_so_even_where_nobody_reads(tmp_path: Path) -> None:
     argv = ["--requests", "1", "--warmup", "1", "--concurrency", "1", "--json", str(tmp_path / "load.json")]
     with other_server(lambda number: (500, "") if number else (200, ANSWER)) as url:
-        assert told_to_nobody(["bench", "--url", url, *argv])[0] == 1
+        assert run_unread(["bench", "--url", url, *argv])[0] == 1
     assert json.loads((tmp_path / "load.json").read_text(encoding="utf-8"))["loads"][0]["failed"] == 1
 
 
 @pytest.mark.parametrize("unread", ["stdout", "stderr"])
 @pytest.mark.parametrize("argv", [["dance"], ["generate", "Hi", "--page-size", "0"]])
 def test_misuse_is_misuse_even_where_nobody_reads(argv: list[str], unread: str) -> None:
-    code, said = told_to_nobody(argv, unread)
+    code, said = run_unread(argv, unread)
     assert (code, said.count("\n")) == (2, unread == "stdout")
 
 

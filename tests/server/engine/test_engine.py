@@ -75,8 +75,8 @@ class Bench:
         return self.ids[place], (place * 7919 % 101) / 100
 
     def ask(self, **options: object) -> Answer:
-        wishes = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
-        return self.engine.submit(self.prompt, wishes)
+        given = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
+        return self.engine.submit(self.prompt, given)
 
     @property
     def empty(self) -> bool:
@@ -143,7 +143,7 @@ async def test_a_full_canvas_ends_with_length(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("stop", ["Red", "fish. R", " fish. Two", "One"])
-async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_behind(bench: Bench, stop: str) -> None:
+async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_after_it(bench: Bench, stop: str) -> None:
     bench.executor.open()
     async with running(bench):
         deltas = await read(bench.ask(stop=(stop,)))
@@ -211,8 +211,8 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("method", ["choose", "replicas"])  # behind a step, and while one is planned
-async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
+@pytest.mark.parametrize("method", ["choose", "replicas"])  # after a step, and while one is planned
+async def test_a_rule_that_raises_ends_only_its_request(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(LocalLeap, method, lambda *args: 1 / 0)
@@ -227,10 +227,10 @@ async def test_a_rule_that_raises_ends_only_the_request_that_asked_for_it(
 
 
 @pytest.mark.faults
-async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
+async def test_a_request_that_fails_while_it_is_planned_leaves_no_load(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No step follows that would tell of it."""
+    """No step follows that would report it."""
     monkeypatch.setattr(LocalLeap, "replicas", lambda *args: 1 / 0)
     bench.executor.open()
     async with running(bench):
@@ -241,7 +241,7 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load_behind(
 
 
 @pytest.mark.faults
-async def test_an_answer_that_ended_in_a_commit_that_breaks_off_is_told(
+async def test_an_answer_that_ended_in_a_commit_that_breaks_off_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report, fail, failures = Sequence.report, Scheduler._fail, itertools.count()
@@ -354,10 +354,10 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
         ({"cache": "dual"}, "cache"),
         ({"threshold": 0.9, "factor": 1.0}, "factor"),
         ({"steps": 7, "block_length": 8}, "steps"),
-        ({"no_such_knob": 1}, "no_such_knob"),
+        ({"no_such_parameter": 1}, "no_such_parameter"),
     ],
 )
-async def test_a_knob_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
+async def test_a_parameter_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
     bench.executor.open()
     async with running(bench):
         with pytest.raises(errors.InvalidValue) as refused:
@@ -381,7 +381,7 @@ async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: B
             bench.ask(max_tokens=256)
 
 
-async def test_a_stop_string_across_two_lanes_cancels_what_lies_behind_and_frees_it(bench: Bench) -> None:
+async def test_a_stop_string_across_two_lanes_cancels_what_lies_after_it_and_frees_it(bench: Bench) -> None:
     """The first sentence is left open while the lane of the second goes on, so the string ends in another lane."""
     bench.executor.open()
     confidence = dict.fromkeys(range(3), 0.5)

@@ -49,14 +49,12 @@ def test_every_test_that_the_readme_names_exists() -> None:
 
 
 def ranges(body: type[BaseModel]) -> dict[str, str]:
-    """Of each number in a body, as mathematicians write it; the ends of what 64 bits hold are spelt as powers."""
+    """Return the range of each number in a body, in mathematical notation; limits of 64 bits are powers."""
     found = {}
     for name, field in body.model_json_schema()["properties"].items():
         for kind in (field, *field.get("anyOf", ())):
-            low, high = (
-                kind.get("minimum", kind.get("exclusiveMinimum")),
-                kind.get("maximum", kind.get("exclusiveMaximum")),
-            )
+            low = kind.get("minimum", kind.get("exclusiveMinimum"))
+            high = kind.get("maximum", kind.get("exclusiveMaximum"))
             if low is not None:
                 ends = "(" if "exclusiveMinimum" in kind else "[", ")" if "exclusiveMaximum" in kind else "]"
                 found[name] = f"{ends[0]}{spelt(low)}, {spelt(high)}{ends[1]}"
@@ -68,11 +66,11 @@ def spelt(bound: float) -> str:
 
 
 def test_the_readme_has_the_range_of_every_number_as_the_bodies_do() -> None:
-    """But for the decoders' knobs, which docs/decoders.md has."""
-    told = re.findall(
+    """Except for the decoders' parameters, which docs/decoders.md has."""
+    written = re.findall(
         r"`(\w+)`[ \n]([\[(]\S+,\s\S+[\])])", SECTION.partition("Numbers and their ranges")[2].partition("\n\n")[0]
     )
-    assert {name: re.sub(r"\s", " ", bounds) for name, bounds in told} == {
+    assert {name: re.sub(r"\s", " ", bounds) for name, bounds in written} == {
         name: bounds
         for body in (CompletionRequest, ChatCompletionRequest)
         for name, bounds in ranges(body).items()

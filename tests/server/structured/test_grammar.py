@@ -140,7 +140,9 @@ async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compi
     ],
     ids=["repeats", "brackets", "deep", "choices", "intersection"],
 )
-async def test_what_asks_for_too_much_is_refused_in_bounded_time(grammars: Grammars, wanted: dict[str, str]) -> None:
+async def test_a_grammar_that_is_too_complex_is_refused_in_bounded_time(
+    grammars: Grammars, wanted: dict[str, str]
+) -> None:
     started = time.thread_time()
     with pytest.raises(InvalidValue) as refused:
         await grammars.compile(Wanted("response_format", **wanted))
@@ -173,7 +175,7 @@ INTEGER = {"type": "integer"}
     ],
     ids=["no end in reach", "an end far away", "an end that is not seen"],
 )
-async def test_looking_for_an_end_holds_nobody_up(
+async def test_looking_for_an_end_is_bounded(
     grammars: Grammars, text: Tokenizer, schema: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is done on the event loop: in any 32 tokens, which one step may commit, a few of the longest ways."""
@@ -284,7 +286,7 @@ async def test_an_answer_is_closed_only_when_its_room_is_used(
         ({"$ref": "#"}, "no text can be so"),
     ],
 )
-async def test_what_would_be_held_to_otherwise_than_it_is_meant_is_refused(
+async def test_a_keyword_that_would_be_enforced_differently_is_refused(
     grammars: Grammars, schema: object, message: str
 ) -> None:
     with pytest.raises(InvalidValue, match=message):

@@ -93,13 +93,13 @@ def test_stop_strings_are_found_however_the_text_is_cut(case: tuple[str, list[st
 
 @settings(max_examples=300)
 @given(SMALL, STOPS)
-def test_just_what_may_become_a_stop_string_is_held_back(whole: str, stops: list[str]) -> None:
+def test_only_text_that_may_become_a_stop_string_is_kept_back(whole: str, stops: list[str]) -> None:
     text, matched = StopMatcher(stops).feed(whole)
     if not matched:
-        held = whole[len(text) :]
+        kept = whole[len(text) :]
         could = [start for start in range(len(whole)) if any(s.startswith(whole[start:]) for s in stops)]
         complete = [whole.find(stop) for stop in stops if stop in whole]
-        assert len(held) == len(whole) - min([*could, len(whole)])
+        assert len(kept) == len(whole) - min([*could, len(whole)])
         assert not complete or min(complete) >= len(text)
 
 
@@ -184,7 +184,7 @@ def test_each_token_has_its_place_in_the_text_and_none_that_was_cut(
     assert places == whole.take_places(), "however they arrive"
 
 
-def test_a_stop_token_ends_the_text_before_it_and_what_was_held_comes(text: Tokenizer) -> None:
+def test_a_stop_token_ends_the_text_before_it_and_the_rest_comes(text: Tokenizer) -> None:
     ids = text.encode("Yes. No", specials=False)
     stop = text.encode(".", specials=False)[0]
     answer = AnswerText(text, ["Yes!"], [stop])
@@ -201,7 +201,7 @@ def test_without_stop_strings_all_ids_are_used(text: Tokenizer) -> None:
     assert answer.flush() == ""
 
 
-def test_behind_a_stop_string_nothing_is_used(text: Tokenizer) -> None:
+def test_after_a_stop_string_nothing_is_used(text: Tokenizer) -> None:
     answer = AnswerText(text, ["."])
     assert answer.feed(text.encode("Yes. No"))[::2] == ("Yes", True)
     assert answer.feed(text.encode("more")) == ("", 0, True)

@@ -1,4 +1,4 @@
-"""Whoever watches an answer sees what every step did to its lanes, and the same text as one who does not."""
+"""Lane events show what every step did to an answer's lanes, and do not change its text."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Watched:
     def __init__(self, offline: Offline, question: str, **options: Any) -> None:
         self.deltas: list[Delta] = []
         self.prompt = offline.encode_chat(question)
-        wishes = AnswerOptions(**{"max_tokens": CANVAS, "watch": True, **options})
-        self.answer = offline.watch(self.prompt, wishes, self.deltas.append)
+        merged = AnswerOptions(**{"max_tokens": CANVAS, "watch": True, **options})
+        self.answer = offline.watch(self.prompt, merged, self.deltas.append)
         self.events = [delta.lanes for delta in self.deltas if delta.lanes is not None]
         self.commits = [commit for event in self.events for commit in event.commits]
         self.canvas = {commit.position: commit.text for commit in self.commits}
 
 
-ASKED: list[tuple[str, dict[str, Any]]] = [
+QUESTIONS: list[tuple[str, dict[str, Any]]] = [
     (CODE, {}),
     (EGGS, {}),
     (STORY, {"temperature": 0.8, "seed": 3}),
@@ -65,7 +65,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=ASKED, ids=lambda asked: f"{asked[0].split()[0]} {asked[1]}")
+@pytest.fixture(scope="module", params=QUESTIONS, ids=lambda case: f"{case[0].split()[0]} {case[1]}")
 def watched(request: pytest.FixtureRequest, offline: Offline) -> Watched:
     question, options = request.param
     return Watched(offline, question, **options)
@@ -76,7 +76,7 @@ def forked(offline: Offline) -> Watched:
     return Watched(offline, CODE)
 
 
-def test_every_step_is_told_once_and_in_order(watched: Watched) -> None:
+def test_every_step_has_one_event_in_order(watched: Watched) -> None:
     assert [event.step for event in watched.events] == list(range(watched.answer.usage.stats.forwards))
     assert sum(event.refresh for event in watched.events) == watched.answer.usage.stats.refreshes
 
@@ -138,7 +138,7 @@ def test_drafts_are_what_was_committed_outside_of_all_lanes(forked: Watched) -> 
         assert {draft.position for draft in event.drafts} == {c.position for c in event.commits} - inside
 
 
-def test_a_fork_cuts_its_lane_and_the_child_begins_behind_the_cut(forked: Watched) -> None:
+def test_a_fork_cuts_its_lane_and_the_child_begins_after_the_cut(forked: Watched) -> None:
     forks = 0
     for before, after in zip(forked.events, forked.events[1:], strict=False):
         then = {lane.id: lane for lane in after.lanes}
@@ -183,7 +183,7 @@ def then_end(watched: Watched, start: int, end: int) -> int:
     return max(0, min(end, watched.answer.usage.completion_tokens) - start)
 
 
-def test_the_text_is_the_same_for_those_who_do_not_watch_and_they_are_told_nothing(
+def test_the_text_is_the_same_without_lane_events(
     offline: Offline, watched: Watched, request: pytest.FixtureRequest
 ) -> None:
     question, options = request.node.callspec.params["watched"]
@@ -229,7 +229,7 @@ async def test_lanes_come_in_chunks_that_plain_clients_pass_over(api: Any) -> No
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_lanes": False}, {"include_lanes": None}])
-async def test_nobody_is_told_of_lanes_who_has_not_asked(api: Any, options: Any) -> None:
+async def test_without_include_lanes_there_are_none(api: Any, options: Any) -> None:
     engine = FakeEngine(SCRIPT)
     async with api(engine) as client:
         chunks = chunks_of(await client.chat(stream=True, stream_options=options))
@@ -239,7 +239,7 @@ async def test_nobody_is_told_of_lanes_who_has_not_asked(api: Any, options: Any)
 
 @asynccontextmanager
 async def real_api() -> AsyncIterator[tuple[httpx.AsyncClient, EngineParts]]:
-    """The embedded model behind the HTTP layer."""
+    """The HTTP layer with the embedded model."""
     parts = build_parts(SETTINGS)
     await parts.engine.start()
     card = ModelCard("tiny-llada", parts.limits.max_model_len, {}, "asynclane")
@@ -251,12 +251,12 @@ async def real_api() -> AsyncIterator[tuple[httpx.AsyncClient, EngineParts]]:
         await parts.engine.stop()
 
 
-async def test_a_stream_of_two_choices_tells_the_lanes_of_each_and_the_same_text() -> None:
-    ask = {"model": "tiny-llada", "messages": [{"role": "user", "content": EGGS}], "max_tokens": 64}
-    ask |= {"n": 2, "temperature": 0.9, "seed": 5, "stream": True}
+async def test_a_stream_of_two_choices_has_the_lanes_of_each_and_the_same_text() -> None:
+    body = {"model": "tiny-llada", "messages": [{"role": "user", "content": EGGS}], "max_tokens": 64}
+    body |= {"n": 2, "temperature": 0.9, "seed": 5, "stream": True}
     async with asyncio.timeout(60), real_api() as (http, parts):
-        plain = chunks_of(await http.post("/v1/chat/completions", json=ask))
-        response = await http.post("/v1/chat/completions", json={**ask, **LANES})
+        plain = chunks_of(await http.post("/v1/chat/completions", json=body))
+        response = await http.post("/v1/chat/completions", json={**body, **LANES})
         special = [name for name in parts.text.backend.get_vocab() if name.startswith("<|")]
     watched = chunks_of(response)
     for index in (0, 1):

@@ -1,57 +1,45 @@
-"""AHD: tokens of later blocks commit early where their distributions have long been the same."""
+"""AHD: tokens of later blocks commit early where their distributions have stopped changing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
 import numpy as np
 
-from ...params import Params, Range, Values
-from ..base import CommitDecision, HostRuleDefaults, StepView
+from ...params import Params, Range
+from ..base import CommitDecision, HostCommitRule, StepView
 from ..shared.history import LIKELY, History
 
 
-class Ahd(HostRuleDefaults):
-    """In the lanes, open positions of `threshold` probability commit, or the best. So do those behind the lanes whose
-    drift is below `drift`: the mean divergence (KL, nats) of this call's distribution from those of the last `history`
-    calls, in which the call t ago weighs exp(-`drift_decay` t).
+class Ahd(HostCommitRule):
+    """In the lanes, open positions commit at `threshold` probability, or else the best does. A position after the lanes
+    commits too if it has `threshold` and its drift is below `drift`: the mean divergence (KL, nats) of this
+    distribution from those of the last `history` forwards, where the forward t ago weighs exp(-`drift_decay` t).
 
-    Source: arXiv 2604.08964, of which only the abstract and a summary were known: the history of 6, the weights' form,
-    the bar of 0.01 and that future blocks commit early are the paper's. Ours are the decay, that the weights sum to 1,
-    that all of the history must be there, that a token needs the threshold too, Fast-dLLM's rule within the block, and
-    that distributions are sketches (`history`).
+    Source: arXiv 2604.08964, of which only the abstract and a summary were available. From the paper: the history of 6,
+    the form of the weights, the limit of 0.01, and that future blocks commit early. Ours: the decay, that weights sum
+    to 1, that the whole history must exist, that a token needs the threshold too, Fast-dLLM's rule within the block,
+    and that distributions are sketches (`history`).
     """
 
-    PARAMS: Mapping[str, Values] = {
-        "drift": Range(0.0, 100.0),
-        "drift_decay": Range(0.0, 10.0),
-        "history": Range(1, 16, whole=True),
-    }
+    NAME = "ahd"
+    SOURCE = "arXiv 2604.08964"
+    DEFAULTS = {"threshold": 0.9, "drift": 0.01, "drift_decay": 0.5, "history": 6}
+    PARAMS = {"drift": Range(0.0, 100.0), "drift_decay": Range(0.0, 10.0), "history": Range(1, 16, whole=True)}
     ranks = LIKELY
     sees_ahead = True
 
-    def __init__(self, threshold: float, drift: float, decay: float, calls: int) -> None:
-        self._threshold, self._drift, self._calls = threshold, drift, calls
-        weights = np.exp(-decay * np.arange(1, calls + 1))
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold, self._drift = params.number("threshold"), params.number("drift")
+        self._ages = np.arange(1, params.integer("history") + 1)
+        weights = np.exp(-params.number("drift_decay") * self._ages)
         self._weights = weights / weights.sum()
-        self._history: History | None = None
-
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        return cls(
-            knobs.number("threshold"), knobs.number("drift"), knobs.number("drift_decay"), knobs.integer("history")
-        )
+        self._history = History(length, len(self._ages) + 1)
 
     def choose(self, view: StepView) -> CommitDecision:
-        history = self._history = self._history or History(len(view.canvas), self._calls + 1)
-        history.add(view)
-        confidence = view.confidence
-        chosen = view.at_least(confidence, self._threshold)
-        behind = view.lanes.stop
-        ahead = behind + np.flatnonzero((view.open & (confidence >= self._threshold))[behind:])
+        self._history.add(view)
+        chosen = view.at_least(view.confidence, self._threshold)
+        first = view.lanes.stop
+        ahead = first + np.flatnonzero((view.open & (view.confidence >= self._threshold))[first:])
         if len(ahead):
-            ages = np.arange(1, self._calls + 1)
-            moved = history.divergence(view.positions[ahead], np.zeros_like(ages), ages)
+            moved = self._history.divergence(view.positions[ahead], np.zeros_like(self._ages), self._ages)
             chosen[ahead] = self._weights @ moved < self._drift
         return view.commit(chosen)

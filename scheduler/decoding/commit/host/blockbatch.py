@@ -1,33 +1,32 @@
-"""BlockBatch: the same answer in blocks of several lengths at once, which learn from each other."""
+"""BlockBatch: decodes the same answer in blocks of several lengths at once, which exchange tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Sequence
 
 import numpy as np
 
 from ....contract import Doubles, Ints
-from ...params import Params, Range, Values
+from ...params import Params, Range
 from ..base import Bools, StepView, best
 from ..shared.speculation import Ensemble, Turn
 
-END_RANKS = 4  # among so many likeliest tokens an end token is looked for; else it has no probability
+END_RANKS = 4  # an end token that is not among so many likeliest tokens has no probability
 
 
 class Branch:
-    """One canvas, decoded in aligned blocks of `size`; what its rows last showed of each position."""
+    """One canvas, decoded in aligned blocks of `size`, and the last output at each of its positions."""
 
     def __init__(self, size: int, canvas: Ints, mask_id: int, ranks: int) -> None:
         self.size, self.canvas, self.mask_id = size, canvas, mask_id
         self.start, self.end = 0, min(size, len(canvas))
-        self.decoded = 0  # tokens that it has committed itself, or took over with a whole canvas
-        self.calls = 0
-        self.blocks = 0  # that it has begun since its last full pass
+        self.decoded = 0  # tokens that it has committed itself, or copied with a whole canvas
+        self.forwards = 0
+        self.blocks = 0  # begun since its last full pass
         self.stale = False
-        self.ended = -1.0  # probability of the end token that its full block has, negative without
+        self.ended = -1.0  # probability of the end token in its full block, negative without one
         self.ranked = np.full((len(canvas), ranks), -1, np.int32)
-        self.commit_probability = np.zeros((len(canvas), ranks))
+        self.probability = np.zeros((len(canvas), ranks))
 
     @property
     def done(self) -> bool:
@@ -35,11 +34,11 @@ class Branch:
 
     @property
     def full(self) -> bool:
-        """Its block is."""
+        """True if its block has no masks."""
         return not (self.canvas[self.start : self.end] == self.mask_id).any()
 
     def snap(self) -> None:
-        """Its block is the aligned one with the first mask, or behind all."""
+        """Move to the aligned block with the first mask, or past the end."""
         masks = np.flatnonzero(self.canvas == self.mask_id)
         first = int(masks[0]) if len(masks) else len(self.canvas)
         self.start = first // self.size * self.size if len(masks) else first
@@ -52,12 +51,12 @@ class Branch:
             self.stale = self.stale or self.blocks * self.size >= refresh_size
 
     def observe(self, view: StepView, threshold: float) -> None:
-        """Commits within its block what has the `threshold`, or else the best, of a step that shows at least that."""
-        self.calls += 1
+        """Commit within its block what has the `threshold`, or else the best. The view contains at least the block."""
+        self.forwards += 1
         places = view.positions
-        told = min(self.ranked.shape[1], view.ranked.shape[1])
-        self.ranked[places, :told] = view.ranked[:, :told]
-        self.commit_probability[places, :told] = np.exp(view.logprobs[:, :told])
+        ranks = min(self.ranked.shape[1], view.ranked.shape[1])
+        self.ranked[places, :ranks] = view.ranked[:, :ranks]
+        self.probability[places, :ranks] = np.exp(view.logprobs[:, :ranks])
         inside = (places >= self.start) & (places < self.end) & (self.canvas[places] == self.mask_id)
         chosen = inside & (view.confidence >= threshold)
         if inside.any() and not chosen.any():
@@ -66,33 +65,34 @@ class Branch:
         self.decoded += int(chosen.sum())
 
     def look_for_end(self, ends: Bools) -> None:
-        """Its block is full: the probability of its first end token in the step that filled it."""
+        """After a step that filled its block: find the probability of the block's first end token."""
         block = self.canvas[self.start : self.end]
         if not self.full or not ends[block].any():
             return
         at = self.start + int(ends[block].argmax())
-        self.ended = _bfloat16(float(self.chance(self.canvas)[at]))
+        self.ended = _bfloat16(float(self.probability_of(self.canvas)[at]))
 
-    def chance(self, tokens: Ints) -> Doubles:
-        """[length] how likely its rows last found these `tokens` [length]."""
-        commit_probability: Doubles = (self.commit_probability * (self.ranked == tokens[:, None])).sum(axis=1)
-        return commit_probability
+    def probability_of(self, tokens: Ints) -> Doubles:
+        """The last probabilities [length] of `tokens` [length]."""
+        found: Doubles = (self.probability * (self.ranked == tokens[:, None])).sum(axis=1)
+        return found
 
     def agrees(self, other: Branch) -> bool:
         both = (self.canvas != self.mask_id) & (other.canvas != self.mask_id)
         return bool((self.canvas[both] == other.canvas[both]).all())
 
     def learn(self, others: Sequence[Branch], merge_threshold: float) -> bool:
-        """Fills from `others`, in their blocks, what is open here and held there, if its own rows found it likely."""
-        asked = np.zeros(len(self.canvas), np.bool_)
+        """Take tokens from `others` within their blocks, where this canvas is open and its own last output gave them
+        more than `merge_threshold`."""
+        inside = np.zeros(len(self.canvas), np.bool_)
         for other in others:
-            asked[other.start : other.end] = True
-        commit_probability, tokens = np.zeros(len(self.canvas)), self.canvas.copy()
+            inside[other.start : other.end] = True
+        probability, tokens = np.zeros(len(self.canvas)), self.canvas.copy()
         for other in others:
-            found = np.where(other.canvas == self.mask_id, 0.0, self.chance(other.canvas))
-            better = found > commit_probability
-            commit_probability[better], tokens[better] = found[better], other.canvas[better]
-        filled = asked & (self.canvas == self.mask_id) & (commit_probability > merge_threshold)
+            found = np.where(other.canvas == self.mask_id, 0.0, self.probability_of(other.canvas))
+            better = found > probability
+            probability[better], tokens[better] = found[better], other.canvas[better]
+        filled = inside & (self.canvas == self.mask_id) & (probability > merge_threshold)
         self.canvas[filled] = tokens[filled]
         return bool(filled.any())
 
@@ -104,34 +104,46 @@ class Branch:
 
 class BlockBatch(Ensemble):
     """`branches` canvases are decoded at once, in blocks of `smallest_block` positions, twice as many, four times, ...,
-    each as Fast-dLLM with a dual cache does: `threshold`, or else the best. After each step a branch takes from those
-    behind it, if they contradict it nowhere, tokens that its own last rows gave more than `merge_threshold`; and one
-    that has committed more than `sync_lag` tokens less than the leader becomes a copy of it, keys and values included.
-    Once a branch has begun blocks of `refresh_size` positions since its last full pass, all have one, which commits
-    too. The first branch that fills a block with an end token in it wins, of several the one most certain of it, or
-    else the one that comes farthest. Source: arXiv 2605.29233; Laurence-Wu/BlockBatch
+    each as Fast-dLLM with a dual cache does: `threshold`, or else the best. After each step a branch takes tokens from
+    those to its left, if they contradict it nowhere, that its own last output gave more than `merge_threshold`. A
+    branch that has committed more than `sync_lag` tokens less than the leader becomes a copy of it, keys and values
+    included. Once a branch has begun blocks of `refresh_size` positions since its last full pass, all have one, which
+    commits too. The first branch that fills a block with an end token in it wins, of several the one most certain of
+    it; if none does, the one that comes farthest. Source: arXiv 2605.29233; Laurence-Wu/BlockBatch
     llada/generate_blockBatching_original_bulk.py.
 
-    The authors take blocks of 4 to 128, six branches; the default here is four from 8 on. Their blocks must divide the
-    canvas: here the last one may be shorter. Their calls are those that the winner took part in; here a request's calls
-    are all that it took. They round the logits of an end token to bfloat16, here its probability is: where several are
-    that certain, the smallest blocks win. With `early_stop` a request ends once all branches agree on everything up to
-    an end token. Streams get what all branches agree on, from the left: none ever takes that back. A shifted network
-    has LLaDA's loop, not the authors' Dream variant of it.
+    The authors use blocks of 4 to 128, six branches; the default here is four from 8 on. Their blocks must divide the
+    canvas: here the last one may be shorter. They count the forwards of the winner; here a request's forwards are all
+    of them. They round the logits of an end token to bfloat16, here its probability is rounded: of several equally
+    certain branches the smallest blocks win. With `early_stop` a request ends once all branches agree on everything up
+    to an end token. Streams get what all branches agree on, from the left: none ever takes that back. A shifted network
+    runs LLaDA's loop, not the authors' variant for Dream.
     """
 
-    PARAMS: Mapping[str, Values] = {
+    NAME = "blockbatch"
+    SOURCE = "arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py"
+    DEFAULTS = {
+        "threshold": 0.9,
+        "branches": 4,
+        "smallest_block": 8,
+        "sync_lag": 8,
+        "merge_threshold": 0.5,
+        "refresh_size": 32,
+    }
+    PARAMS = {
         "branches": Range(1, 8, whole=True),
         "smallest_block": Range(1, 4096, whole=True),
         "sync_lag": Range(0, 4096, whole=True),
         "merge_threshold": Range(0.1, 1.0),
         "refresh_size": Range(1, 1_000_000, whole=True),
     }
+    rows_param = "branches"
+    scored = False
 
-    def __init__(self, knobs: Params, length: int) -> None:
-        self._threshold, self._merge_threshold = knobs.number("threshold"), knobs.number("merge_threshold")
-        self._sync_lag, self._refresh_size = knobs.integer("sync_lag"), knobs.integer("refresh_size")
-        self._sizes = [knobs.integer("smallest_block") << number for number in range(knobs.integer("branches"))]
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold, self._merge_threshold = params.number("threshold"), params.number("merge_threshold")
+        self._sync_lag, self._refresh_size = params.integer("sync_lag"), params.integer("refresh_size")
+        self._sizes = [params.integer("smallest_block") << number for number in range(params.integer("branches"))]
         self._length = length
         self.ranks = max(END_RANKS, int(1 / self._merge_threshold))
         self.branches: list[Branch] = []
@@ -139,16 +151,8 @@ class BlockBatch(Ensemble):
         self.copied: list[tuple[int, int]] = []
         self.turns: list[Turn] = []
 
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        return cls(knobs, length)
-
-    @staticmethod
-    def beside(knobs: Params) -> int:
-        return knobs.integer("branches") - 1
-
     def open(self, canvas: Ints, mask_id: int) -> None:
-        """All branches start from `canvas`, which one of them computes for all."""
+        """All branches start from `canvas`, which the first one computes for all."""
         self.branches = [Branch(size, canvas.copy(), mask_id, self.ranks) for size in self._sizes]
         self.turns = [Turn(0, self.branches[0].canvas, 0, self._length, whole=True)]
 
@@ -161,12 +165,12 @@ class BlockBatch(Ensemble):
         return None if self._winner is None else self.branches[self._winner]
 
     def _first_to_end(self) -> int | None:
-        """Of those whose full block ends the answer, the one most certain of it, the smallest blocks of equals."""
+        """The branch most certain that its full block ends the answer; of equals the one with the smallest blocks."""
         ended = [number for number, branch in enumerate(self.branches) if branch.ended >= 0.0]
         return max(ended, key=lambda number: self.branches[number].ended, default=None)
 
     def observe(self, branches: Sequence[StepView]) -> Ints:
-        if not any(branch.calls for branch in self.branches):
+        if not any(branch.forwards for branch in self.branches):
             for branch in self.branches:
                 branch.observe(branches[0], self._threshold)
             self.copied += [(0, number) for number in range(1, len(self.branches))]
@@ -187,7 +191,7 @@ class BlockBatch(Ensemble):
         return self._canvas()
 
     def _exchange(self) -> None:
-        """After a step blocks advance and branches learn from each other."""
+        """Advance full blocks and exchange tokens between branches."""
         for branch in self.branches:
             if not branch.done and branch.full:
                 branch.advance(self._refresh_size)
@@ -200,7 +204,7 @@ class BlockBatch(Ensemble):
             self._go_on()
 
     def _go_on(self) -> None:
-        """The next step computes the blocks that have masks."""
+        """Let the next step compute the blocks that have masks."""
         if all(branch.done for branch in self.branches):
             self._winner = 0  # all are full, so none has come farther
             return
@@ -224,13 +228,13 @@ class BlockBatch(Ensemble):
     def _sync(self) -> None:
         leader = max(range(len(self.branches)), key=lambda number: self.branches[number].decoded)
         for number, branch in enumerate(self.branches):
-            behind = self.branches[leader].decoded - branch.decoded
-            if number != leader and not branch.done and behind > self._sync_lag:
+            lag = self.branches[leader].decoded - branch.decoded
+            if number != leader and not branch.done and lag > self._sync_lag:
                 branch.follow(self.branches[leader])
                 self.copied.append((leader, number))
 
     def _canvas(self) -> Ints:
-        """The winner's, or what all agree on from the left."""
+        """The winner's canvas, or what all agree on from the left."""
         if self.winner is not None:
             return self.winner.canvas
         first = self.branches[0]
@@ -242,7 +246,7 @@ class BlockBatch(Ensemble):
 
 
 def _bfloat16(number: float) -> float:
-    """Rounded to 8 bits of fraction, half to even."""
+    """Round to bfloat16, half to even."""
     bits = int(np.float32(number).view(np.uint32))
     bits += 0x7FFF + (bits >> 16 & 1)
     return float(np.uint32(bits & 0xFFFF0000).view(np.float32))

@@ -1,30 +1,26 @@
-"""CE: a threshold that confidence need not have reached, if it is about to."""
+"""CE: a position commits once its confidence is about to reach the threshold."""
 
 from __future__ import annotations
 
-from typing import Self
-
 from ...params import Params
-from ..base import CommitDecision, HostRuleDefaults, StepView
-from ..shared.forecast import PARAMS as FORECAST_PARAMS
-from ..shared.forecast import Forecast
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..shared import forecast
 
 
-class Extrapolated(HostRuleDefaults):
-    """An open position commits if its confidence, or the lower bound of where it will be within `horizon` steps, is
-    `threshold`; looking ahead needs a settled share of `coverage` to the left. Where nothing passes, the best commits.
+class Extrapolated(HostCommitRule):
+    """An open position commits if its confidence, or the lower bound of its forecast within `horizon` steps, reaches
+    `threshold`. Forecasts need a settled share of `coverage` to the left. Where nothing passes, the best commits.
 
-    Source: arXiv 2605.30753, CE on top of Fast-dLLM; `forecast` says what of it is ours.
+    Source: arXiv 2605.30753, CE on top of Fast-dLLM; `forecast` says which parts are ours.
     """
 
-    PARAMS = FORECAST_PARAMS
+    NAME = "ce"
+    SOURCE = "arXiv 2605.30753, of which the code is not public"
+    DEFAULTS = {"threshold": 0.9, **forecast.DEFAULTS}
+    PARAMS = forecast.PARAMS
 
-    def __init__(self, threshold: float, forecast: Forecast) -> None:
-        self._threshold, self._forecast = threshold, forecast
-
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        return cls(knobs.number("threshold"), Forecast.of(knobs, length))
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold, self._forecast = params.number("threshold"), forecast.Forecast(params, length)
 
     def choose(self, view: StepView) -> CommitDecision:
         raised = self._forecast.raised(view, view.confidence)

@@ -1,56 +1,44 @@
-"""Editing: what has committed is replaced where the network has come to say something else.
-
-Source: LLaDA2.1, arXiv 2602.08676; as in SGLang's joint_threshold.py.
-"""
+"""Editing: committed tokens are replaced where the network has come to prefer another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
 import numpy as np
 
-from ...params import Params, Range, Values
-from ..base import CommitDecision, HostRuleDefaults, StepView
+from ...params import Params, Range
+from ..base import CommitDecision, HostCommitRule, StepView
 
 
-class Editing(HostRuleDefaults):
-    """Open positions of `threshold` confidence commit, or else the best. In the same call each committed position of
-    the block takes the network's best token if that is another one, more probable than `edit_threshold`. A block that
-    is full stays until a call changes nothing, or for `edit_steps` calls. `threshold` 0.7 and `edit_threshold` 0.5 are
-    the authors' quality mode, 0.5 and 0 their speedy one.
+class Editing(HostCommitRule):
+    """Open positions of `threshold` confidence commit, or else the best. In the same forward each committed position of
+    the block takes the network's best token if it is another one with more than `edit_threshold` probability. A full
+    block stays until a forward changes nothing, or for `edit_steps` forwards. `threshold` 0.7 and `edit_threshold` 0.5
+    are the authors' quality mode, 0.5 and 0 their fast mode.
 
-    It differs from SGLang's in two ways: a block's last call may still edit, where that one spends a call more to see
-    that its budget is spent; and there is no penalty on repeating the token before.
+    Source: LLaDA2.1, arXiv 2602.08676, as in SGLang's joint_threshold.py. Two things differ: the last forward of a
+    block may still edit, where SGLang spends one more to find that its budget is spent; and a token that repeats the
+    one before it is not penalized.
     """
 
-    PARAMS: Mapping[str, Values] = {
-        "edit_threshold": Range(0.0, 1.0),
-        "edit_steps": Range(0, 4096, whole=True),
-    }
-
+    NAME = "editing"
+    SOURCE = "arXiv 2602.08676; SGLang joint_threshold.py, with the differences that `Editing` names"
+    DEFAULTS = {"threshold": 0.7, "edit_threshold": 0.5, "edit_steps": 16}
+    PARAMS = {"edit_threshold": Range(0.0, 1.0), "edit_steps": Range(0, 4096, whole=True)}
     revises = True
 
-    def __init__(self, threshold: float, edit_threshold: float, edit_steps: int) -> None:
-        self._threshold, self._edit_threshold, self._edit_steps = threshold, edit_threshold, edit_steps
-        self._block, self._spent = -1, 0  # the lane, and its calls since it was full
-
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        return cls(knobs.number("threshold"), knobs.number("edit_threshold"), knobs.integer("edit_steps"))
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold, self._edit_threshold = params.number("threshold"), params.number("edit_threshold")
+        self._edit_steps = params.integer("edit_steps")
+        self._block, self._spent = -1, 0  # the lane, and its forwards since it was full
 
     def choose(self, view: StepView) -> CommitDecision:
-        (part,) = view.lane_slices
-        if part.lane.id != self._block:
-            self._block, self._spent = part.lane.id, 0
-        held, open_ = view.canvas_tokens, view.open
+        ((lane, _, _),) = view.lane_slices
+        if lane.id != self._block:
+            self._block, self._spent = lane.id, 0
+        before, open_ = view.canvas_tokens, view.open
         self._spent += not open_.any()
         chosen = view.at_least(view.confidence, self._threshold)
         if self._edit_steps:
-            sure = view.confidence > self._edit_threshold
-            chosen |= ~open_ & sure & (view.tokens != held)
+            chosen |= ~open_ & (view.confidence > self._edit_threshold) & (view.tokens != before)
         full = not (open_ & ~chosen).any()
-        return CommitDecision(
-            np.where(chosen, view.tokens, held),
-            stays=full and bool(chosen.any()) and self._spent < self._edit_steps,
-        )
+        stays = full and bool(chosen.any()) and self._spent < self._edit_steps
+        return CommitDecision(np.where(chosen, view.tokens, before), stays=stays)

@@ -1,26 +1,22 @@
-"""Entropy: a position commits once its whole distribution is sharp, not just the best token's share of it."""
+"""Entropy: a position commits once its whole distribution is sharp, not only its best token likely."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
-from ...params import Params, Range, Values
-from ..base import CommitDecision, HostRuleDefaults, StepView, best
+from ...params import Params, Range
+from ..base import CommitDecision, HostCommitRule, StepView, best
 
 
-class Entropy(HostRuleDefaults):
-    """Open positions with an entropy of at most `entropy_threshold` nats commit, the lowest of all lanes in any case,
-    and so does that of the leftmost lane where nothing else does. Source: d3LLM, arXiv 2601.07568."""
+class Entropy(HostCommitRule):
+    """Open positions with an entropy of at most `entropy_threshold` nats commit. The lowest of all lanes always does,
+    and the lowest of the leftmost lane if nothing else there does. Source: d3LLM, arXiv 2601.07568."""
 
-    PARAMS: Mapping[str, Values] = {"entropy_threshold": Range(0.0, 20.0)}
+    NAME = "entropy"
+    SOURCE = "arXiv 2601.07568; hao-ai-lab/d3LLM"
+    DEFAULTS = {"entropy_threshold": 0.5}
+    PARAMS = {"entropy_threshold": Range(0.0, 20.0)}
 
-    def __init__(self, threshold: float) -> None:
-        self._threshold = threshold
-
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        return cls(knobs.number("entropy_threshold"))
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold = params.number("entropy_threshold")
 
     def choose(self, view: StepView) -> CommitDecision:
         lanes, sharpness = view.lanes, -view.entropy

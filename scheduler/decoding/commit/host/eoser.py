@@ -1,96 +1,77 @@
-"""EOSER and ASS: end tokens wait while a block is young, and calls commit ever more of it."""
+"""EOSER and ASS: end tokens count less while a block is young, and forwards commit ever more of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
 import numpy as np
 
-from ...params import Choice, Params, Range, Values
-from ..base import (
-    CommitDecision,
-    HostRuleDefaults,
-    LaneSlice,
-    StepView,
-    top,
-)
+from ...lane_tree import Lane
+from ...params import Choice, Params, Range
+from ..base import CommitDecision, HostCommitRule, StepView, top
 from ..shared.schedule import Schedule, doublings
 
 
-class Eoser(HostRuleDefaults):
-    """Of a lane, the most probable positions commit, as many as an even schedule of `steps` calls owes. End tokens
-    count `end_weight` of their probability in a block's first call, and more in each, in proportion.
+class Eoser(HostCommitRule):
+    """The most probable positions of a lane commit, as many as the quota of an even schedule of `steps` forwards. End
+    tokens count `end_weight` of their probability in a block's first forward, and linearly more in each later one.
 
-    Source: arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py, eoser_generate. The authors count calls within the
-    block, but weigh them against those of the whole canvas, so with several blocks end tokens never count in full:
-    `end_ramp` "canvas". "block" weighs them against the block's. They mean one end token, here all that the model has.
+    Source: arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py, eoser_generate. The authors count forwards within
+    the block but divide by those of the whole canvas, so with several blocks end tokens never count in full:
+    `end_ramp` "canvas". "block" divides by the block's. They mean one end token, here all that the model has.
     """
 
-    PARAMS: Mapping[str, Values] = {"end_weight": Range(0.0, 1.0), "end_ramp": Choice(("canvas", "block"))}
+    NAME = "eoser"
+    SOURCE = "arXiv 2509.23924; yjyddq/EOSER-ASS-RL eval/generate.py"
+    DEFAULTS = {"steps": None, "end_weight": 0.4, "end_ramp": "canvas"}
+    PARAMS = {"end_weight": Range(0.0, 1.0), "end_ramp": Choice(("canvas", "block"))}
 
-    def __init__(self, schedule: Schedule, end_weight: float, calls: int) -> None:
-        self._schedule, self._end_weight, self._calls = schedule, end_weight, calls
-
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        schedule = Schedule.of(knobs, length)
-        blocks = 1 if knobs["end_ramp"] == "block" else -(-length // schedule.block)
-        return cls(schedule, knobs.number("end_weight"), schedule.calls * blocks)
+    def __init__(self, params: Params, length: int) -> None:
+        self._end_weight, self._schedule = params.number("end_weight"), Schedule.of(params, length)
+        blocks = 1 if params["end_ramp"] == "block" else -(-length // self._schedule.block)
+        self._forwards = self._schedule.forwards * blocks
 
     def choose(self, view: StepView) -> CommitDecision:
-        chosen = np.zeros(len(view.positions), np.bool_)
+        chosen = view.nothing()
         ends = view.ends[view.tokens]
-        for part in view.lane_slices:
-            here = part.here
-            weight = self._end_weight + (1.0 - self._end_weight) * min(1.0, self._progress(part))
+        for lane, here, _ in view.lane_slices:
+            weight = self._end_weight + (1.0 - self._end_weight) * min(1.0, self._progress(lane))
             score = view.confidence[here] * np.where(ends[here], weight, 1.0)
-            at = here.start + top(score, view.open[here], self._due(part))
-            chosen[at] = True
+            chosen[here.start + top(score, view.open[here], self._quota(lane))] = True
         return view.commit(chosen)
 
-    def _progress(self, part: LaneSlice) -> float:
-        return part.lane.steps / (self._calls - 1) if self._calls > 1 else 1.0
+    def _progress(self, lane: Lane) -> float:
+        return lane.steps / (self._forwards - 1) if self._forwards > 1 else 1.0
 
-    def _due(self, part: LaneSlice) -> int:
-        return self._schedule.due(part.lane.steps)
+    def _quota(self, lane: Lane) -> int:
+        return self._schedule.quota(lane.steps)
 
 
 class Ass(Eoser):
-    """As `Eoser`, but a lane's calls commit 1, 2, 4, ... positions: of S calls, where 2^S is the highest power of 2
-    that the lane holds, the last takes what is left. End tokens count `end_weight` of their probability, and in
-    call i = 0, 1, ... the share (2^(i+1) - 1) / 2^S of the rest more. Where blocks grow (`policies.Growing`), S is the
-    canvas's and i goes on from one block to the next.
+    """As `Eoser`, but a lane's forwards commit 1, 2, 4, ... positions. Of S forwards, where 2^S is the highest power of
+    2 within the lane's length, the last takes all that is left. End tokens count `end_weight` of their probability, and
+    in forward i = 0, 1, ... the share (2^(i+1) - 1) / 2^S of the rest in addition. Where blocks grow (`Growing`), S is
+    the canvas's and i goes on from one block to the next.
 
     Source: as `Eoser`, eoser_ass_generate; with `end_weight` 1, ass_generate.
     """
 
-    PARAMS: Mapping[str, Values] = {"end_weight": Range(0.0, 1.0)}
+    NAME = "ass"
+    DEFAULTS = {"end_weight": 0.01}
+    PARAMS = {"end_weight": Range(0.0, 1.0)}
 
-    def __init__(self, end_weight: float, canvas: int | None = None) -> None:
-        """`canvas`: its length, if blocks grow along it."""
-        self._end_weight, self._canvas = end_weight, canvas
+    def __init__(self, params: Params, length: int) -> None:
+        self._end_weight = params.number("end_weight")
+        self._canvas = length if "block_count" in params else None  # if blocks grow along it
 
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        if "block_count" not in knobs:
-            return cls(knobs.number("end_weight"))
-        most = max(1, doublings(length))
-        holds = knobs.integer("block_count") <= most
-        knobs.require("block_count", holds, f"exceeds the {most} calls that a canvas of {length} (max_tokens) takes")
-        return cls(knobs.number("end_weight"), length)
+    def _progress(self, lane: Lane) -> float:
+        forward, forwards = self._turn(lane)
+        return (2.0 ** (min(forward, forwards) + 1) - 1.0) / 2.0**forwards
 
-    def _progress(self, part: LaneSlice) -> float:
-        call, calls = self._turn(part)
-        return (2.0 ** (min(call, calls) + 1) - 1.0) / 2.0**calls
+    def _quota(self, lane: Lane) -> int:
+        forward, forwards = self._turn(lane)
+        return lane.end - lane.start if forward >= forwards - 1 else 1 << forward
 
-    def _due(self, part: LaneSlice) -> int:
-        call, calls = self._turn(part)
-        return part.lane.end - part.lane.start if call >= calls - 1 else 1 << call
-
-    def _turn(self, part: LaneSlice) -> tuple[int, int]:
-        """Which call this is, and of how many. Those before a block that grows have filled 2^i - 1 positions."""
-        lane = part.lane
+    def _turn(self, lane: Lane) -> tuple[int, int]:
+        """The number of this forward, and of all. Those before a block that grows have filled 2^i - 1 positions."""
         if self._canvas is None:
             return lane.steps, doublings(lane.end - lane.start)
         return doublings(lane.start + 1) + lane.steps, doublings(self._canvas)

@@ -1,54 +1,48 @@
-"""Explore then exploit: where certainty runs dry, one uncertain position is decided so that others follow from it."""
+"""Explore then exploit: where little is certain, one uncertain position is decided so that others follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Self
-
 import numpy as np
 
-from ...params import Params, Range, Values
-from ..base import CommitDecision, HostRuleDefaults, StepView, best
+from ...params import Params, Range
+from ..base import CommitDecision, HostCommitRule, StepView, best
 
 
-class ExploreThenExploit(HostRuleDefaults):
-    """Exploit: every open position of `threshold` confidence commits, and behind the lanes, across blocks, of
-    `ahead_threshold`, but no end token there. Explore: a call in which fewer than `least` positions pass also decides
-    the one that tells most, the open position of the leftmost lane with the highest entropy among those of
-    `explore_threshold` confidence at least, hoping that others follow from it in the next call. The best commits in
-    any case.
+class ExploreThenExploit(HostCommitRule):
+    """Exploit: every open position of `threshold` confidence commits, and after the lanes, across blocks, every one of
+    `ahead_threshold`, except end tokens. Explore: a forward in which fewer than `least` positions pass also commits the
+    open position of the leftmost lane with the highest entropy among those of at least `explore_threshold` confidence,
+    since others may follow from it. The best always commits.
 
-    Source of the idea: arXiv 2511.21103, of which the abstract alone was at hand: rounds are bounded below by the
+    Source of the idea: arXiv 2511.21103, of which only the abstract was available: the number of rounds is at least the
     information in the answer over that of a round, so uncertain positions are worth deciding early, and commits cross
     blocks. The rule and its numbers are ours.
     """
 
-    PARAMS: Mapping[str, Values] = {
+    NAME = "ete"
+    SOURCE = "arXiv 2511.21103, its idea; the rule is ours"
+    DEFAULTS = {"threshold": 0.9, "ahead_threshold": 0.95, "explore_threshold": 0.6, "least": 2}
+    PARAMS = {
         "ahead_threshold": Range(0.0, 1.0),
         "explore_threshold": Range(0.0, 1.0),
         "least": Range(0, 4096, whole=True),
     }
     sees_ahead = True
 
-    def __init__(self, threshold: float, ahead: float, explore: float, least: int) -> None:
-        self._threshold, self._ahead, self._explore, self._least = threshold, ahead, explore, least
-
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        ahead, explore = knobs.number("ahead_threshold"), knobs.number("explore_threshold")
-        return cls(knobs.number("threshold"), ahead, explore, knobs.integer("least"))
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold, self._ahead = params.number("threshold"), params.number("ahead_threshold")
+        self._explore, self._least = params.number("explore_threshold"), params.integer("least")
 
     def choose(self, view: StepView) -> CommitDecision:
         confidence, open_ = view.confidence, view.open
         chosen = view.at_least(confidence, self._threshold)
-        for here in (part.here for part in view.lane_slices if part.first):
-            if chosen[here].sum() >= self._least:
+        for _, here, first in view.lane_slices:
+            if not first or chosen[here].sum() >= self._least:
                 continue
-            telling = open_[here] & ~chosen[here] & (confidence[here] >= self._explore)
-            telling &= np.isfinite(view.entropy[here])
-            if telling.any():
-                chosen[here.start + best(view.entropy[here], telling)] = True
+            uncertain = open_[here] & ~chosen[here] & (confidence[here] >= self._explore)
+            uncertain &= np.isfinite(view.entropy[here])
+            if uncertain.any():
+                chosen[here.start + best(view.entropy[here], uncertain)] = True
         ahead = open_ & (confidence >= self._ahead) & ~view.ends[view.tokens]
         ahead[view.lanes] = False
-        chosen |= ahead
-        return view.commit(chosen)
+        return view.commit(chosen | ahead)

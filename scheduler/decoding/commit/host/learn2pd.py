@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
 
 import numpy as np
 
 from ....contract import Doubles, Floats
-from ...params import Choice, Params, Values
-from ..base import (
-    Bools,
-    CommitDecision,
-    HostRuleDefaults,
-    LaneSlice,
-    StepView,
-    best,
-)
-from ..shared.forecast import PARAMS as FORECAST_PARAMS
-from ..shared.forecast import Forecast
+from ...params import Choice, Params
+from ..base import Bools, CommitDecision, HostCommitRule, StepView, best
+from ..shared import forecast
 from ..shared.weights import certainty, weights
 
-WINDOW = 32  # confidences that the filter sees at once
+WINDOW = 32  # confidences that the filter reads at once
 
 
 class Filter:
-    """Two layers of `WINDOW` units each, 2,112 weights. Its window begins with the first open position, and what is
-    filled counts as certain: so it serves blocks of any length, lanes, and caches that compute nothing of what is
-    filled. The authors' window is the block, with the confidence in what the model would say at filled positions now,
-    and they feed the confidence itself: here it is `certainty`, which tells 0.99 from 0.999.
+    """Two layers of `WINDOW` units each, 2,112 weights. Its window begins with the first open position, and filled
+    positions count as certain: so it serves blocks of any length, lanes, and caches that do not compute filled
+    positions. The authors' window is the block, with the confidence in what the model would say at filled positions
+    now, and its input is the confidence itself: here it is `certainty`, which separates 0.99 from 0.999.
     """
 
     def __init__(self, learnt: Mapping[str, Floats]) -> None:
@@ -42,66 +33,57 @@ class Filter:
         return scores
 
 
-class Learn2PD(HostRuleDefaults):
-    """The most confident open position commits, and each that the filter gives `threshold` or more. In lanes behind the
-    first only the latter do.
+class Learn2PD(HostCommitRule):
+    """The most confident open position of the leftmost lane commits, and in all lanes each one to which the filter
+    gives at least `threshold`.
 
-    With `eotp` (end-of-text prediction) the canvas is cut behind the first end token that the filter takes; if there is
-    none, behind the most confident one that is proposed anywhere in sight. It needs the logits of all that lies behind
-    the block, and a lane policy's drafts are not written. With `extrapolate` `forecast` raises the filter's score.
+    With `eotp` (end-of-text prediction) the canvas is cut after the first end token that the filter accepts; if there
+    is none, after the most confident one that is proposed anywhere in sight. It needs the logits of everything after
+    the block, and the drafts of a lane policy are not written. With `extrapolate`, `forecast` raises the filter's
+    score.
 
     Source: arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding llada/generate.py. The weights are ours, since the
-    authors' belong to other models: `asynclane.training.controllers`. The authors cut at `<|endoftext|>` alone, we at
-    every end token of the tokenizer.
+    authors' belong to other models: `asynclane.training.controllers`. The authors cut at `<|endoftext|>` only, this
+    rule at every end token of the tokenizer.
     """
 
-    PARAMS: Mapping[str, Values] = {
-        "eotp": Choice((True, False)),
-        "extrapolate": Choice((True, False)),
-        **FORECAST_PARAMS,
-    }
+    NAME = "learn2pd"
+    SOURCE = "arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding, with weights of our own"
+    DEFAULTS = {"threshold": 0.96, "eotp": True, "extrapolate": False, **forecast.DEFAULTS}
+    PARAMS = {"eotp": Choice((True, False)), "extrapolate": Choice((True, False)), **forecast.PARAMS}
 
-    def __init__(self, threshold: float, eotp: bool, forecast: Forecast | None) -> None:
-        self._threshold, self._forecast, self.sees_ahead = threshold, forecast, eotp
-        self._filter = Filter(weights("learn2pd"))
-
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        forecast = Forecast.of(knobs, length) if knobs["extrapolate"] is True else None
-        return cls(knobs.number("threshold"), knobs["eotp"] is True, forecast)
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold, self.sees_ahead = params.number("threshold"), params["eotp"] is True
+        self._forecast, self._filter = forecast.Forecast(params, length), Filter(weights("learn2pd"))
 
     def choose(self, view: StepView) -> CommitDecision:
-        score, open_ = self._score(view), view.open
-        if self._forecast is not None:
-            score = self._forecast.raised(view, score)
-        taken = open_ & (score >= self._threshold)
-        chosen = taken.copy()
-        for part in view.lane_slices:
-            if part.first and open_[part.here].any():
-                chosen[part.here][best(view.confidence[part.here], open_[part.here])] = True
-        return view.commit(chosen)._replace(end=self._end(view, taken) if self.sees_ahead else None)
+        score = self._forecast.raised(view, self._score(view))
+        accepted = view.open & (score >= self._threshold)
+        chosen = accepted.copy()
+        for _, here, first in view.lane_slices:
+            if first and view.open[here].any():
+                chosen[here][best(view.confidence[here], view.open[here])] = True
+        return view.commit(chosen)._replace(end=self._end(view, accepted) if self.sees_ahead else None)
 
     def _score(self, view: StepView) -> Doubles:
         """[n] of the open positions in lanes, 0 elsewhere."""
-        score, open_ = np.zeros(len(view.positions)), view.open
-        for part in view.lane_slices:
-            score[part.here] = self._of_part(part, view, open_)
+        score = np.zeros(len(view.positions))
+        for _, here, _ in view.lane_slices:
+            if (open_ := view.open[here]).any():
+                score[here] = self._of_lane(open_, view.confidence[here])
         return score
 
-    def _of_part(self, part: LaneSlice, view: StepView, open_: Bools) -> Doubles:
-        here, confidence = open_[part.here], view.confidence[part.here]
-        scores = np.zeros(len(here))
-        if here.any():
-            first = int(here.argmax())
-            windows = np.ones(-(-(len(here) - first) // WINDOW) * WINDOW, np.float32)
-            windows[: len(here) - first] = np.where(here, certainty(confidence), 1.0)[first:]
-            scores[first:] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[: len(here) - first]
-        return np.where(here, scores, 0.0)
+    def _of_lane(self, open_: Bools, confidence: Doubles) -> Doubles:
+        first, size = int(open_.argmax()), len(open_)
+        windows = np.ones(-(-(size - first) // WINDOW) * WINDOW, np.float32)
+        windows[: size - first] = np.where(open_, certainty(confidence), 1.0)[first:]
+        scores = np.zeros(size)
+        scores[first:] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[: size - first]
+        return np.where(open_, scores, 0.0)
 
-    def _end(self, view: StepView, taken: Bools) -> int | None:
+    def _end(self, view: StepView, accepted: Bools) -> int | None:
         ends = view.open & view.ends[view.tokens]
         if not ends.any():
             return None
-        sure = ends & taken
-        at = int(sure.argmax()) if sure.any() else best(view.confidence, ends)
-        return int(view.positions[at])
+        sure = ends & accepted
+        return int(view.positions[sure.argmax() if sure.any() else best(view.confidence, ends)])

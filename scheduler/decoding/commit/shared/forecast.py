@@ -1,11 +1,11 @@
-"""Confidence extrapolation: a position's score is on its way to certainty, so it may commit before it gets there.
+"""Confidence extrapolation: a position whose score is rising may commit before the score reaches the threshold.
 
-Source: arXiv 2605.30753 (TSPD and CE), of which only the outline is public. Level and speed of every open position's
-score are tracked by a Kalman filter of constant velocity, and where what lies to its left is settled the filter looks
-some steps ahead: the score counts as the lower bound of the forecast, if that is more than it has now. A doubtful or
-swinging score has a wide forecast and gains nothing. The paper's constants are not public; those here are ours, and
-only the horizon was varied: on 40 problems 1, 2 and 4 steps made next to no difference. The scale is the logit, and a
-proposal that changes starts its filter anew.
+Source: arXiv 2605.30753 (TSPD and CE), of which only the outline is public. A Kalman filter of constant velocity tracks
+level and speed of every open position's score. Where what lies to its left is settled, the filter looks some steps
+ahead: the score counts as the lower bound of the forecast, if that is higher. A doubtful or oscillating score has a
+wide forecast and gains nothing. The paper's constants are not public; those here are ours, and only the horizon was
+varied: on 40 problems 1, 2 and 4 steps made almost no difference. The scale is the logit, and a proposal that changes
+starts its filter again.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from ..base import Bools, StepView
 PARAMS: Mapping[str, Values] = {"horizon": Range(0, 16, whole=True), "coverage": Range(0.0, 1.0)}
 DEFAULTS: Mapping[str, object] = {"horizon": 2, "coverage": 0.8}
 
-EDGE = 1e-6  # scores nearer to 0 or 1 count as so near
-OBSERVED = 0.25  # variance of what is observed
+EDGE = 1e-6  # scores are clipped to [EDGE, 1 - EDGE]
+OBSERVED = 0.25  # variance of an observation
 DRIFT = 0.05  # variance that a step adds to the speed
-FRESH = 1.0  # variance of the speed at first sight
-CAUTION = 1.0  # standard deviations that the lower bound lies below the mean
+FRESH = 1.0  # variance of the speed at the first observation
+CAUTION = 1.0  # standard deviations of the lower bound below the mean
 UNSEEN = -1  # no token
 
 
 class Forecast:
-    """Level and speed of the scores of one request, by canvas position: three moments of their covariance with them."""
+    """Level and speed of the scores of one request by canvas position, and the three moments of their covariance."""
 
-    def __init__(self, horizon: int, coverage: float, length: int) -> None:
-        self._horizon, self._coverage = horizon, coverage
+    def __init__(self, params: Params, length: int) -> None:
+        """It leaves scores as they are if the parameter `extrapolate` is false."""
+        self._active = params.get("extrapolate") is not False
+        self._horizon, self._coverage = params.integer("horizon"), params.number("coverage")
         self._token = np.full(length, UNSEEN, np.int32)
         self._state = np.zeros((5, length))
 
-    @classmethod
-    def of(cls, knobs: Params, length: int) -> Forecast:
-        return cls(knobs.integer("horizon"), knobs.number("coverage"), length)
-
     def raised(self, view: StepView, score: Doubles) -> Doubles:
-        """`score` [n] or what it is about to be, where that is more. To be called in each step."""
+        """The higher of `score` [n] and its forecast. Call it once in each step."""
+        if not self._active:
+            return score
         positions, tokens = view.positions, view.tokens
         same = self._token[positions] == tokens
         observed = np.clip(score, EDGE, 1.0 - EDGE)
@@ -86,11 +86,11 @@ class Forecast:
         return best
 
     def _covered(self, view: StepView, same: Bools) -> Doubles:
-        """[n] the share of what lies before a position in its lane that has committed or goes on being proposed."""
+        """[n] the share of the positions before one in its lane that are committed or proposed again."""
         shares = np.zeros(len(same))
         settled = ~view.open | same
-        for part in view.lane_slices:
-            here = settled[part.here]
-            before = np.arange(len(here))
-            shares[part.here] = (np.cumsum(here) - here + (before == 0)) / np.maximum(before, 1)
+        for _, here, _ in view.lane_slices:
+            lane = settled[here]
+            before = np.arange(len(lane))
+            shares[here] = (np.cumsum(lane) - lane + (before == 0)) / np.maximum(before, 1)
         return shares

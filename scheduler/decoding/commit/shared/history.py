@@ -1,8 +1,8 @@
-"""What a canvas position's likeliest tokens were in its last calls, for rules that ask how much they still change.
+"""The likeliest tokens of a canvas position in its last forwards, for rules that measure how much they still change.
 
 A distribution over a vocabulary is too much to keep for every position. A sketch of it is its likeliest tokens with
-their probabilities, and one bucket for all others; of two sketches, tokens that only one of them names are in the
-bucket too. By the data-processing inequality their divergence is never above that of the whole distributions.
+their probabilities, and one bucket for all others; of two sketches, tokens that only one of them has are in the bucket
+too. By the data-processing inequality the divergence of sketches is never above that of the whole distributions.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class History:
     def __init__(self, length: int, depth: int) -> None:
         self._depth = depth
         self._seen = np.zeros(length, np.intp)
-        self._ids = np.full((depth, length, LIKELY), -1, np.int32)
+        self._ids = np.zeros((depth, length, LIKELY), np.int32)  # of probability 0 where there are none
         self._probabilities = np.zeros((depth, length, LIKELY), np.float32)
 
     def add(self, view: StepView) -> None:
-        """Another call has told of its positions."""
-        positions, told = view.positions, view.ranked.shape[1]  # of a small vocabulary it is fewer
+        """Add a sketch of the view's positions."""
+        positions, ranks = view.positions, view.ranked.shape[1]  # fewer than `LIKELY` of a small vocabulary
         seen = self._seen[positions]
         slot = seen % self._depth
-        self._ids[slot, positions, :told] = view.ranked
-        self._probabilities[slot, positions, :told] = np.exp(view.logprobs)
+        self._ids[slot, positions, :ranks] = view.ranked
+        self._probabilities[slot, positions, :ranks] = np.exp(view.logprobs)
         self._seen[positions] = seen + 1
 
     def divergence(self, positions: Ints | Longs, newer: Longs, older: Longs) -> Floats:
-        """KL in nats of the sketches `newer` [m] calls ago (0: the last one) from those `older` [m] calls ago, [m, n]
-        at each of `positions` [n]; infinite where there have not been so many calls."""
+        """KL in nats of the sketches `newer` [m] forwards ago (0: the last one) from those `older` [m] forwards ago,
+        [m, n] at `positions` [n]; infinite where there have been fewer forwards."""
         seen = self._seen[positions]
         now, then = ((seen - 1 - ago[:, None]) % self._depth for ago in (newer, older))
         p = self._probabilities[now, positions]

@@ -1,37 +1,38 @@
-"""How many positions a call of a block owes where a method says how many calls there are in all."""
+"""The positions that a forward of a block must commit, where a decoder fixes the number of forwards (`steps`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Self
 
-from ...params import ParamError, Params
+from ...params import Params
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A block's positions spread evenly over `calls`, the first calls taking the remainder, as LLaDA does; a lane that
-    needs more calls than that goes on with what the last one owed."""
+    """The positions of a block spread evenly over `forwards`, the first ones taking the remainder, as in LLaDA. A lane
+    that needs more forwards continues with the quota of the last one."""
 
     block: int
-    calls: int
+    forwards: int
 
     @classmethod
-    def of(cls, knobs: Params, length: int) -> Self:
-        """For the knob `steps`, the calls of a canvas of `length`; None is one for each token."""
-        block = min(length, knobs.integer("block_length")) if isinstance(knobs.get("block_length"), int) else length
-        blocks = -(-length // block)
-        if knobs["steps"] is None:
-            return cls(block, block)
-        steps = knobs.integer("steps")
-        if steps % blocks:
-            raise ParamError("steps", f"steps must be a multiple of the canvas's {blocks} blocks, not {steps}")
-        return cls(block, steps // blocks)
+    def of(cls, params: Params, length: int) -> Self:
+        """From `steps`, the forwards of a canvas of `length`, which its blocks divide; None is one for each token."""
+        block = block_of(params, length)
+        steps = params["steps"]
+        return cls(block, block if steps is None else params.integer("steps") // -(-length // block))
 
-    def due(self, call: int) -> int:
-        """Positions that the lane's call number `call` owes."""
-        least, more = divmod(self.block, self.calls)
-        return max(1, least + (min(call, self.calls - 1) < more))
+    def quota(self, forward: int) -> int:
+        """Positions that the lane's forward number `forward` must commit."""
+        least, more = divmod(self.block, self.forwards)
+        return max(1, least + (min(forward, self.forwards - 1) < more))
+
+
+def block_of(params: Params, length: int) -> int:
+    """Positions of a block, at most those of the canvas, which has one block if the decoder has no `block_length`."""
+    size = params.get("block_length")
+    return min(length, size) if isinstance(size, int) else length
 
 
 def doublings(count: int) -> int:

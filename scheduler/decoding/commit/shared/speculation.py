@@ -1,44 +1,48 @@
-"""Judges that see more than one row of a request in a step, each of a canvas of its own."""
+"""Host rules that read several rows of one request in a step, each with a canvas of its own."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ....contract import Ints
 from ...boundaries import Longs
-from ..base import CommitDecision, HostRuleDefaults, StepView
+from ...lane_tree import Layout
+from ...params import Params
+from ..base import CommitDecision, HostCommitRule, StepView
 
 
 class Branching(NamedTuple):
-    """What stands at the n positions of a step from now on: `tokens` [n], the mask id where nothing does; each was seen
-    in the row of one of the `branches` [n]."""
+    """The canvas at the n positions of a step from now on: `tokens` [n], the mask id where open, each as computed in
+    the row of one of the `branches` [n]."""
 
     tokens: Ints
     branches: Longs
 
 
-class Speculator(HostRuleDefaults, ABC):
-    """A judge whose `drafts` are computed beside the canvas in the next step: canvases that hold all that it holds, and
-    more. What it keeps holds all that the canvas held, so nothing is ever taken back."""
+class Speculator(HostCommitRule):
+    """A rule whose `drafts` are computed beside the canvas in the next step: canvases that hold all its tokens and
+    more. It keeps all tokens of the canvas, so nothing is ever taken back."""
 
-    def __init__(self) -> None:
+    layout = Layout.DRAFTS
+
+    def __init__(self, params: Params, length: int) -> None:
         self.drafts: list[Ints] = []
 
     @abstractmethod
     def choose_among(self, branches: Sequence[StepView]) -> Branching:
-        """Of what a step shows of the canvas, and then of each draft."""
+        """Decide from the views of the canvas and then of each draft."""
 
     def choose(self, view: StepView) -> CommitDecision:
-        """Where there may be no drafts: a grammar decides what comes next."""
+        """Without drafts, for a grammar, which decides what comes next."""
         tokens = self.choose_among([view]).tokens
         self.drafts.clear()
         return CommitDecision(tokens)
 
 
 class Turn(NamedTuple):
-    """The next step computes `[start, end)` of the canvas of a `branch`, or all of its row if `whole`."""
+    """The next step computes `[start, end)` of the canvas of a `branch`, or its `whole` row."""
 
     branch: int
     canvas: Ints
@@ -47,12 +51,13 @@ class Turn(NamedTuple):
     whole: bool
 
 
-class Ensemble(HostRuleDefaults, ABC):
-    """A judge with canvases of its own, each with keys and values of its own. The request's canvas holds only what all
-    of them agree on for good, until it is `over` and holds what has won."""
+class Ensemble(HostCommitRule):
+    """A rule with several canvases, each with keys and values of its own. The request's canvas holds only what all of
+    them agree on for good, until the ensemble is `over` and it holds the winner's."""
 
+    layout = Layout.ENSEMBLE
     turns: list[Turn]  # rows of the next step
-    copied: list[tuple[int, int]]  # of keys and values, from one branch to another, before it
+    copied: list[tuple[int, int]]  # branches (from, to) whose keys and values are copied before it
 
     @property
     @abstractmethod
@@ -64,16 +69,15 @@ class Ensemble(HostRuleDefaults, ABC):
 
     @abstractmethod
     def observe(self, branches: Sequence[StepView]) -> Ints:
-        """A step has shown this of its `turns`. The request's canvas [length] from now on."""
+        """Take the views of a step's `turns`. Return the request's canvas [length] from now on."""
 
     def choose(self, view: StepView) -> CommitDecision:
-        raise TypeError("it decides by more than one row")
+        raise TypeError("an ensemble decides by more than one row")
 
 
 def extended(view: StepView, tokens: Ints, places: Longs) -> Ints:
-    """A canvas that holds `tokens` [n], and what `view` proposes at these places."""
-    canvas = view.canvas.copy()
-    filled = tokens.copy()
+    """A canvas with `tokens` [n], and the view's proposals at the indices `places`."""
+    canvas, filled = view.canvas.copy(), tokens.copy()
     filled[places] = view.tokens[places]
     canvas[view.positions] = filled
     return canvas

@@ -1,5 +1,5 @@
-"""What learnt rules share: the scale of what they see, and their weights, which lie beside the rules as `NAME.npz`;
-`asynclane.training.controllers` makes them."""
+"""Helpers of learnt rules: the scale of their input, and their weights `NAME.npz` in this folder, which
+`asynclane.training.controllers` makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_DOUBT = 1e-4
 
 @cache
 def weights(name: str) -> Mapping[str, Floats]:
-    """The arrays of the rule `name`, read when it is first asked for."""
+    """The arrays of the rule `name`, read at its first use."""
     with files(__package__).joinpath(f"{name}.npz").open("rb") as file, np.load(file) as found:
         return {key: found[key] for key in found.files}
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from asynclane.scheduler.decoding.boundaries import Boundary, Nesting
 from asynclane.scheduler.decoding.lane_tree import LaneTree
-from asynclane.scheduler.decoding.lanes import AsyncLane, Blockwise, LanePolicy
+from asynclane.scheduler.decoding.lanes.asynclane import AsyncLane
+from asynclane.scheduler.decoding.lanes.base import LanePolicy
+from asynclane.scheduler.decoding.lanes.blockwise import Blockwise
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.lane_status import LaneSnapshot, lane_statuses
@@ -17,7 +19,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 
-from ..support.fakes import IDS, MASK, ScriptedExecutor, add, vocabulary
+from ...support.fakes import IDS, MASK, ScriptedExecutor, add, vocabulary
 
 
 def shape(tree: LaneTree) -> list[tuple[str, int, int]]:

@@ -41,7 +41,7 @@ PUBLIC = {"tiny-dream": (Qwen2Config, Qwen2ForCausalLM), "tiny-sdar": (Qwen3Conf
 
 
 def scattered(name: str) -> Network:
-    """A network whose weights are large enough to tell one mistake from another."""
+    """A network whose weights are large enough that each mistake shows."""
     torch.manual_seed(3)
     network = Network(SHAPES[name])
     with torch.no_grad():
@@ -78,18 +78,18 @@ def test_the_server_reads_what_the_recipe_writes_and_computes_the_same(name: str
     export(network, tmp_path, TOKENIZER)
     restore(network, tmp_path)
     config = read_config(tmp_path)
-    assert (config.block, config.shift) == (shape.block, shape.shift)
+    assert (config.block_size, config.logit_shift) == (shape.block, shape.shift)
     memory = Memory(slots=1, page_size=16, step_tokens=64, cache_tokens=64)
     runner = load_runner(tmp_path, config, memory, Hardware("cpu", "float32"), [1]).runner
     ids, position = torch.randint(6, 1400, (48,)), torch.arange(48)
-    spans = (Span(config.shift, 48, DeviceCommitRule(sure=0, threshold=2.0)),)
+    spans = (Span(config.logit_shift, 48, DeviceCommitRule(sure=0, threshold=2.0)),)
     row = Row(0, 0, 48, 48, spans, GREEDY, step=0)
     got = runner.logits(StepPlan((Placement(0, ids.numpy().astype(np.int32), (0, 1, 2)),), (row,)))
     block = shape.block or 48
     seen = (position[None] // block <= position[:, None] // block)[None, None]
     with torch.inference_mode():
         wanted = network(ids[None], position[None], seen)[0]
-    torch.testing.assert_close(got, wanted[: 48 - config.shift], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(got, wanted[: 48 - config.logit_shift], atol=1e-4, rtol=1e-4)
 
 
 def test_noise_hides_answers_and_is_paid_for_by_what_it_hides() -> None:
@@ -113,8 +113,8 @@ def test_a_noisy_block_sees_clean_text_before_it_and_no_answer_of_its_own() -> N
         for query in (97, 130, 160):
             keys = clean_seen[row, query].nonzero()[:, 0]
             assert block[row, keys].max() < block[row, query]
-            behind = seen.mask[row, 0, query] & (block[row] > block[row, query])
-            assert not behind.any()
+            later = seen.mask[row, 0, query] & (block[row] > block[row, query])
+            assert not later.any()
     assert not (seen.mask[:, 0, :96] & noisy[None, None]).any(), "clean text never sees noise"
     hidden = seen.ids[:, 96:] == MARKS.mask
     assert torch.equal(seen.weights > 0, hidden)
@@ -127,7 +127,7 @@ def test_without_lag_a_second_copy_is_what_the_server_sees_when_it_decodes_the_b
     while True:
         seen = copies(rows, block=16, room=48)
         assert seen.mask is not None
-        if not seen.mask[0, 0, 64 + 16, 64:80].any():  # a block behind the first that sees no noisy one before it
+        if not seen.mask[0, 0, 64 + 16, 64:80].any():  # a block after the first that sees no noisy one before it
             break
     second = seen.ids[:, 64 + 16 : 64 + 32]  # positions 32 to 47
     canvas_ids = torch.cat((rows.ids[:, :32], second), dim=1)
@@ -195,32 +195,32 @@ def test_batches_keep_the_loss_of_a_size_comparable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--tokens", "16"], "--tokens must be at least"),
         (["--steps", "0"], "--steps 0"),
         (["--resume", "nowhere"], "nothing to go on from"),
     ],
 )
-def test_what_training_cannot_do_is_told_before_it_begins(
-    flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_training_refuses_wrong_flags_before_it_begins(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
         train.main(["tiny-sdar", str(tmp_path / "out"), *flags])
-    assert told in str(refused.value) + capsys.readouterr().err
+    assert message in str(refused.value) + capsys.readouterr().err
 
 
-def test_traces_tell_of_every_call_what_was_open_and_what_came_to_stand_there(tmp_path: Path) -> None:
+def test_traces_have_every_open_position_of_each_forward_and_its_final_token(tmp_path: Path) -> None:
     assert traces.main(["tiny-sdar", str(tmp_path / "t.npz"), "--problems", "1", "--seed", "3"]) == 0
     with np.load(tmp_path / "t.npz") as found:
-        told = dict(found)
-    assert len({len(column) for column in told.values()}) == 1
-    assert told["call"].max() > 5
-    assert (told["confidence"] > 0).all()
-    assert (told["confidence"] <= 1.0 + 1e-6).all()
-    assert (told["entropy"] >= 0).all()
-    for call in range(told["call"].max() + 1):  # the surest one commits, and is open no more
-        now = told["call"] == call
-        best = np.flatnonzero(now)[told["confidence"][now].argmax()]
-        assert told["token"][best] == told["final"][best]
-        assert told["position"][best] not in told["position"][told["call"] > call]
+        columns = dict(found)
+    assert len({len(column) for column in columns.values()}) == 1
+    assert columns["call"].max() > 5
+    assert (columns["confidence"] > 0).all()
+    assert (columns["confidence"] <= 1.0 + 1e-6).all()
+    assert (columns["entropy"] >= 0).all()
+    for call in range(columns["call"].max() + 1):  # the surest one commits, and is open no more
+        now = columns["call"] == call
+        best = np.flatnonzero(now)[columns["confidence"][now].argmax()]
+        assert columns["token"][best] == columns["final"][best]
+        assert columns["position"][best] not in columns["position"][columns["call"] > call]

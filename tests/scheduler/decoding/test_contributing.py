@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md's commit rule works as it says: one file and one row, and every part of the server knows it."""
+"""CONTRIBUTING.md's commit rule works as it says: one file and one entry, and every part of the server knows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 PROOF = """
 import numpy as np
@@ -35,20 +35,16 @@ print("sure_from" in DecoderParams.model_fields, sequence.outcome)
 """
 
 
-def test_the_example_is_one_file_and_one_row(tmp_path: Path) -> None:
+def test_the_example_is_one_file_and_one_entry(tmp_path: Path) -> None:
     section = (ROOT / "CONTRIBUTING.md").read_text().split("## A new commit rule")[1].split("\n## ")[0]
-    file, row = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (file,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert "the entry `Leftward,` of `_RULES`" in section
     scheduler = tmp_path / "asynclane" / "scheduler"
     shutil.copytree(ROOT / "scheduler", scheduler)
     (scheduler / "decoding" / "commit" / "host" / "leftward.py").write_text(file)
     table = scheduler / "decoding" / "commit" / "__init__.py"
-    imported = "from .host.leftward import Leftward\nfrom .host.localleap"
-    text = table.read_text().replace("from .host.localleap", imported)
-    table.write_text(
-        text.replace(
-            "HOST_RULES: Mapping[str, HostRuleSpec] = {\n", "HOST_RULES: Mapping[str, HostRuleSpec] = {\n" + row
-        )
-    )
+    text = table.read_text().replace("\nfrom .host.lo", "\nfrom .host.leftward import Leftward\nfrom .host.lo", 1)
+    table.write_text(text.replace("    LocalLeap,\n", "    Leftward,\n    LocalLeap,\n"))
     path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-P", "-c", PROOF]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)

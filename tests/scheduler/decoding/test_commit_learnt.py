@@ -7,15 +7,16 @@ import time
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.commit import HostCommitRule, LaneSlice, StepView
+from asynclane.scheduler.decoding.commit.base import HostCommitRule, LaneSlice, StepView
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
 from asynclane.scheduler.decoding.commit.shared.forecast import Forecast
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
+from asynclane.scheduler.decoding.params import Params
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.request import Outcome
 
-from ..support.driver import Ask, run
-from ..support.fakes import END, MASK, ScriptedExecutor, vocabulary
+from ...support.driver import Ask, run
+from ...support.fakes import END, MASK, ScriptedExecutor, vocabulary
 
 WORD = 6
 
@@ -42,7 +43,7 @@ def evidence(confidence: list[float], tokens: list[int] | None = None, held: lis
 
 
 def raised(history: list[list[float]], tokens: list[list[int]] | None = None) -> list[float]:
-    forecast = Forecast(horizon=2, coverage=0.8, length=len(history[0]))
+    forecast = Forecast(Params({"horizon": 2, "coverage": 0.8}), length=len(history[0]))
     score = np.zeros(0)
     for step, seen in enumerate(history):
         found = evidence(seen, None if tokens is None else tokens[step])
@@ -117,7 +118,7 @@ def cutting(ends: list[int], confidence: list[float], takes: float) -> int | Non
         def scores(self, windows: np.ndarray) -> np.ndarray:
             return np.full(windows.shape, takes, np.float32)
 
-    judge = Learn2PD(0.96, eotp=True, forecast=None)
+    judge = Learn2PD(Params(Learn2PD.DEFAULTS), len(confidence))
     judge._filter = Same({})
     tokens = [END if at in ends else WORD for at in range(len(confidence))]
     return judge.choose(evidence(confidence, tokens)).end

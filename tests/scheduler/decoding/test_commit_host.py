@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from asynclane.scheduler.decoding.commit import HOST_RULES, HostCommitRule, LaneSlice, StepView
+from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.commit.base import HostCommitRule, LaneSlice, StepView
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import Params
 
@@ -17,7 +18,7 @@ TOKEN = 5  # what is proposed where nothing else is said
 
 
 def judge(rule: str, length: int, **knobs: object) -> HostCommitRule:
-    return HOST_RULES[rule].judge(Params({"block_length": length, **HOST_RULES[rule].defaults, **knobs}), length)
+    return HOST_RULES[rule](Params({"block_length": length, **HOST_RULES[rule].DEFAULTS, **knobs}), length)
 
 
 @dataclass

@@ -9,14 +9,9 @@ import pytest
 from asynclane.scheduler.contract import DeviceCommitRule, Measure
 from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
 from asynclane.scheduler.decoding.cache import CACHES
-from asynclane.scheduler.decoding.commit import (
-    HOST_RULES,
-    CommitRule,
-    Factor,
-    Quota,
-    Threshold,
-    Timesteps,
-)
+from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.commit.base import CommitRule
+from asynclane.scheduler.decoding.commit.device import Factor, Quota, Threshold, Timesteps
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import PARAMS, ParamError
 from asynclane.scheduler.decoding.registry import DECODERS
@@ -131,16 +126,10 @@ def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str,
     assert refused.value.param == param
 
 
-def test_torchs_order_is_known_for_canvases_of_512_at_most() -> None:
-    resolve("saber", {"precision": "torch"}, length=512)
-    with pytest.raises(ParamError, match="precision 'torch' is for canvases of 512"):
-        resolve("saber", {"precision": "torch"}, length=513)
-
-
 def test_every_knob_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in DECODERS.values()))
-    used |= {knob for rule in HOST_RULES.values() for knob in rule.defaults}
-    used |= {knob for cached in CACHES.values() for knob in cached.defaults}
+    used |= {knob for rule in HOST_RULES.values() for knob in rule.DEFAULTS}
+    used |= {knob for cached in CACHES.values() for knob in cached.DEFAULTS}
     assert used == set(ALL_PARAMS)
 
 
@@ -240,6 +229,7 @@ def test_only_the_leftmost_lane_is_forced() -> None:
 
 def test_a_knob_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:
     told: dict[str, object] = dict(PARAMS)
-    for row in (*HOST_RULES.values(), *CACHES.values()):
-        for knob, values in row.knobs.items():
+    policies = (spec.policy for spec in DECODERS.values())
+    for row in (*HOST_RULES.values(), *CACHES.values(), *policies):
+        for knob, values in row.PARAMS.items():
             assert told.setdefault(knob, values) == values, knob

@@ -1,0 +1,310 @@
+"""The range that each cache policy computes, step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from asynclane.scheduler.decoding.cache import (
+    CACHES,
+    CachePolicy,
+    Canvas,
+    ComputeRange,
+    Progress,
+    RequestExtent,
+    StepConfidence,
+)
+from asynclane.scheduler.decoding.cache.d2 import density
+from asynclane.scheduler.decoding.params import Params
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.memory.pages import Limits
+from asynclane.scheduler.request import Request
+from asynclane.scheduler.scheduler import Scheduler
+
+from ...support.fakes import IDS, MASK, add, vocabulary
+
+START = RequestExtent(first=50, last=82, end=178, frontier=50)
+WITHIN = RequestExtent(first=50, last=82, end=178, frontier=60)
+NEXT = RequestExtent(first=82, last=114, end=178, frontier=82)
+
+
+def made(name: str, **params: object) -> CachePolicy:
+    return CACHES[name](Params({**CACHES[name].DEFAULTS, **params}))
+
+
+def compact(refresh_every: int, **params: object) -> CachePolicy:
+    return made("compact", refresh_every=refresh_every, **params)
+
+
+def finished(delay: int, interval: int) -> CachePolicy:
+    return made("finished", cache_delay=delay, refresh_interval=interval)
+
+
+def steps(cache: CachePolicy, *reaches: RequestExtent, finished: int = 0, forks: int = 0) -> list[ComputeRange]:
+    windows = []
+    for reach in reaches:
+        window = cache.compute_range(reach)
+        assert cache.compute_range(reach) == window, "asking must change nothing"
+        cache.computed(window, reach, Progress(finished, forks, frontier=reach.frontier + 5))
+        windows.append(window)
+    return windows
+
+
+def test_no_cache_computes_everything_every_time() -> None:
+    assert steps(made("none"), START, WITHIN, NEXT) == [ComputeRange(0, 178, 178)] * 3
+
+
+def test_the_prefix_cache_starts_a_block_with_a_full_pass() -> None:
+    assert steps(made("prefix"), START, WITHIN, NEXT, NEXT) == [
+        ComputeRange(0, 178, 178),
+        ComputeRange(50, 178, 178),
+        ComputeRange(0, 178, 178, refresh=True),
+        ComputeRange(82, 178, 178),
+    ]
+
+
+def test_the_dual_cache_computes_the_block_alone_and_sees_all() -> None:
+    assert steps(made("dual"), START, WITHIN, NEXT, NEXT) == [
+        ComputeRange(0, 178, 178),
+        ComputeRange(50, 82, 178),
+        ComputeRange(0, 178, 178, refresh=True),
+        ComputeRange(82, 114, 178),
+    ]
+
+
+def test_a_position_settles_one_call_after_its_prefix_was_committed() -> None:
+    starts = [window.start for window in steps(compact(0), START, WITHIN, NEXT, NEXT)]
+    assert starts == [0, 50, 60, 82]
+
+
+def test_a_refresh_comes_after_so_many_finished_lanes_and_starts_at_the_prompt() -> None:
+    starts = [window.start for window in steps(compact(2), *[WITHIN] * 6, finished=1)]
+    assert starts == [0, 60, 0, 60, 0, 60]
+
+
+def test_forks_and_steps_can_ask_for_a_refresh_too() -> None:
+    by_forks = steps(compact(2, refresh_on="forks"), *[WITHIN] * 5, forks=1, finished=7)
+    assert [window.refresh for window in by_forks] == [False, False, True, False, True]
+    by_steps = steps(compact(3, refresh_on="steps"), *[WITHIN] * 7)
+    assert [window.refresh for window in by_steps] == [False, False, False, True, False, False, True]
+
+
+def test_without_reuse_a_full_pass_drives_no_lane_and_its_call_follows() -> None:
+    windows = steps(compact(2, reuse=False), *[WITHIN] * 6, finished=1)
+    assert [window.drives for window in windows] == [False, True, True, False, True, True]
+    assert all(window.start == 0 for window in windows if not window.drives)
+
+
+def test_without_settling_what_was_committed_is_cached_at_once() -> None:
+    first, second = steps(compact(0, settle=False), WITHIN, WITHIN)
+    assert (first.start, second.start) == (0, WITHIN.frontier + 5)
+
+
+def test_a_refresh_stops_at_the_look_ahead_and_never_computes_the_unused_tail() -> None:
+    for window in steps(compact(1), START, WITHIN, NEXT, finished=1):
+        assert window.end == window.visible <= START.end
+
+
+def test_a_pass_for_the_cache_alone_does_not_bring_on_the_next_one() -> None:
+    windows = steps(compact(1, refresh_on="steps", reuse=False), *[WITHIN] * 6)
+    assert [window.drives for window in windows] == [False, True, False, True, False, True]
+
+
+BEHIND = RequestExtent(first=114, last=146, end=178, frontier=114)
+FULL, AGAIN = ComputeRange(0, 178, 178), ComputeRange(0, 178, 178, refresh=True)
+
+
+def after(start: int) -> ComputeRange:
+    return ComputeRange(start, 178, 178)
+
+
+def test_a_finished_block_is_cached_so_many_calls_later_and_full_passes_come_before() -> None:
+    """The prompt of 50 was finished before the first call, the block up to 82 is after the fourth."""
+    reaches = START, WITHIN, WITHIN, WITHIN, NEXT, NEXT, NEXT, NEXT, NEXT
+    got = {delay: steps(finished(delay, 10_000), *reaches) for delay in (0, 1, 2, 10_000)}
+    assert got[0] == [FULL, *[after(50)] * 4, *[after(82)] * 4]
+    assert got[1] == [FULL, *[after(50)] * 3, AGAIN, after(50), *[after(82)] * 3]
+    assert got[2] == [FULL, FULL, *[after(50)] * 2, AGAIN, AGAIN, after(50), *[after(82)] * 2]
+    assert got[10_000] == [FULL] * 9
+
+
+def test_a_block_finished_while_another_waits_begins_to_wait_when_that_one_is_cached() -> None:
+    reaches = START, WITHIN, NEXT, BEHIND, BEHIND, BEHIND, BEHIND
+    assert steps(finished(1, 10_000), *reaches) == [
+        FULL,
+        after(50),
+        AGAIN,  # the block up to 82 waits
+        after(50),  # and is cached, and that up to 114 waits
+        after(82),  # and is cached
+        after(114),
+        after(114),
+    ]
+    assert steps(finished(2, 10_000), *reaches) == [FULL, FULL, AGAIN, AGAIN, after(50), AGAIN, after(82)]
+
+
+def test_a_full_pass_comes_at_intervals_unless_a_block_is_cached() -> None:
+    reaches = START, WITHIN, WITHIN, WITHIN, WITHIN, NEXT, NEXT, NEXT
+    assert steps(finished(0, 3), *reaches) == [
+        *[FULL, after(50), AGAIN],
+        *[after(50), after(50), after(50)],  # the sixth caches a block
+        *[after(82), after(82)],
+    ]
+    assert steps(finished(10_000, 3), *reaches) == [FULL] * 8
+
+
+PROMPT, BLOCK = 10, 20
+
+
+def reach(canvas: str, block: int = 0, suffix: int = 0) -> RequestExtent:
+    """With block number `block` as its lane: "_" is open, "w" is not."""
+    tokens = np.array([MASK if letter == "_" else IDS[letter] for letter in canvas], np.int32)
+    start, end = PROMPT + block * BLOCK, PROMPT + len(canvas)
+    frontier = PROMPT + (canvas + "_").index("_")
+    return RequestExtent(start, min(start + BLOCK, end), end + suffix, frontier, Canvas(PROMPT, tokens, MASK))
+
+
+def positions_of(policy: CachePolicy, *reaches: RequestExtent) -> list[str]:
+    """What each step computes: "P" for the prompt, then a letter of a canvas position or "." for none."""
+    seen = []
+    for before in reaches:
+        window = policy.compute_range(before)
+        assert policy.compute_range(before) == window, "asking must change nothing"
+        policy.computed(window, before, Progress(0, 0, before.frontier))
+        letters = ["."] * len(before.canvas.tokens)
+        for start, end in window.stretches:
+            for at in range(max(start - PROMPT, 0), min(end - PROMPT, len(letters))):
+                letters[at] = "w" if before.canvas.tokens[at] != MASK else "_"
+        seen.append("P" * (window.start == 0) + "".join(letters))
+    return seen
+
+
+def test_a_token_is_computed_once_more_in_the_step_after_it_committed() -> None:
+    first, second, third = "_" * 30, "____w" + "_" * 25, "wwwwwwwww" + "_" * 21
+    assert positions_of(made("delayed", reload_every=9), *map(reach, (first, second, third, third))) == [
+        "P" + first,
+        second,
+        third,
+        "........." + "_" * 21,
+    ]
+
+
+def test_a_cached_position_between_computed_ones_is_computed_and_a_run_of_them_is_not() -> None:
+    some = "ww_www_wwww_" + "_" * 18
+    assert positions_of(made("delayed", reload_every=9), *map(reach, (some, some)))[1] == ".._www_...." + "_" * 19
+
+
+def test_everything_is_computed_every_so_many_steps_and_when_a_block_starts() -> None:
+    full = [
+        letters[0] == "P"
+        for letters in positions_of(made("delayed", reload_every=3), *[reach("w" * 20 + "_" * 20)] * 7)
+    ]
+    assert full == [True, False, False, True, False, False, True]
+    blocks = [reach("w" * 20 + "_" * 20, block) for block in (0, 0, 1, 1)]
+    assert [letters[0] == "P" for letters in positions_of(made("delayed", reload_every=9), *blocks)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_certainty_density_is_high_beside_what_is_decoded() -> None:
+    """In a canvas, a position before it counts as decoded, one behind it as the last."""
+    decoded = np.array([0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], np.bool_)
+    shares = density(decoded, 2.0)
+    assert shares[0] > shares[1] > shares[2] > shares[3] < shares[5] < shares[6]
+    assert shares[0] == pytest.approx(0.4, abs=0.02)
+    assert density(~decoded, 2.0)[11] > density(decoded, 2.0)[11]
+    assert np.allclose(density(np.ones(5, np.bool_), 10.0), 1)
+
+
+def test_the_likeliest_open_positions_are_computed_and_what_has_just_committed() -> None:
+    policy, first = made("d2", candidates=2), reach("_" * 40)
+    policy.compute_range(first)
+    confidence = np.linspace(0.02, 0.01, BLOCK)
+    confidence[[9, 15]] = 0.9, 0.8
+    policy.observe(StepConfidence(np.arange(PROMPT, PROMPT + BLOCK), confidence))
+    policy.computed(policy.compute_range(first), first, Progress(0, 0, PROMPT))
+    then = reach("_____w" + "_" * 34)
+    (letters,) = positions_of(policy, then)
+    assert letters == "_....w____....._" + "." * 24  # position 0 because a lane must be able to commit
+
+
+def test_candidates_behind_the_block_end_with_the_block_of_the_last_that_is_wanted() -> None:
+    policy = made("d2", candidates=24)
+    first, then = positions_of(policy, *[reach("_" * 60)] * 2)
+    assert first == "P" + "_" * 60
+    assert then == "_" * 24 + "." * 36
+    few = made("d2", candidates=24)
+    assert positions_of(few, *[reach("w" * 16 + "_" * 44)] * 2)[1] == "." * 16 + "_" * 24 + "." * 20
+
+
+def test_prompt_and_response_are_computed_at_intervals_of_their_own() -> None:
+    policy = made("interval", prompt_every=6, response_every=3, response_share=0.0)
+    canvas = "w" * 20 + "_" * 20
+    whole, response, lane = "P" + canvas, canvas, "." * 20 + "_" * 20
+    assert positions_of(policy, *[reach(canvas, 1)] * 8) == [whole, lane, lane, response, lane, lane, whole, lane]
+
+
+def test_in_between_a_share_of_the_response_is_computed_the_nearest_to_what_changed() -> None:
+    policy = made("interval", prompt_every=50, response_every=6, response_share=0.5)
+    before, after = "w" * 32 + "_" * 8, "w" * 32 + "____w___"
+    assert positions_of(policy, reach(before, 1), reach(after, 1))[1] == "." * 20 + "w" * 12 + "____w___"
+
+
+def test_a_window_sees_what_is_decoded_and_the_first_masks_of_its_cycle() -> None:
+    policy = made("window", cycle=4, window_tokens=10, active_tokens=5)
+    canvases = ["_" * 40, "_w" + "_" * 38, "_ww" + "_" * 37, "www" + "_" * 37, "wwww" + "_" * 36]
+    assert positions_of(policy, *map(reach, canvases)) == [
+        "P" + canvases[0],
+        "_w____" + "." * 34,
+        "_ww____" + "." * 33,
+        "www_____" + "." * 32,
+        "P" + canvases[4],
+    ]
+    policy = made("window", cycle=4, window_tokens=10, active_tokens=5)
+    windows = []
+    for canvas in canvases[:4]:
+        windows.append(policy.compute_range(reach(canvas)))
+        policy.computed(windows[-1], reach(canvas), Progress(0, 0, PROMPT))
+    assert [window.visible - PROMPT for window in windows] == [40, 11, 11, 11]
+
+
+def test_a_window_sees_a_suffix_and_what_has_committed_far_ahead() -> None:
+    for canvas, suffix, visible in (("_" * 40, 3, 43), ("_" * 30 + "w" + "_" * 9, 0, 31)):
+        policy, before = made("window", cycle=4, window_tokens=10, active_tokens=5), reach(canvas, suffix=suffix)
+        policy.computed(policy.compute_range(before), before, Progress(0, 0, PROMPT))
+        assert policy.compute_range(before).visible - PROMPT == visible
+
+
+@pytest.mark.parametrize(
+    ("lane", "stretches"),
+    [
+        ((14, 18), [(10, 20), (30, 40), (50, 60)]),
+        ((22, 25), [(10, 20), (22, 25), (30, 40), (50, 60)]),
+        ((15, 35), [(10, 40), (50, 60)]),
+        ((44, 80), [(10, 20), (30, 40), (44, 80)]),
+        ((0, 12), [(0, 20), (30, 40), (50, 60)]),
+        ((2, 4), [(2, 4), (10, 20), (30, 40), (50, 60)]),
+        ((70, 80), [(10, 20), (30, 40), (50, 60), (70, 80)]),
+    ],
+)
+def test_a_window_can_be_made_to_cover_a_lane(lane: tuple[int, int], stretches: list[tuple[int, int]]) -> None:
+    window = ComputeRange(10, 60, 62, gaps=((20, 30), (40, 50)))
+    wider = window.covering(*lane)
+    assert list(wider.stretches) == stretches
+    assert wider.visible == max(62, lane[1])
+
+
+def test_where_the_end_was_foreseen_counts_until_a_step_shows_otherwise() -> None:
+    limits = Limits(slots=1, pages=9, page_size=16, step_tokens=128, max_model_len=128, max_queue=1)
+    decoder = resolve("asynclane", {"cache": "d2"}, 64)
+    sequence = add(Scheduler(limits, vocabulary()), Request(0, np.full(4, 6, np.int32), 64, decoder))
+    sequence.predict_end(44, ComputeRange(0, 68, 68))
+    assert sequence.predicted_end == 40
+    sequence.predict_end(None, ComputeRange(4, 68, 68, gaps=((30, 50),)))
+    assert sequence.predicted_end == 40
+    sequence.predict_end(20, ComputeRange(4, 68, 68, gaps=((30, 50),)))
+    assert sequence.predicted_end == 16
+    sequence.predict_end(None, ComputeRange(4, 68, 68))
+    assert sequence.predicted_end > 64
