@@ -324,12 +324,12 @@ def test_a_plot_that_cannot_be_drawn_is_told_before_measuring_and_how_it_can(
 ) -> None:
     monkeypatch.setattr(report, "find_spec", lambda name: None)
     assert cli.main(["bench", "--plot", "load.png"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    for target in re.findall(r"make (\S+?)`", told):
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    for target in re.findall(r"make (\S+?)`", reported):
         assert f"$(VENV)/{target.removeprefix('.venv/')}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "make .venv/with-bench" in told
-    assert "pip install 'asynclane[bench]'" in told
+    assert "make .venv/with-bench" in reported
+    assert "pip install 'asynclane[bench]'" in reported
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
