@@ -168,7 +168,7 @@ def test_a_process_that_fails_is_told_with_its_decoder(capfd: pytest.CaptureFixt
 
 
 def test_the_page_of_all_figures_is_what_was_measured() -> None:
-    """Of decoders that there are: made by `--again ... --page docs/quality.md`."""
+    """The page of the decoders that exist, made by `--again ... --page docs/quality.md`."""
     field = read([RESULTS / "field.json", RESULTS / "field-cpu.json"])
     assert (RESULTS.parents[1] / "docs" / "quality.md").read_text(encoding="utf-8") == page(field)
     for model in MODELS:

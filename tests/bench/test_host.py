@@ -1,4 +1,4 @@
-"""What the host spends on a step is measured with lanes that live, whoever decides what commits."""
+"""The host's time for a step is measured with lanes that live, whoever decides what commits."""
 
 from __future__ import annotations
 
