@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -15,14 +14,13 @@ import pytest
 from asynclane.bench.load import output as report
 from asynclane.bench.load import run as load
 from asynclane.bench.load.loops import Failure, Sample, run_level
-from asynclane.bench.load.plan import Bounds, Level
+from asynclane.bench.load.plan import Level
 from asynclane.bench.load.tally import sum_up
 from asynclane.clients import Usage
 from asynclane.server.cli import main as cli
 
 from ..support.other_server import ANSWER, TEXT, Reply, other_server, stream
 from ..support.processes import ASYNCLANE, started
-from .test_load import plan
 
 WARMUP = 2
 ERROR = {"id": "1", "error": {"message": "boom"}}
@@ -212,19 +210,6 @@ def test_a_first_request_that_fails_is_told_and_passed_over(capsys: Any) -> None
     captured = capsys.readouterr()
     assert captured.err.count("A first request, which is not counted, failed: 503") == 1
     assert json.loads(captured.out.splitlines()[-1])["loads"][0]["completed"] == 3
-
-
-def test_the_duration_holds_for_those_who_come_late_in_a_staggered_start() -> None:
-    class Server:
-        async def ask(self, body: Any, due_s: float) -> Sample:
-            await asyncio.sleep(0.02)
-            return Sample(due_s, time.perf_counter(), due_s)
-
-    started = time.perf_counter()
-    given = plan(bounds=Bounds(None, 0.2), stagger_s=30.0)
-    samples = asyncio.run(run_level(Server(), given, Level(concurrency=4), lambda: None))  # type: ignore[arg-type]
-    assert len(samples) > 2
-    assert time.perf_counter() - started < 5
 
 
 def test_thoughts_count_in_the_time_per_token_as_they_do_in_usage(capsys: Any) -> None:
