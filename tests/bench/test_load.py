@@ -368,3 +368,16 @@ def test_a_server_that_refuses_all_first_requests_is_not_measured(capsys: Any) -
     with other_server(lambda number: every_third_refused(2)) as url:
         assert cli.main(["bench", "--url", url, "--warmup", "1"]) == 2
     assert "429: slow down" in capsys.readouterr().err
+
+
+def test_the_duration_holds_for_those_who_come_late_in_a_staggered_start() -> None:
+    class Server:
+        async def ask(self, body: Any, due_s: float) -> Sample:
+            await asyncio.sleep(0.02)
+            return Sample(due_s, time.perf_counter(), due_s)
+
+    started = time.perf_counter()
+    given = plan(bounds=Bounds(None, 0.2), stagger_s=30.0)
+    samples = asyncio.run(run_level(Server(), given, Level(concurrency=4), lambda: None))  # type: ignore[arg-type]
+    assert len(samples) > 2
+    assert time.perf_counter() - started < 5
