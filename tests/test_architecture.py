@@ -23,8 +23,8 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {"server", "scheduler", "clients"},
     "training": {"bench", "models", "scheduler"},  # makes the embedded models; nothing imports it
 }
-# The composition root wires models, and `inspect` asks what they say of themselves; the command line hands `chat` over
-# to the client, and `bench` to the load.
+# The composition root wires models, and `inspect` reports on them. The command line starts the client for `chat`, and
+# the load generator for `bench`.
 # A benchmark of device steps runs them without a server.
 EXCEPTIONS: dict[str, set[str]] = {
     "server/engine/wiring.py": {"models"},

@@ -324,12 +324,12 @@ def test_a_plot_that_cannot_be_drawn_is_told_before_measuring_and_how_it_can(
 ) -> None:
     monkeypatch.setattr(report, "find_spec", lambda name: None)
     assert cli.main(["bench", "--plot", "load.png"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    for target in re.findall(r"make (\S+?)`", told):
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    for target in re.findall(r"make (\S+?)`", reported):
         assert f"$(VENV)/{target.removeprefix('.venv/')}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "make .venv/with-bench" in told
-    assert "pip install 'asynclane[bench]'" in told
+    assert "make .venv/with-bench" in reported
+    assert "pip install 'asynclane[bench]'" in reported
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
@@ -368,3 +368,16 @@ def test_a_server_that_refuses_all_first_requests_is_not_measured(capsys: Any) -
     with other_server(lambda number: every_third_refused(2)) as url:
         assert cli.main(["bench", "--url", url, "--warmup", "1"]) == 2
     assert "429: slow down" in capsys.readouterr().err
+
+
+def test_the_duration_holds_for_those_who_come_late_in_a_staggered_start() -> None:
+    class Server:
+        async def ask(self, body: Any, due_s: float) -> Sample:
+            await asyncio.sleep(0.02)
+            return Sample(due_s, time.perf_counter(), due_s)
+
+    started = time.perf_counter()
+    given = plan(bounds=Bounds(None, 0.2), stagger_s=30.0)
+    samples = asyncio.run(run_level(Server(), given, Level(concurrency=4), lambda: None))  # type: ignore[arg-type]
+    assert len(samples) > 2
+    assert time.perf_counter() - started < 5

@@ -1,4 +1,4 @@
-"""`asynclane bench` when things go wrong: nothing that was measured is lost, and nothing is told that is not so."""
+"""`asynclane bench` when things go wrong: nothing that was measured is lost, and nothing false is reported."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_picture_that_fails_comes_behind_the_figures(
     assert "the disk is full" in captured.err
 
 
-# --- What cannot work is told before
+# --- What cannot work is refused before
 
 
 @pytest.mark.parametrize(

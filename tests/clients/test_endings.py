@@ -1,4 +1,4 @@
-"""A stream that did not end never reads as ended: not behind an error, a time limit, a cancelled read or a close."""
+"""A stream that did not end never reads as ended: not after an error, a time limit, a cancelled read or a close."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asynclane.clients import AsyncClient, Client, ClientError, Closed, StatusEr
 from .conftest import ANSWER, HI, chunk, replies
 
 FAULTS: dict[str, tuple[Any, type[ClientError]]] = {
-    "told by the server": ('data: {"error": {"message": "boom"}}\n\n', StreamError),
+    "reported by the server": ('data: {"error": {"message": "boom"}}\n\n', StreamError),
     "broken off": (httpx.ReadError("reset"), StreamError),
     "silent": (httpx.ReadTimeout(""), TimedOut),
     "cut": ("data: {", StreamError),
@@ -31,15 +31,15 @@ def test_what_ended_a_stream_is_raised_by_every_later_read(connect_either: Any, 
     with connect_either(replies(chunk("a"), part)) as (client, _):
         stream = client.stream_chat(HI, model="m")
         assert next(stream).text == "a"
-        told = []
+        reported = []
         for _ in range(3):
             with pytest.raises(kind) as caught:
                 next(stream)
-            told.append(str(caught.value))
+            reported.append(str(caught.value))
         stream.close()
         with pytest.raises(kind) as caught:
             list(stream)
-    assert len({*told, str(caught.value)}) == 1
+    assert len({*reported, str(caught.value)}) == 1
 
 
 def test_a_refused_stream_is_not_asked_for_again(connect_either: Any) -> None:

@@ -36,7 +36,7 @@ def streamed(*parts: Any) -> httpx.Response:
 
 @pytest.fixture
 def ask(connect_either: Any) -> Any:
-    """Asks with these replies to come; returns what was said, the waits, and how many requests there were."""
+    """Send a request that gets these replies; return what was said, the waits, and how many requests there were."""
 
     def ask(*replies: Any, retry: Retry | None = None, stream: bool = False) -> tuple[Any, list[float], int]:
         waits: list[float] = []

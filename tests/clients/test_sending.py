@@ -1,4 +1,4 @@
-"""What can never be sent is told before anything is, as a ValueError, and nobody's password with it."""
+"""A value that can never be sent is a ValueError before anything is sent, and its message contains no password."""
 
 from __future__ import annotations
 
