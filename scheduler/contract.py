@@ -1,7 +1,6 @@
 """Everything that passes between the scheduler and the device: `StepPlan` down, `StepResult` up.
 
-Positions are absolute: the prompt is `[0, P)`, the canvas starts at `P`. This file imports no other part of the
-project, so that either side can be replaced, faked or moved to another process.
+Positions are absolute: the prompt is `[0, P)`, the canvas starts at `P`. This file imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one request draws tokens. Temperature 0 is argmax; noise comes from a counter keyed by
-    (seed, position, the request's own step), never from a shared generator. top_k 0 and min_p 0 keep all tokens."""
+    """The way one request draws tokens. Temperature 0 is argmax; top_k 0 and min_p 0 keep all tokens. Noise comes from
+    a counter keyed by (seed, position, the request's own step), never from a shared generator."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -31,11 +30,11 @@ class Sampling:
 
 
 GREEDY = Sampling()
-MOST_RANKS = 20  # likeliest tokens of a position that a row may ask for
+MOST_RANKS = 20  # the most likeliest tokens that a row may report for each position
 
 
 class Measure(IntEnum):
-    """What a position's confidence is. By MARGIN and ENTROPY, what stands in for an end token is behind all others."""
+    """The confidence of a position. By MARGIN and ENTROPY, the stand-in for an end token ranks after all others."""
 
     PROBABILITY = 0  # of what may commit, at temperature 1
     MARGIN = 1  # of the best token over the second best
@@ -46,11 +45,11 @@ class Measure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceCommitRule:
-    """Which of a lane's open positions commit, by their rank n = 1, 2, ... in falling confidence, which is `measure`.
+    """The open positions of a lane that commit, by their rank n = 1, 2, ... in falling confidence, which is `measure`.
 
-    Rank n commits while every better rank did and `confidence >= threshold - factor / (n + 1)`; the `sure` best
-    ones need no test, and with `last_free` neither does the last. With `noise` confidence is `measure / noise` plus
-    Gumbel noise, so the best are drawn without replacement with weights `exp(measure / noise)`.
+    Rank n commits if every better rank does and `confidence >= threshold - factor / (n + 1)`. The `sure` best ranks
+    need no test, and with `last_free` neither does the last. With `noise`, confidence is `measure / noise` plus Gumbel
+    noise: the best are then drawn without replacement with weights `exp(measure / noise)`.
     """
 
     sure: int
@@ -67,10 +66,10 @@ class DeviceCommitRule:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The part `[start, end)` of a row in which masks may commit in this step: a lane, or the look-ahead behind all.
+    """The part `[start, end)` of a row in which masks may commit: a lane, or the look-ahead after all lanes.
 
-    Without `may_end` no end token is proposed there: the next best stands in, with its own small probability. Where
-    positions that are not computed part a lane, what is `joined` is ranked together with the span before it.
+    Without `may_end` no end token is proposed: the next best token stands in, with its own small probability. A
+    `joined` span is ranked together with the span before it: positions that are not computed divide their lane.
     """
 
     start: int
@@ -82,8 +81,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """What is added to the logits of `tokens` [n], each there once, at the positions `[start, end)` of a row: `deltas`
-    [n], where minus infinity bans."""
+    """`deltas` [n] are added to the logits of distinct `tokens` [n], at positions `[start, end)` of a row. Minus
+    infinity bans a token."""
 
     start: int
     end: int
@@ -93,15 +92,15 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Token t may come at an absolute position if bit t % 32, from the lowest up, of words[t // 32] is set."""
+    """At an absolute position, token t may come if bit t % 32, from the lowest up, of words[t // 32] is set."""
 
     position: int
     words: Ints
 
 
 class RowCopy(NamedTuple):
-    """A row that stands in for others: each of its positions for the one `of` before it, as which it is rotated. A
-    query at p does not see the key at p - `hides`."""
+    """A replica row. Each of its positions is rotated as the position `rope_offset` before it. A query at p does not
+    see the key at p - `mask_offset`."""
 
     rope_offset: int
     mask_offset: int
@@ -111,12 +110,12 @@ class RowCopy(NamedTuple):
 class Row:
     """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.
 
-    Keys and values are written in place; then its queries see all keys in `[0, visible)`, without a causal mask.
-    A row without spans only renews keys and values. Where a network predicts a position at the one before it, a span
-    does not start with its row. `biases` are disjoint. `ranks` says how many of each position's
-    likeliest tokens the result must tell with their log-probabilities; None: nothing of the kind. A `restriction` is of
-    a position in one of the spans. `held` [end - start], if given, is what the canvas holds from now on. Behind its
-    canvas a request may have rows that `copy` a part of it; its own rows do not see them.
+    Keys and values are written in place. Then its queries see all keys in `[0, visible)`, without a causal mask. A row
+    without spans only renews keys and values. Where a network predicts a position at the one before it, no span starts
+    with its row. `biases` are disjoint. `ranks` is the number of each position's likeliest tokens to report with their
+    log-probabilities; None: no scores. A `restriction` is of a position in one of the spans. If `host_tokens`
+    [end - start] are given, the canvas holds them from now on. After its canvas a request may have rows that `copy` a
+    part of it; its own rows do not see them.
     """
 
     slot: int
@@ -139,10 +138,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a slot holds from this step on: its canvas becomes `prompt` and masks behind it, on these pages.
+    """A slot from this step on: its canvas becomes `prompt`, then masks, on these pages.
 
-    `prompt` may hold masks. Pages keep what was written to them, so a slot can be placed anew in mid-answer; `copied`
-    are pages (from, to) whose keys and values are copied first, of all pairs at once, after the placements before.
+    `prompt` may hold masks. Pages keep their keys and values, so a slot can be placed again in mid-answer. `copied` are
+    pages (from, to) whose keys and values are copied first: all pairs at once, after the placements before.
     """
 
     slot: int
@@ -163,9 +162,9 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Log-probabilities at temperature 1 over all tokens that are not banned, biases included, for every position of
-    all spans: of the token that has just committed there or could have, `chosen` [positions], and of the likeliest
-    tokens, `ranked` [positions, any] ids in falling order and `logprobs` [positions, any]."""
+    """Log-probabilities at temperature 1 over all tokens that are not banned, biases included, at the positions of all
+    spans: `chosen` [positions] of the token that has just committed there or could have, and of the likeliest tokens,
+    `ranked` [positions, any] in falling order, their `logprobs` [positions, any]."""
 
     chosen: Floats
     ranked: Ints
@@ -174,12 +173,11 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the canvas holds after the step, over the positions of all spans in the order of the plan.
+    """The canvas after the step, at the positions of all spans in the order of the plan.
 
-    `tokens` [positions] are token ids, the mask id where still open; `proposals` [positions] are what the network
-    proposes there, and `confidence` [positions] the probabilities of these proposals; `device_s` is the time the
-    device took, in seconds. `scores` are there if a row asked for `ranks`; `measured` [positions], by what each one's
-    rule judged, if some rule is not `plain`.
+    `tokens` [positions] are the mask id where still open. `proposals` [positions] are the network's, and `confidence`
+    [positions] their probabilities. `device_s` is the time of the device, in seconds. `scores` are there if a row has
+    `ranks`, and `measured` [positions], the confidence by each rule's measure, if a rule is not `plain`.
     """
 
     tokens: Ints
@@ -191,6 +189,6 @@ class StepResult:
 
 
 class Executor(Protocol):
-    """Runs one plan at a time, from one thread. An exception means that nothing of the plan may be relied upon."""
+    """Runs one plan at a time, from one thread. After an exception, nothing of the plan may be relied upon."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...

@@ -23,41 +23,33 @@ class Constraint(Protocol):
     @property
     def name(self) -> str:
         """The request parameter that set it, for messages."""
-        ...
 
     @property
     def failed(self) -> str:
         """The reason why no next token can be found; empty while it can."""
-        ...
 
     @property
     def complete(self) -> bool:
-        """Whether the answer may end here."""
-        ...
+        """True if the answer may end here."""
 
     @property
     def finished(self) -> bool:
-        """Whether the answer must end here."""
-        ...
+        """True if the answer must end here."""
 
     @property
     def closing(self) -> bool:
-        """Whether `forced` has cut the answer short, for want of room."""
-        ...
+        """True once `forced` has cut the answer short, for want of room."""
 
     def allowed(self) -> Ints:
         """The tokens that may come next, the end of the answer among them, as `Restriction.words`."""
-        ...
 
     def accept(self, token: int, room: int) -> bool:
         """Append `token`, which is no end token, where `room` positions are left. Return False, and append nothing, if
         it may not come, or if there would be no room for an end after it."""
-        ...
 
     def forced(self, room: int) -> list[int]:
         """The tokens that must come next, with `room` positions left: those without an alternative, or a short way to
         the end once there was no room for another token. The caller still has to `accept` them."""
-        ...
 
 
 class Continuation(NamedTuple):
@@ -74,8 +66,7 @@ class GrammarGuide:
 
     def __init__(self, constraint: Constraint, vocabulary: Vocabulary, length: int) -> None:
         """`length` are the positions of the canvas."""
-        self.name = constraint.name
-        self._constraint = constraint
+        self.constraint = constraint
         self._length = length
         self._ends: Bools = (vocabulary.classes & END) != 0
         self._allowed: Ints | None = None  # after the text so far, once computed
@@ -84,20 +75,12 @@ class GrammarGuide:
 
     @property
     def failed(self) -> bool:
-        return self._stuck or bool(self._constraint.failed)
-
-    @property
-    def finished(self) -> bool:
-        return self._constraint.finished
-
-    @property
-    def closing(self) -> bool:
-        return self._constraint.closing
+        return self._stuck or bool(self.constraint.failed)
 
     @property
     def problem(self) -> str:
         """The reason why the request has failed."""
-        return f"{self.name}: {self._constraint.failed or 'no token goes on from here'}"
+        return f"{self.constraint.name}: {self.constraint.failed or 'no token goes on from here'}"
 
     def begin(self) -> Continuation:
         """The forced first tokens. At least one position stays open: a lane needs one."""
@@ -107,7 +90,7 @@ class GrammarGuide:
     def restrict(self, row: Row, position: int) -> Row:
         """`row` without commits, and with a restriction of the first open `position`, absolute."""
         if self._allowed is None:
-            self._allowed = self._constraint.allowed()
+            self._allowed = self.constraint.allowed()
         self._spans = row.spans
         spans = tuple(replace(span, rule=_without_commits(span.rule)) for span in row.spans)
         return replace(row, spans=spans, restriction=Restriction(position, self._allowed))
@@ -126,13 +109,13 @@ class GrammarGuide:
             if drawn and not self._passes(drawn + 1, result, place, part.start, chosen):
                 break
             if self._ends[token]:
-                if self._constraint.complete:
+                if self.constraint.complete:
                     ends = True
                     tokens.append(token)
                     found.append(place)
                 break
             at = frontier + len(tokens)
-            if not self._constraint.accept(token, self._length - at):
+            if not self.constraint.accept(token, self._length - at):
                 closing = self._force(at, self._length)  # nothing, unless it is time to close
                 tokens += closing
                 found += [FORCED] * len(closing)
@@ -146,7 +129,7 @@ class GrammarGuide:
             expected = result.proposals[place + 1 : part.stop][: len(forced)].tolist()
             if expected != forced[: len(expected)]:
                 break  # the proposals after them belong to another text
-        if self._constraint.finished and not ends and frontier + len(tokens) < self._length:
+        if self.constraint.finished and not ends and frontier + len(tokens) < self._length:
             ends = True
             tokens.append(int(self._ends.argmax()))
             found.append(FORCED)
@@ -156,7 +139,7 @@ class GrammarGuide:
         return Continuation(tokens, found, ends)
 
     def _passes(self, rank: int, result: StepResult, place: int, first: int, chosen: Bools | None) -> bool:
-        """Whether the decoder commits the proposal at `place` in the result as the `rank`-th token of the step. The
+        """True if the decoder commits the proposal at `place` in the result as the `rank`-th token of the step. The
         request's positions begin at `first` in the result."""
         if chosen is not None:
             return bool(chosen[place - first])
@@ -171,10 +154,10 @@ class GrammarGuide:
     def _force(self, frontier: int, limit: int) -> list[int]:
         """The forced tokens from canvas position `frontier` on, before position `limit`."""
         written: list[int] = []
-        while tokens := self._constraint.forced(self._length - frontier - len(written)):
+        while tokens := self.constraint.forced(self._length - frontier - len(written)):
             for token in tokens:
                 at = frontier + len(written)
-                if at >= limit or not self._constraint.accept(token, self._length - at):
+                if at >= limit or not self.constraint.accept(token, self._length - at):
                     return written
                 written.append(token)
         return written

@@ -6,8 +6,9 @@ canvas really holds (`Row.host_tokens`), before anything is computed from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,11 @@ from .decoding.vocabulary import END, Vocabulary
 
 LAST = 64.0  # by how much the device ranks the stand-in for an end token after all others (`contract.Measure`)
 
+Viewer = Callable[[Longs, slice, Ints], StepView]  # of canvas positions [n], their part of the result, and the canvas
+
 
 class Commits(NamedTuple):
-    """What a canvas holds after a step: `tokens` [n], the mask id where open, at canvas `positions` [n]. Each token is
+    """The canvas after a step: `tokens` [n], the mask id where open, at canvas `positions` [n]. Each token is
     at `found` [n] in the step's result, or `logprobs.FORCED`."""
 
     positions: Longs
@@ -35,16 +38,13 @@ class Commits(NamedTuple):
 class HostRuleRunner:
     """The host commit rule of one request."""
 
-    def __init__(
-        self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, prompt_tokens: int, guided: bool
-    ) -> None:
+    def __init__(self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, guided: bool) -> None:
         """A `guided` request has a grammar, which decides where the answer ends and writes its tokens."""
         self._rule = rule
         self._speculator = rule if isinstance(rule, Speculator) else None
         self.ensemble = rule if isinstance(rule, Ensemble) else None
         self._decoder = decoder
         self._vocabulary = vocabulary
-        self._prompt = prompt_tokens
         self._guided = guided
         self._ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # which of the last step's positions commit
@@ -52,7 +52,6 @@ class HostRuleRunner:
         self.stays = False  # full lanes do not end yet
         # All that there are: then the other requests of a step do not change which of equal tokens are reported.
         self.ranks = MOST_RANKS if rule.ranks else None
-        self.revises = rule.revises
         self.sees_ahead = rule.sees_ahead
 
     def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
@@ -66,7 +65,7 @@ class HostRuleRunner:
 
     @property
     def over(self) -> bool:
-        """Whether the answer is complete, whatever lanes are left."""
+        """True once the answer is complete, whatever lanes are left."""
         return self.ensemble is not None and self.ensemble.over
 
     def first_end(self, canvas: Ints) -> int:
@@ -80,41 +79,33 @@ class HostRuleRunner:
         `part` of the result belongs to the request. It begins with the canvas `positions` [n] of its own row, and then
         has the same ones for each draft, or those of a replica row; or it has the positions of an ensemble's branches.
         """
+        view = partial(self._view, tree, step, result)
         if self.ensemble is not None:
-            return self._observe(self.ensemble, tree, step, positions, result, part)
+            return self._observe(self.ensemble, view, positions, part)
         if self._speculator is not None and not self._guided:
-            return self._choose_draft(self._speculator, tree, step, positions, result, part)
-        own = slice(part.start, part.start + len(positions))
-        view = self._view(tree, step, positions, result, own)
-        if own.stop < part.stop:
-            rest = slice(own.stop, part.stop)
+            return self._choose_draft(self._speculator, view, tree.canvas, positions, part)
+        own, rest = slice(part.start, part.start + len(positions)), slice(part.start + len(positions), part.stop)
+        shown = view(positions, own, tree.canvas)
+        if rest.start < rest.stop:
             replica = ReplicaView(result.proposals[rest], result.confidence[rest], *self._likeliest(result, rest))
-            view = replace(view, replica=replica)
-        return Commits(positions, self._decide(view, tree), np.arange(own.start, own.stop))
+            shown = replace(shown, replica=replica)
+        return Commits(positions, self._decide(shown, tree), np.arange(own.start, own.stop))
 
-    def _observe(
-        self, rule: Ensemble, tree: LaneTree, step: int, positions: Longs, result: StepResult, part: slice
-    ) -> Commits:
+    def _observe(self, rule: Ensemble, view: Viewer, positions: Longs, part: slice) -> Commits:
         views, at = [], 0
         for turn in rule.turns:
             here = slice(at, at := at + turn.end - turn.start)
-            shown = slice(part.start + here.start, part.start + here.stop)
-            views.append(self._view(tree, step, positions[here], result, shown, turn.canvas))
+            views.append(view(positions[here], slice(part.start + here.start, part.start + here.stop), turn.canvas))
         canvas = rule.observe(views)
         return Commits(np.arange(len(canvas)), canvas.copy(), np.zeros(len(canvas), np.int64))
 
-    def _choose_draft(
-        self, rule: Speculator, tree: LaneTree, step: int, positions: Longs, result: StepResult, part: slice
-    ) -> Commits:
-        canvases = (tree.canvas, *rule.drafts)
+    def _choose_draft(self, rule: Speculator, view: Viewer, canvas: Ints, positions: Longs, part: slice) -> Commits:
+        canvases = (canvas, *rule.drafts)
         size = (part.stop - part.start) // len(canvases)
-        starts = [part.start + size * number for number in range(len(canvases))]
-        views = [
-            self._view(tree, step, positions[:size], result, slice(start, start + size), canvas)
-            for canvas, start in zip(canvases, starts, strict=True)
-        ]
+        own, starts = positions[:size], range(part.start, part.stop, size)
+        views = [view(own, slice(at, at + size), each) for at, each in zip(starts, canvases, strict=True)]
         choice = rule.choose_among(views)
-        return Commits(positions[:size], choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
+        return Commits(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
 
     def _decide(self, view: StepView, tree: LaneTree) -> Ints:
         decoder, mask_id = self._decoder, view.mask_id
@@ -144,15 +135,10 @@ class HostRuleRunner:
         return tokens
 
     def _view(
-        self,
-        tree: LaneTree,
-        step: int,
-        positions: Longs,
-        result: StepResult,
-        part: slice,
-        canvas: Ints | None = None,
+        self, tree: LaneTree, step: int, result: StepResult, positions: Longs, part: slice, canvas: Ints
     ) -> StepView:
-        canvas, places = tree.canvas if canvas is None else canvas, positions.astype(np.int32)
+        """The view of `part` of a result, which has the `positions` [n] of a `canvas`."""
+        places = positions.astype(np.int32)
         proposals = result.proposals[part]
         open_ = canvas[places] == tree.mask_id
         tokens = proposals if self._guided else np.where(open_, result.tokens[part], proposals)

@@ -87,7 +87,7 @@ class Request:
         return 1 + branches, limits.pages_for(self.room) + branches * each
 
     def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
-        """The facts by which `compatibility.refuse` decides; `measured`: the server knows the time of its steps."""
+        """The facts by which `compatibility.refuse` decides. `measured`: the server knows the cost of its steps."""
         tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(limits, pattern)
         return RequestFacts(
             decoder=self.decoder,

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
 from operator import attrgetter
 
 import numpy as np
 
 from .contract import Ints, Placement, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
-from .decoding.cache import Progress
 from .decoding.compatibility import refuse
 from .decoding.lane_tree import Role
-from .decoding.lanes.base import LaneStatus
 from .decoding.vocabulary import END, Vocabulary
 from .lane_events import LaneEvents
 from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
@@ -82,7 +79,7 @@ class Scheduler:
         if len(request.prompt) < self.pattern.logit_shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
-        sequence = Sequence.of(request, self._vocabulary, self.pattern)
+        sequence = Sequence(request, self._vocabulary, self.pattern)
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
         if len(self.waiting) > self.limits.max_queue:
@@ -139,7 +136,8 @@ class Scheduler:
                 if sequence.id in failed:
                     updates.append(self._fail(sequence))
                 else:
-                    updates.append(self._update(sequence, self._advance(planned, statuses)))
+                    events = sequence.advance(planned, statuses.get(sequence.id))
+                    updates.append(self._update(sequence, events))
             except Exception:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 updates.append(self._fail(sequence))
@@ -267,13 +265,6 @@ class Scheduler:
         if self.budget is not None and adaptive:
             commits = sum(planned.open - planned.sequence.open_tokens() for planned in adaptive)
             self.budget.observe(len(adaptive), sum(planned.tokens for planned in adaptive), commits)
-
-    def _advance(self, planned: PlannedRequest, statuses: Mapping[int, list[LaneStatus]]) -> LaneEvents | None:
-        """Count a step of a request, and let its lanes advance if the step drove them."""
-        progress = Progress(0, 0, planned.extent.frontier)
-        if planned.window.drives:
-            progress = planned.sequence.advance(statuses[planned.sequence.id], self._vocabulary)
-        return planned.sequence.count(planned, progress)
 
     def _update(self, sequence: Sequence, events: LaneEvents | None) -> Update:
         if sequence.state is State.LEAVING:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from .contract import Ints, Row, Scores, Span, StepResult
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
-from .decoding.cache import NO_CANVAS, CachePolicy, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
+from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
 from .decoding.lane_tree import LaneTree
 from .decoding.lanes.base import ABSENT, LaneStatus
 from .decoding.stability import Stability
@@ -23,7 +23,7 @@ from .layout import LAYOUTS, Holding, RowLayout, RowSource
 from .layout.packed import StepInputs
 from .logit_bias import NEUTRAL, Biasing
 from .logprobs import Scorebook
-from .memory.prefix_cache import NO_HASHES, BlockHashes, Lease, PrefixCache
+from .memory.prefix_cache import NO_HASHES, Lease, PrefixCache
 from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State, Update
 
 NO_END = 1 << 30
@@ -46,82 +46,47 @@ class PlannedRequest:
     open: int
 
 
-@dataclass(slots=True, eq=False)
 class Sequence:
     """A request as the scheduler carries it. Canvas positions start at 0, after the prompt."""
 
-    request: Request
-    tree: LaneTree
-    cache: CachePolicy
-    nesting: Nesting
-    stability: Stability | None
-    recorder: LaneEventRecorder | None
-    scorebook: Scorebook | None
-    source: RowSource
-    state: State = State.WAITING
-    outcome: Outcome | None = None
-    holding: Holding = field(default_factory=lambda: Holding((), ()))
-    block_hashes: BlockHashes = NO_HASHES  # of the pages of its prompt that others may read
-    lease: Lease | None = None  # pages before its own ones, which others may read
-    frontier: int = 0  # canvas positions before it are committed
-    end_at: int = NO_END  # the first end token committed so far
-    predicted_end: int = NO_END  # the first end token that the network is about to commit
-    sent: int = 0  # canvas positions before it were handed out
-    steps: int = 0
-    computed_tokens: int = 0
-    cached_tokens: int = 0
-    refreshes: int = 0
-    reused_refreshes: int = 0
-    served_at: int = 0  # the scheduler's step that last carried it, or admitted it
-    layout: RowLayout = field(init=False)
+    layout: RowLayout
 
-    @classmethod
-    def of(cls, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> Sequence:
-        decoder, constraint, guided = request.decoder, request.constraint, request.constraint is not None
+    def __init__(self, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> None:
+        decoder, policy, constraint = request.decoder, request.decoder.policy, request.constraint
+        prompt, length, mask_id = len(request.prompt), request.max_tokens, vocabulary.mask_id
         rule = None if decoder.host_rule is None else decoder.host_rule()
-        policy, mask_id, prompt, length = decoder.policy, vocabulary.mask_id, len(request.prompt), request.max_tokens
-        tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
-        source = RowSource(
-            request=request,
-            tree=tree,
-            biasing=None
-            if request.preferences == NEUTRAL
-            else Biasing(request.preferences, vocabulary, prompt, length),
-            host_rule=None if rule is None else HostRuleRunner(rule, decoder, vocabulary, prompt, guided),
-            guide=None if constraint is None else GrammarGuide(constraint, vocabulary, length),
-        )
-        return cls(
-            request=request,
-            tree=tree,
-            cache=decoder.cache(),
-            nesting=Nesting.of(policy.boundary),
-            stability=Stability(length, stable_steps) if stable_steps else None,
-            recorder=LaneEventRecorder(tree.canvas, mask_id) if request.watched else None,
-            scorebook=None if request.ranks is None else Scorebook(length, request.ranks),
-            source=source,
-        )
+        neutral, guided = request.preferences == NEUTRAL, constraint is not None
+        self.request = request
+        self.prompt_length = prompt
+        self.tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
+        self.canvas = self.tree.canvas
+        self.cache = decoder.cache()
+        self.nesting = Nesting.of(policy.boundary)
+        self.stability = Stability(length, stable_steps) if stable_steps else None
+        self.recorder = LaneEventRecorder(self.canvas, mask_id) if request.watched else None
+        self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
+        self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
+        self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
+        biasing = None if neutral else Biasing(request.preferences, vocabulary, prompt, length)
+        self.source = RowSource(request, self.tree, biasing, self.host_rule, self.guide)
+        self._vocabulary = vocabulary
+        self._revises = decoder.revises  # the tokens of a lane are not final before it ends
+        self.state = State.WAITING
+        self.outcome: Outcome | None = None
+        self.holding = Holding((), ())
+        self.block_hashes = NO_HASHES  # of the pages of its prompt that others may read
+        self.lease: Lease | None = None  # pages before its own ones, which others may read
+        self.frontier = 0  # canvas positions before it are committed
+        self.end_at = NO_END  # the first end token committed so far
+        self.predicted_end = NO_END  # the first end token that the network is about to commit
+        self.sent = 0  # canvas positions before it were handed out
+        self.served_at = 0  # the scheduler's step that last carried it, or admitted it
+        self.steps = self.computed_tokens = self.cached_tokens = self.refreshes = self.reused_refreshes = 0
 
     @property
     def id(self) -> int:
         return self.request.id
-
-    @property
-    def canvas(self) -> Ints:
-        return self.tree.canvas
-
-    @property
-    def prompt_length(self) -> int:
-        return len(self.request.prompt)
-
-    @property
-    def host_rule(self) -> HostRuleRunner | None:
-        return self.source.host_rule
-
-    @property
-    def revises(self) -> bool:
-        """Whether the tokens of a lane are not final before it ends."""
-        return self.host_rule is not None and self.host_rule.revises
 
     @property
     def stats(self) -> RequestStats:
@@ -155,14 +120,14 @@ class Sequence:
     def admit(self, lease: Lease, holding: Holding, page_size: int) -> None:
         """The request has what it needs on the device: its first lanes begin."""
         self.lease, self.holding = lease, holding
-        if self.source.guide is not None:
-            self._continue(self.source.guide.begin(), None)
+        if self.guide is not None:
+            self._continue(self.guide.begin(), None)
         self.request.decoder.policy.open(self.tree)
         everything = Holding(holding.slots, (*lease.numbers, *holding.pages))
         self.layout = LAYOUTS[self.request.decoder.layout](everything, self.source, page_size)
 
     def may_begin(self, stepping: Collection[int]) -> bool:
-        """Whether the pages that it does not compute in its first step are known, or computed by the requests
+        """Return whether the pages that it does not compute in its first step are known, or computed by the requests
         `stepping` with it."""
         return bool(self.steps) or self.lease is None or self.lease.ready(stepping)
 
@@ -203,10 +168,10 @@ class Sequence:
     def _window(self, extent: RequestExtent) -> ComputeRange:
         """The positions that the next step computes. The first step leaves out what others have computed."""
         window = self.cache.compute_range(extent)
-        if self.source.guide is not None:
+        if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
         if (
-            self.revises or self.request.decoder.replica_positions
+            self._revises or self.request.decoder.replica_positions
         ):  # committed positions are looked at again, or replicated
             window = window.covering(extent.first, extent.last)
         if self.lease is None or self.steps:
@@ -223,7 +188,7 @@ class Sequence:
         if self.cache.reads_canvas:
             self.cache.observe(StepConfidence(positions, result.confidence[own]))
         positions = positions - self.prompt_length  # not in place: the cache keeps the absolute ones
-        rule, guide = self.host_rule, self.source.guide
+        rule, guide = self.host_rule, self.guide
         if rule is None:
             commits = Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
         else:
@@ -270,8 +235,26 @@ class Sequence:
             found = min(found, before)
         self.predicted_end = found
 
-    def advance(self, statuses: list[LaneStatus], vocabulary: Vocabulary) -> Progress:
-        """Let the lanes advance after a step that drove them. `statuses` belong to the live lanes."""
+    def advance(self, planned: PlannedRequest, statuses: list[LaneStatus] | None) -> LaneEvents | None:
+        """Count a step, and let the lanes advance if it drove them: `statuses` belong to the live lanes. Returns the
+        lane events of a watched request."""
+        window, extent = planned.window, planned.extent
+        progress = Progress(0, 0, extent.frontier) if statuses is None else self._advance_lanes(statuses)
+        step, self.steps, known = self.steps, self.steps + 1, self.layout.known
+        extent = extent._replace(frontier=min(extent.frontier, known))
+        self.cache.computed(window, extent, progress._replace(frontier=min(progress.frontier, known)))
+        if self.lease is not None:
+            self._share_pages(self.lease, planned)
+        self.refreshes += window.refresh
+        self.reused_refreshes += window.refresh and window.drives
+        self.computed_tokens += planned.tokens
+        if self.recorder is None:
+            return None
+        rows, prompt = [row for row in planned.rows if row.copy is None], self.prompt_length
+        start, end = min(row.start for row in rows), max(row.end for row in rows)
+        return self.recorder.after(self.tree, step, start - prompt, end - prompt, window.refresh)
+
+    def _advance_lanes(self, statuses: list[LaneStatus]) -> Progress:
         tree, rule, lanes, started = self.tree, self.host_rule, tuple(self.tree.live), self.tree.live[0].start
         finished, forks = tree.finished, tree.forks
         stays = rule is not None and rule.stays
@@ -284,36 +267,17 @@ class Sequence:
             tree.end_at(rule.cut)
         self.request.decoder.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
         self.layout.follow()
-        if self.revises:  # only lanes that have ended are final
+        if self._revises:  # only lanes that have ended are final
             statuses = [status for lane, status in zip(lanes, statuses, strict=True) if lane not in tree.live]
         self.end_at = min([self.end_at, *(status.end_at for status in statuses if status.end_at != ABSENT)])
         passed, self.frontier = self.frontier, self._next_mask()
         if rule is not None and rule.sees_ahead:
-            self.end_at = min(self.end_at, self._first_end(passed, vocabulary))
-        if self.revises and tree.live:
+            self.end_at = min(self.end_at, self._first_end(passed))
+        if self._revises and tree.live:
             self.frontier = min(self.frontier, tree.live[0].start)
         if tree.live:
-            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], vocabulary)
+            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], self._vocabulary)
         return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
-
-    def count(self, planned: PlannedRequest, progress: Progress) -> LaneEvents | None:
-        """Count a step that brought `progress`. Returns its lane events, if the request is watched."""
-        window, extent, step, self.steps = planned.window, planned.extent, self.steps, self.steps + 1
-        known = self.layout.known
-        extent = extent._replace(frontier=min(extent.frontier, known))
-        self.cache.computed(window, extent, progress._replace(frontier=min(progress.frontier, known)))
-        if self.lease is not None:
-            self._share_pages(self.lease, planned)
-        self.refreshes += window.refresh
-        self.reused_refreshes += window.refresh and window.drives
-        self.computed_tokens += planned.tokens
-        if self.recorder is None:
-            return None
-        rows = [row for row in planned.rows if row.copy is None]
-        start, end = min(row.start for row in rows), max(row.end for row in rows)
-        return self.recorder.after(
-            self.tree, step, start - self.prompt_length, end - self.prompt_length, window.refresh
-        )
 
     def _share_pages(self, lease: Lease, planned: PlannedRequest) -> None:
         """Others may read the pages that a step has left in their last state."""
@@ -342,29 +306,29 @@ class Sequence:
         return Update(self.id, self.canvas[:0], self.outcome, self.stats, self._failure())
 
     def _failure(self) -> Failure | None:
-        guide = self.source.guide
+        guide = self.guide
         if self.outcome is not Outcome.FAILED or guide is None or not guide.failed:
             return None
-        return Failure(guide.name, guide.problem)
+        return Failure(guide.constraint.name, guide.problem)
 
     def _ending(self) -> Outcome | None:
-        guide, rule, live = self.source.guide, self.host_rule, self.tree.live
+        guide, rule, live = self.guide, self.host_rule, self.tree.live
         if guide is not None and guide.failed:
             return Outcome.FAILED
         settled = self.frontier
         if self.request.decoder.whole_blocks and live:
             settled = min(settled, live[0].start)
-        stopped = self.end_at < settled or (guide is not None and guide.finished)
+        stopped = self.end_at < settled or (guide is not None and guide.constraint.finished)
         stopped |= not live and self._canvas_end() < len(self.canvas)
         over = rule is not None and rule.over
         if live and not over and not (stopped and self.request.decoder.early_stop):
             return None
-        cut = guide is not None and guide.closing
+        cut = guide is not None and guide.constraint.closing
         return Outcome.STOP if stopped and not cut else Outcome.LENGTH
 
-    def _first_end(self, start: int, vocabulary: Vocabulary) -> int:
+    def _first_end(self, start: int) -> int:
         """The first end token between `start` and the frontier. One that was committed ahead is in no lane."""
-        ends = np.flatnonzero(vocabulary.classes[self.canvas[start : self.frontier]] & END)
+        ends = np.flatnonzero(self._vocabulary.classes[self.canvas[start : self.frontier]] & END)
         return start + int(ends[0]) if len(ends) else NO_END
 
     def _next_mask(self) -> int:

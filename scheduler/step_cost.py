@@ -1,11 +1,10 @@
-"""How long new blocks are, so that a step brings the most tokens for its time.
+"""The cost of a step, and two choices that depend on it: the length of new blocks, and one or two steps in flight.
 
-A step's time over its positions is flat, then linear (`StepCost`): few requests take long blocks for nothing, many pay
-for every position. What a length brings and costs is measured on the spot (`Yields`), prompts, refreshes and settling
-included: a profile of commits by distance would need no trials, but misleads, since positions that a long block leaves
-open are the hard ones.
-
-This makes answers depend on load, so it is only for requests that ask for it (knob `block_length: "auto"`).
+The time of a step over its positions is flat, then linear (`StepCost`): few requests take long blocks at no cost, many
+pay for every position. `Budget` measures the effect of a length on the requests that run (`BlockYields`), prompts,
+refreshes and settling included. A profile of commits by distance would need no trials, but it misleads: the positions
+that a long block leaves open are the hard ones. Since answers then depend on load, this is only for requests with
+block_length "auto".
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ import numpy as np
 from .decoding.params import BLOCK_LENGTHS
 
 LONGEST = BLOCK_LENGTHS[-1]
-HALF_LIFE = 2000.0  # calls at a block length after which what was learnt before counts half
+HALF_LIFE = 2000.0  # forwards at a block length after which earlier ones count half
 EPOCH = 32  # steps between choices
-SETTLING = 4  # steps behind a change of the block length that show what the one before left, and teach nothing
-ENOUGH = 500.0  # calls at a block length, below which it is tried before any choice: means are then within 3 %
-TRIALS = 16  # one epoch in so many goes to the block length that is known least
-MARGIN = 0.02  # a block length gives way only to one that is faster by this share: less is noise of the means
+SETTLING = 4  # steps after a change of the block length that still show the effect of the one before
+ENOUGH = 500.0  # forwards that a block length needs before any choice: means are then within 3 %
+TRIALS = 16  # one epoch in so many tries the block length with the fewest forwards
+MARGIN = 0.02  # a faster block length must be so much faster: less is noise of the means
 
 
 class StepCost:
-    """Seconds of a step over its positions, through measured points and on in a straight line."""
+    """Seconds of a step over its positions: measured points, and a straight line after the last."""
 
     def __init__(self, tokens: Sequence[float], seconds: Sequence[float]) -> None:
-        """Two points [n] at least; raises `ValueError` unless there is a time for each, all are finite, `tokens` rise
-        and `seconds` are above 0."""
+        """At least two points. Raises `ValueError` unless all are finite, `tokens` rise and `seconds` are above 0."""
         self._tokens, self._seconds = np.asarray(tokens, np.float64), np.asarray(seconds, np.float64)
         if self._tokens.ndim != 1 or self._tokens.shape != self._seconds.shape or len(self._tokens) < 2:
             raise ValueError("a cost curve needs at least two points, each of a token count and a time")
@@ -39,7 +37,7 @@ class StepCost:
             raise ValueError("a cost curve needs finite numbers, and times above 0")
         if (np.diff(self._tokens) <= 0).any():
             raise ValueError("a cost curve needs at least two points of rising token counts")
-        # A curve that was measured to fall at its end is taken as flat there: no step takes less than none.
+        # A curve that falls at its end is taken as flat there: no step takes less than none.
         self._slope = max(0.0, float(np.diff(self._seconds[-2:])[0] / np.diff(self._tokens[-2:])[0]))
 
     def __call__(self, tokens: float) -> float:
@@ -50,46 +48,46 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class Halving:
-    """Whether two steps of half the positions take hardly longer than one of all: then one can be computed while the
-    host is busy with the other, and the device never waits."""
+    """Decides whether two steps of half the positions replace one. If they take hardly longer, the device computes one
+    while the host is busy with the other, and never waits."""
 
     cost: StepCost
-    slack_s: float = 0.002  # what the second step may cost the device: about what the host spends on one
+    slack_s: float = 0.002  # the most that the second step may cost the device: about the host's time for one
 
     def pays(self, positions: float) -> bool:
-        """Where a step's time is flat it does not."""
+        """False where a step's time is flat."""
         return 2 * self.cost(positions / 2) <= self.cost(positions) + self.slack_s
 
 
-class Yields:
-    """What a call of one request brings at each block_length: positions and commits, means that forget."""
+class BlockYields:
+    """The mean positions and commits of one forward at each block length. Old forwards count less."""
 
     def __init__(self) -> None:
-        self._calls = np.zeros(len(BLOCK_LENGTHS))
+        self._forwards = np.zeros(len(BLOCK_LENGTHS))
         self._sums = np.zeros((len(BLOCK_LENGTHS), 2))
 
-    def observe(self, block_length: int, calls: int, positions: float, commits: float) -> None:
-        """`calls` calls at `block_length` computed `positions` and committed `commits`, together."""
+    def observe(self, block_length: int, forwards: int, positions: float, commits: float) -> None:
+        """`forwards` forwards at `block_length` together computed `positions` and committed `commits`."""
         at = BLOCK_LENGTHS.index(block_length)
-        fade = 0.5 ** (calls / HALF_LIFE)
-        self._calls[at] = self._calls[at] * fade + calls
+        fade = 0.5 ** (forwards / HALF_LIFE)
+        self._forwards[at] = self._forwards[at] * fade + forwards
         self._sums[at] = self._sums[at] * fade + (positions, commits)
 
     def known(self, block_length: int) -> float:
-        """Calls that the means rest on."""
-        return float(self._calls[BLOCK_LENGTHS.index(block_length)])
+        """The number of forwards in the means."""
+        return float(self._forwards[BLOCK_LENGTHS.index(block_length)])
 
     def expected(self, block_length: int) -> tuple[float, float]:
-        """Positions and commits of a call. Raises `ValueError` where nothing is known."""
+        """Positions and commits of a forward. Raises `ValueError` where nothing is known."""
         at = BLOCK_LENGTHS.index(block_length)
-        if not self._calls[at]:
-            raise ValueError(f"no call at block length {block_length} was seen")
-        positions, commits = (self._sums[at] / self._calls[at]).tolist()
+        if not self._forwards[at]:
+            raise ValueError(f"no forward at block length {block_length} was seen")
+        positions, commits = (self._sums[at] / self._forwards[at]).tolist()
         return positions, commits
 
 
 class Budget:
-    """Chooses the length of new blocks: every `EPOCH` steps the best that is known, now and then one to learn of it."""
+    """Chooses the length of new blocks: every `EPOCH` steps the best one so far, now and then one to try."""
 
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
@@ -97,7 +95,7 @@ class Budget:
         self._steps = 0  # since the last choice
         self._epochs = 0
         self._since_change = 0
-        self.yields = Yields()
+        self.yields = BlockYields()
 
     def block_length(self, requests: int) -> int:
         """The block length of a step for `requests` running requests that adapt to the load."""
@@ -110,8 +108,8 @@ class Budget:
         return self._length
 
     def observe(self, requests: int, positions: int, commits: int) -> None:
-        """The step whose block length was asked for last computed `positions` for `requests` requests, prompts and
-        refreshes included, and committed `commits`."""
+        """The step with the last `block_length` computed `positions` for `requests` requests, prompts and refreshes
+        included, and committed `commits`."""
         self._steps, self._since_change = self._steps + 1, self._since_change + 1
         if self._since_change > SETTLING:
             self.yields.observe(self._length, requests, positions, commits)

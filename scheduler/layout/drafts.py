@@ -12,7 +12,7 @@ from ..contract import Ints, Placement, Row, Span
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING, REPORT_ALL
 from ..decoding.commit.shared.speculation import Turn
-from .packed import Holding, PackedLayout, RowSource, StepInputs, biases, host_tokens
+from .packed import Holding, PackedLayout, RowSource, StepInputs, host_tokens, make_row
 
 
 class DraftLayout:
@@ -39,8 +39,8 @@ class DraftLayout:
         drafts = () if host_rule is None or not window.drives else host_rule.drafts
         for slot, private, draft in zip(self._slots, self._private, drafts, strict=False):
             self.placements.append(self._place(slot, private, own, draft))
-            tokens = host_tokens(source, own.start, own.end, draft)
-            rows.append(replace(own, slot=slot, host_tokens=tokens, biases=biases(source, inputs, draft)))
+            positions = (own.start, own.end, own.visible)
+            rows.append(make_row(source, inputs, slot, positions, [*own.spans], draft))
         return tuple(rows)
 
     def follow(self) -> None:
@@ -89,17 +89,6 @@ class EnsembleLayout:
     def _row(self, turn: Turn, inputs: StepInputs) -> Row:
         source, request = self._source, self._source.request
         span = Span(source.tree.origin + turn.start, source.tree.origin + turn.end, REPORT_ALL)
-        shift = source.tree.pattern.logit_shift
-        start, end = (0, request.length) if turn.whole else (span.start - shift, span.end)
-        return Row(
-            self._slots[turn.branch],
-            start,
-            end,
-            request.length,
-            (span,),
-            request.sampling,
-            inputs.step,
-            biases=biases(source, inputs, turn.canvas),
-            ranks=source.ranks,
-            host_tokens=host_tokens(source, start, end, turn.canvas),
-        )
+        start, end = (0, request.length) if turn.whole else (span.start, span.end)
+        positions = (start, end, request.length)
+        return make_row(source, inputs, self._slots[turn.branch], positions, [span], turn.canvas)

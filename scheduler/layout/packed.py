@@ -48,7 +48,7 @@ class RowSource:
 
     @property
     def host_decides(self) -> bool:
-        """Whether the host decides what the canvas holds, so that the device needs its tokens."""
+        """True if the host decides what the canvas holds, so that the device needs its tokens."""
         return self.host_rule is not None or self.guide is not None
 
 
@@ -70,11 +70,9 @@ class RowLayout(Protocol):
 
     def rows(self, window: ComputeRange, inputs: StepInputs) -> tuple[Row, ...]:
         """The rows of the next step. They may be made several times before a step takes them."""
-        ...
 
     def follow(self) -> None:
         """The lanes have advanced."""
-        ...
 
 
 class PackedLayout:
@@ -112,9 +110,14 @@ class PackedLayout:
 
 
 def make_row(
-    source: RowSource, inputs: StepInputs, slot: int, positions: tuple[int, int, int], spans: list[Span]
+    source: RowSource,
+    inputs: StepInputs,
+    slot: int,
+    positions: tuple[int, int, int],
+    spans: list[Span],
+    draft: Ints | None = None,
 ) -> Row:
-    """A row of the absolute `positions`: start, end, and visible."""
+    """A row of the absolute `positions`: start, end, and visible. Of the canvas, or of a `draft` of it."""
     start, end, visible = positions
     if spans:  # the position that predicts the first one comes along
         start = min(start, spans[0].start - source.tree.pattern.logit_shift)
@@ -126,9 +129,9 @@ def make_row(
         tuple(spans),
         source.request.sampling,
         inputs.step,
-        biases=biases(source, inputs) if spans else (),
+        biases=_biases(source, inputs, draft) if spans else (),
         ranks=source.ranks,
-        host_tokens=host_tokens(source, start, end) if source.host_decides else None,
+        host_tokens=host_tokens(source, start, end, draft) if source.host_decides else None,
     )
     if source.guide is None or not spans:
         return row
@@ -155,7 +158,7 @@ def lookahead_span(source: RowSource, end: int) -> list[Span]:
     return [Span(start, end, rule, may_end=sees_ahead)]
 
 
-def biases(source: RowSource, inputs: StepInputs, draft: Ints | None = None) -> tuple[Bias, ...]:
+def _biases(source: RowSource, inputs: StepInputs, draft: Ints | None = None) -> tuple[Bias, ...]:
     """The biases of a step on the canvas, or on a `draft` of it."""
     if source.biasing is None:
         return ()

@@ -78,7 +78,7 @@ class PrefixCache:
         return BlockHashes(tuple(keys), last, grows=self.keeps)
 
     def fits(self, hashes: BlockHashes, pages: int) -> bool:
-        """Whether `pages` are available, of which the first have these hashes."""
+        """Return whether `pages` are available, of which the first have these hashes."""
         found = self._found(hashes)
         idle = self.idle - sum(not page.ref_count for page in found)
         return pages - len(found) <= self._pool.free + idle
@@ -165,7 +165,7 @@ class Lease:
         return len(self.pages) * self._prefixes.page_size
 
     def ready(self, stepping: Collection[int]) -> bool:
-        """Whether the reader's first step may go along with the requests `stepping`: every page is known, or computed
+        """True if the reader's first step may go along with the requests `stepping`: every page is known, or computed
         in the same step."""
         return all(page.known or page.leader == self._reader or page.leader in stepping for page in self.pages)
 

@@ -165,7 +165,7 @@ def test_generate_answers_without_a_server() -> None:
     done = asynclane("generate", PARIS)
     assert done.returncode == 0
     assert "Paris" in done.stdout
-    assert "tokens per call" in done.stdout
+    assert "tokens per forward" in done.stdout
 
 
 def test_a_start_that_fails_is_one_line_and_exit_code_2(server: Server) -> None:

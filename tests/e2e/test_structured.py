@@ -1,4 +1,4 @@
-"""Structured output as users of OpenAI's client ask for it."""
+"""Structured output as users of OpenAI's client request it."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from asynclane.scheduler.step_cost import (
     EPOCH,
     LONGEST,
     TRIALS,
+    BlockYields,
     Budget,
     StepCost,
-    Yields,
 )
 
 SHORTEST = BLOCK_LENGTHS[0]
@@ -66,20 +66,20 @@ def test_cost_refuses_bad_points(tokens: list[float], seconds: list[float]) -> N
 
 
 def test_yields_know_nothing_then_converge_and_forget() -> None:
-    yields = Yields()
-    with pytest.raises(ValueError, match="no call at block length 64"):
+    yields = BlockYields()
+    with pytest.raises(ValueError, match="no forward at block length 64"):
         yields.expected(64)
     yields.observe(64, 1, 100, 10)
     assert yields.expected(64) == (100, 10)
     for _ in range(1000):
         yields.observe(64, 16, 16 * 50, 16 * 20)
     assert yields.expected(64) == pytest.approx((50, 20), rel=1e-2)
-    with pytest.raises(ValueError, match="no call at block length 32"):
+    with pytest.raises(ValueError, match="no forward at block length 32"):
         yields.expected(32)
 
 
 def test_yields_of_many_calls_at_once_are_those_of_one_after_the_other() -> None:
-    once, singly = Yields(), Yields()
+    once, singly = BlockYields(), BlockYields()
     once.observe(32, 64, 64 * 30, 64 * 5)
     for _ in range(64):
         singly.observe(32, 1, 30, 5)
