@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test test-golden fuzz lint format bench bench-gpu constraints clean FORCE
+.PHONY: help serve test test-fast test-golden fuzz lint format bench bench-gpu constraints clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,16 @@ serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 # One process for each core, each with one thread: most of the time goes to Python, which has no more.
 test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(ARGS)
+
+# Without the files that take most of the time: they run the embedded model, processes or long properties.
+FAST := tests/test_architecture.py tests/scheduler tests/server tests/clients
+SLOW := tests/scheduler/test_properties.py tests/server/api/test_blocks.py tests/server/api/test_page.py \
+  tests/server/cli/test_generate.py tests/server/cli/test_inspect.py tests/server/cli/test_main.py \
+  tests/server/http/test_body.py tests/server/test_live.py tests/server/text/test_detokenizer.py \
+  tests/server/text/test_lanes.py tests/server/text/test_published.py
+
+test-fast: $(VENV)/with-test ## run the quick tests, about a minute on two cores; ARGS="-k lanes -x"
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(FAST) $(SLOW:%=--ignore=%) $(ARGS)
 
 test-golden: $(VENV)/with-test ## what `make test` does a part of, in full: every golden prompt, every crowd: some minutes
 	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \

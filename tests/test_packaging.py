@@ -65,3 +65,10 @@ def test_the_wheel_holds_every_file_of_the_shipped_folders_and_no_other(wheel: P
 
 def test_the_wheel_runs_without_the_rest_of_the_project(wheel: Path) -> None:
     subprocess.run([sys.executable, "-P", "-c", IMPORT, str(wheel)], cwd=wheel, check=True)
+
+
+def test_the_files_that_make_test_fast_names_exist() -> None:
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    lists = [line.split(":=")[1].split() for line in text.splitlines() if line.startswith(("FAST :=", "SLOW :="))]
+    assert len(lists) == 2
+    assert not [name for names in lists for name in names if not (ROOT / name).exists()]
