@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections import deque
 from dataclasses import replace
@@ -11,223 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asynclane.scheduler.contract import StepPlan
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
 from asynclane.scheduler.decoding.params import ParamError
-from asynclane.scheduler.decoding.resolve import Decoder, resolve
-from asynclane.scheduler.logit_bias import Preferences
-from asynclane.scheduler.memory.pages import Limits
+from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.request import Outcome, Request, State
-from asynclane.scheduler.scheduler import QueueFull, Scheduler, Update
+from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.step_cost import Budget, Halving, StepCost
 
-from ..support.fakes import MASK, ScriptedExecutor, add, random_executor, vocabulary
+from ..support.fakes import add, random_executor, vocabulary
 from ..support.scale import ALL
+from ..support.schedules import CASES, LIMITS, Schedules, decoder_for, scheduler_of
 
-LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
-COST = StepCost([0, 64], [0.01, 0.02])
-
-CASES: list[tuple[str, dict[str, Any]]] = [
-    ("asynclane", {}),
-    ("asynclane", {"max_lanes": 8, "min_fill": 0.0, "block_length": 8, "lookahead": 0, "threshold": 0.5}),
-    ("asynclane", {"refresh_every": 1, "block_length": 4, "lookahead": 5, "threshold": 0.3}),
-    ("asynclane", {"cache": "prefix", "lookahead": "canvas", "factor": 1.0}),
-    ("asynclane", {"cache": "none", "block_length": 6}),
-    ("asynclane", {"cache": "dual", "lookahead": "canvas"}),
-    ("asynclane", {"siblings": "isolated", "block_length": 4, "lookahead": 1, "max_lanes": 2, "threshold": 0.6}),
-    ("asynclane", {"siblings": "isolated", "block_length": 2, "lookahead": 0, "max_lanes": 3, "refresh_every": 1}),
-    ("asynclane", {"siblings": "coupled", "block_length": 8, "threshold": 0.6, "draft_threshold": 0.5}),
-    ("asynclane", {"siblings": "commit", "block_length": 8, "threshold": 0.6, "boundary": "comma"}),
-    ("asynclane", {"reuse": False, "refresh_every": 1, "settle": False, "threshold": 0.6}),
-    ("asynclane", {"boundary": "stable", "stable_steps": 1, "block_length": 8, "end_threshold": 0.5}),
-    ("asynclane", {"draft_threshold": 0.4, "threshold": 0.6, "refresh_every": 1}),
-    ("asynclane", {"block_length": "auto", "threshold": 0.6, "later_threshold": 0.7}),
-    ("asynclane", {"reuse": False, "refresh_every": 1, "refresh_on": "steps", "block_length": 4}),
-    ("asynclane", {"early_stop": False, "block_length": 8, "threshold": 0.5}),
-    ("adablock", {"block_length": 8, "delimiters": "newline_period_comma", "cache": "prefix"}),
-    ("adablock", {"factor": 1.0, "early_stop": False}),
-    ("d2f", {"block_length": 4, "add_threshold": 0.0, "active_threshold": 0.5, "threshold": 0.6}),
-    ("d2f", {"block_length": 8, "rule": "localleap", "cache": "none", "early_stop": False}),
-    ("d3llm", {"block_length": 4, "entropy_threshold": 0.0}),
-    ("d3llm", {"block_length": 8, "cache": "prefix", "early_stop": False}),
-    ("d3llm", {"block_length": 4, "cache": "finished", "refresh_interval": 5}),
-    ("lopa", {"branches": 2, "block_length": 4, "cache": "finished", "cache_delay": 0}),
-    ("slowfast", {"block_length": 16, "slow_calls": 2, "explore": "stable"}),
-    ("slowfast", {"lookahead": 0, "cache": "none", "early_stop": False, "stable_window": 1}),
-    ("llada", {}),
-    ("llada", {"early_stop": False, "cache": "prefix"}),
-    ("fast-dllm", {"cache": "none", "block_length": 16}),
-    ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
-    ("llada2", {"block_length": 8, "edit_threshold": 0.6, "edit_steps": 3}),
-    ("saber", {"block_length": 8}),
-    ("saber", {"block_length": 8}),
-    ("saber", {"precision": "double", "early_stop": False, "cache": "prefix"}),
-    ("blockbatch", {"branches": 2, "smallest_block": 2, "sync_lag": 2, "refresh_size": 4}),
-    ("blockbatch", {"branches": 2, "smallest_block": 16, "early_stop": False}),
-    ("freedave", {"draft_steps": 2, "block_length": 8}),
-    ("freedave", {"draft_steps": 2, "cache": "none", "commit_threshold": 0.6, "early_stop": False}),
-    ("lopa", {"branches": 3, "block_length": 4, "threshold": 0.6}),
-    ("lopa", {"branches": 2, "cache": "prefix"}),
-    ("dream", {"early_stop": False}),
-    ("dream", {"alg": "origin", "cache": "dual"}),
-    ("dream", {"alg": "topk_margin", "alg_temp": 0.3, "cache": "prefix"}),
-    ("asynclane", {"cache": "d2", "candidates": 5, "block_length": 8, "threshold": 0.6, "draft_threshold": 0.5}),
-    ("asynclane", {"cache": "delayed", "block_length": 8, "threshold": 0.5, "end_threshold": 0.5}),
-    ("fast-dllm", {"cache": "interval", "threshold": 0.5, "response_share": 0.1}),
-    ("dream", {"cache": "d2", "candidates": 3}),
-    ("window", {"cycle": 4, "window_tokens": 8, "active_tokens": 3}),
-]
-
-
-WITH_SHADOWS: list[tuple[str, dict[str, Any]]] = [
+WITH_REPLICAS: list[tuple[str, dict[str, Any]]] = [
     ("leap", {"block_length": 8, "threshold": 0.4}),
     ("leap", {"block_length": 8, "threshold": 0.4, "cache": "d2"}),
     ("wino", {"block_length": 16, "cache": "dual"}),
     ("wino", {"block_length": 8, "cache": "prefix", "early_stop": False}),
     ("saber", {}),
 ]
-
-
-def decoder_for(name: str, knobs: dict[str, Any], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
-    """A look-ahead that is larger than the canvas would be refused."""
-    lookahead = knobs.get("lookahead")
-    fitting = {"lookahead": min(lookahead, length)} if isinstance(lookahead, int) else {}
-    return resolve(name, {**knobs, **fitting}, length, pattern)
-
-
-def halving_for(depth: int) -> Halving | None:
-    return Halving(COST, slack_s=1.0) if depth > 1 else None
-
-
-def scheduler_of(depth: int, shift: int) -> Scheduler:
-    return Scheduler(LIMITS, vocabulary(), Budget(COST), halving_for(depth), AttentionPattern(logit_shift=shift))
-
-
-class Schedules(RuleBasedStateMachine):
-    """Random arrivals, departures at any moment, steps that fail, and rows larger than what is left of a step."""
-
-    depth = 1  # steps in flight
-    limits, decoders = LIMITS, CASES
-    pattern, shifts = PLAIN, True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: dict[int, Sequence] = {}
-        self.ended: dict[int, Outcome] = {}
-        self.streamed: dict[int, list[int]] = {}
-        self.flights: deque[StepPlan] = deque()
-
-    @initialize(shift=st.integers(0, 1))
-    def begin(self, shift: int) -> None:
-        """With a network of either kind."""
-        self.pattern = replace(self.pattern, logit_shift=shift if self.shifts else 0)
-        halving = halving_for(self.depth)
-        self.scheduler = Scheduler(self.limits, vocabulary(), Budget(COST), halving, self.pattern)
-        self.executor = self.new_executor()
-
-    def new_executor(self) -> ScriptedExecutor:
-        return random_executor(seed=7, shift=self.pattern.logit_shift)
-
-    @rule(prompt=st.integers(1, 60), word=st.integers(6, 7), length=st.integers(1, 68), pick=st.integers(0, 999))
-    def arrive(self, prompt: int, word: int, length: int, pick: int) -> None:
-        number = len(self.asked)
-        decoder = decoder_for(*self.decoders[pick % len(self.decoders)], length, self.pattern)
-        tokens = np.full(prompt, word, np.int32)
-        ranks = 2 if decoder.scored else None
-        self._add(Request(number, tokens, length, decoder, share_group=str(number), ranks=ranks))
-
-    @precondition(lambda self: self.asked)
-    @rule(pick=st.randoms(use_true_random=False))
-    def arrive_as_another_choice(self, pick: random.Random) -> None:
-        """Of a prompt that is still waiting, runs, or has ended."""
-        asked = pick.choice(list(self.asked.values())).request
-        self._add(replace(asked, id=len(self.asked), preferences=Preferences(presence=1.0, min_tokens=1)))
-
-    def _add(self, request: Request) -> None:
-        number = request.id
-        try:
-            self.asked[number] = add(self.scheduler, request)
-            self.streamed[number] = []
-        except ParamError:
-            assert request.decoder.branches, "rows that fit were refused"
-        except QueueFull:
-            assert len(self.scheduler.waiting) == LIMITS.max_queue
-            free = self.scheduler.slots.free, self.scheduler.pages.free
-            self.scheduler._admit()
-            assert free == (self.scheduler.slots.free, self.scheduler.pages.free), "somebody waited beside free places"
-
-    @precondition(lambda self: len(self.flights) < self.depth)
-    @rule()
-    def plan_step(self) -> None:
-        plan = self.scheduler.plan()
-        assert plan is not None or self.flights or self.scheduler.idle
-        if plan is not None:
-            assert 0 < plan.tokens <= LIMITS.step_tokens
-            self.flights.append(plan)
-
-    @precondition(lambda self: bool(self.flights))
-    @rule()
-    def commit_step(self) -> None:
-        updates = self.scheduler.commit(self.executor.execute(self.flights.popleft()))
-        assert not any(update.outcome is Outcome.FAILED for update in updates), "a rule raised"
-        self._take(updates)
-
-    @precondition(lambda self: bool(self.flights))
-    @rule()
-    def step_raises(self) -> None:
-        self._take(self.scheduler.fail())
-        self.flights.popleft()
-
-    @rule(pick=st.randoms(use_true_random=False))
-    def leave(self, pick: random.Random) -> None:
-        alive = [s for s in self.asked.values() if s.state is not State.FINISHED]
-        if alive:
-            sequence = pick.choice(alive)
-            stepping = sequence.state is State.STEPPING
-            self.scheduler.end(sequence.id, Outcome.ABORTED)
-            if not stepping and sequence.state is State.FINISHED:
-                self.ended[sequence.id] = Outcome.ABORTED
-
-    def _take(self, updates: list[Update]) -> None:
-        for update in updates:
-            number = update.request_id
-            assert number not in self.ended, "told twice that a request ended"
-            assert MASK not in update.tokens
-            self.streamed[number] += update.tokens.tolist()
-            if update.outcome is not None:
-                self.ended[number] = update.outcome
-
-    @invariant()
-    def books_are_balanced(self) -> None:
-        self.scheduler.check_integrity()
-
-    @invariant()
-    def lanes_are_gapless_and_ordered(self) -> None:
-        for sequence in self.scheduler.running.values():
-            lanes = sequence.tree.live
-            for left, right in itertools.pairwise(lanes):
-                assert left.start < left.end <= right.start
-            assert not lanes or not (sequence.canvas[: lanes[0].start] == MASK).any()
-
-    @invariant()
-    def streamed_tokens_are_final(self) -> None:
-        for number, tokens in self.streamed.items():
-            assert self.asked[number].canvas[: len(tokens)].tolist() == tokens
-
-    def teardown(self) -> None:
-        for _ in range(4000):
-            while len(self.flights) < self.depth and (plan := self.scheduler.plan()) is not None:
-                self.flights.append(plan)
-            if not self.flights:
-                break
-            self.commit_step()
-        assert self.scheduler.idle, "a request starved"
-        assert set(self.ended) == set(self.asked)
-        assert self.scheduler.load().pages_used == self.scheduler.slots.used == 0
 
 
 Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
@@ -244,15 +45,15 @@ TwoInFlight.TestCase.settings = settings(max_examples=80, stateful_step_count=40
 TestTwoInFlight = TwoInFlight.TestCase
 
 
-class WithShadows(TwoInFlight):
-    """The same where rows behind a canvas stand in for its lanes."""
+class WithReplicas(TwoInFlight):
+    """The same where replica rows follow the canvas."""
 
     limits, shifts = replace(LIMITS, max_model_len=160), False
-    decoders = WITH_SHADOWS
+    decoders = WITH_REPLICAS
 
 
-WithShadows.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestWithShadows = WithShadows.TestCase
+WithReplicas.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestWithReplicas = WithReplicas.TestCase
 
 
 def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
@@ -276,18 +77,18 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
         depth = 1 + seed % 2
         shift = seed // 2 % 2
         scheduler, executor = scheduler_of(depth, shift), random_executor(seed, shift=shift)
-        flights: deque[StepPlan] = deque()
+        in_flight: deque[StepPlan] = deque()
         ended: list[int] = []
         sequences: list[Sequence] = []
         for number in range(rng.randint(1, 6)):
-            name, knobs = rng.choice(CASES)
+            name, params = rng.choice(CASES)
             length = rng.randint(1, 24)
             prompt = np.full(rng.randint(1, 30), 6, np.int32)
-            sequences.append(add(scheduler, Request(number, prompt, length, decoder_for(name, knobs, length))))
+            sequences.append(add(scheduler, Request(number, prompt, length, decoder_for(name, params, length))))
         while True:
-            while len(flights) < depth and (plan := scheduler.plan()) is not None:
-                flights.append(plan)
-            if not flights:
+            while len(in_flight) < depth and (plan := scheduler.plan()) is not None:
+                in_flight.append(plan)
+            if not in_flight:
                 break
             if rng.random() < 0.05:
                 leaver = rng.choice(sequences)
@@ -296,7 +97,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
                 if alive and leaver.state is State.FINISHED:  # held nothing in this step: gone without an update
                     ended.append(leaver.id)
             failed = rng.random() < 0.02
-            plan = flights.popleft()
+            plan = in_flight.popleft()
             updates = scheduler.fail() if failed else scheduler.commit(executor.execute(plan))
             assert failed or not any(update.outcome is Outcome.FAILED for update in updates), "a rule raised"
             ended += [u.request_id for u in updates if u.outcome is not None]
@@ -306,7 +107,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "lower"),
+    ("name", "params", "lower"),
     [
         ("asynclane", {"siblings": "isolated", "block_length": 16, "lookahead": 32}, "max_lanes"),
         ("blockbatch", {}, "branches"),
@@ -314,8 +115,8 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
         ("lopa", {"cache": "prefix"}, "branches"),
     ],
 )
-def test_rows_that_could_never_share_a_step_are_refused(name: str, knobs: dict[str, Any], lower: str) -> None:
+def test_rows_that_could_never_share_a_step_are_refused(name: str, params: dict[str, Any], lower: str) -> None:
     """They travel together: a request whose rows never fit would wait for ever."""
     with pytest.raises(ParamError, match=f"lower {lower}") as refused:
-        Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, resolve(name, knobs, 60)))
+        Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, resolve(name, params, 60)))
     assert refused.value.param == lower
