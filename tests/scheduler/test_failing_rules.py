@@ -1,4 +1,4 @@
-"""A decoder with a bug ends the one request that asked for it: whoever shares its steps gets what they get alone."""
+"""A decoder with a bug ends its own request. Other requests of the same steps get the same answers as alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("blockbatch", {"branches": 2, "smallest_block": 2}),
     ("llada", {"cache": "prefix"}),
 ]
-SLOTS = sum(1 + resolve(name, knobs, LENGTH).branches for name, knobs in OTHERS)
+SLOTS = sum(1 + resolve(name, params, LENGTH).branches for name, params in OTHERS)
 
 
 def propose(slot: int, position: int) -> tuple[int, float]:
@@ -57,27 +57,27 @@ def wrong(part: object, method: str, call: int) -> object:
 
 
 def breaking(decoder: Decoder, axis: str, method: str, call: int = CALL) -> Decoder:
-    """Its policy, or every cache or judge that it makes, raises in one call of `method`."""
+    """Its policy, or every cache or host rule that it makes, raises in one call of `method`."""
     right = getattr(decoder, axis)
     part = wrong(copy(right), method, call) if axis == "policy" else lambda: wrong(right(), method, call)
     return replace(decoder, **{axis: part})
 
 
 def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Scheduler, list[Sequence], list[int]]:
-    """All at once, to their ends: the scheduler, the requests, and the ids of those whose end was told, in order."""
+    """All at once, to their ends: the scheduler, the requests, and the ids of those whose end was reported, in order."""
     scheduler = Scheduler(Limits(SLOTS, 400, 8, 2000, 128, 4), vocabulary(), halving=halving)
     executor = ScriptedExecutor(propose)
     sequences = [add(scheduler, Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders)]
-    flights: deque[StepPlan] = deque()
+    in_flight: deque[StepPlan] = deque()
     ended: list[int] = []
     while True:
-        while len(flights) < (2 if halving else 1) and (plan := scheduler.plan()) is not None:
-            flights.append(plan)
+        while len(in_flight) < (2 if halving else 1) and (plan := scheduler.plan()) is not None:
+            in_flight.append(plan)
         updates = scheduler.lost()
-        if not flights and not updates:
+        if not in_flight and not updates:
             break
-        if flights:
-            updates += scheduler.commit(executor.execute(flights.popleft()))
+        if in_flight:
+            updates += scheduler.commit(executor.execute(in_flight.popleft()))
         ended += [update.request_id for update in updates if update.outcome is not None]
         scheduler.check_integrity()
     assert scheduler.idle
@@ -85,7 +85,7 @@ def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Schedu
     return scheduler, sequences, ended
 
 
-def facts(sequence: Sequence) -> tuple[object, ...]:
+def results(sequence: Sequence) -> tuple[object, ...]:
     return sequence.canvas.tolist(), sequence.outcome, sequence.steps, sequence.computed_tokens, sequence.sent
 
 
@@ -98,11 +98,11 @@ def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, ca
     """The last of the others waits for what it leaves."""
     others = [resolve(*other, LENGTH) for other in OTHERS]
     alone = [run([other])[1][0] for other in others]
-    _, (first, *crowd), ended = run([broken, *others], halving)
-    assert list(map(facts, crowd)) == list(map(facts, alone))
+    _, (first, *others_done), ended = run([broken, *others], halving)
+    assert list(map(results, others_done)) == list(map(results, alone))
     assert (first.outcome, first.steps) == (Outcome.FAILED, steps)
     assert ended[0] == first.id
-    assert sorted(ended) == [sequence.id for sequence in (first, *crowd)]
+    assert sorted(ended) == [sequence.id for sequence in (first, *others_done)]
     (record,) = caplog.records
     assert "request 0" in record.getMessage()
     assert "a bug in a rule" in caplog.text
@@ -110,7 +110,7 @@ def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, ca
 
 @BOTH
 @pytest.mark.parametrize(
-    ("name", "knobs", "method"),
+    ("name", "params", "method"),
     [
         ("fast-dllm", {"rule": "localleap", "block_length": 8}, "choose"),
         ("asynclane", {"rule": "localleap", "block_length": 8, "lookahead": 8}, "choose"),
@@ -121,9 +121,9 @@ def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, ca
     ids=str,
 )
 def test_a_rule_that_raises_ends_its_own_request_and_no_other(
-    name: str, knobs: dict[str, Any], method: str, halving: Halving | None, caplog: pytest.LogCaptureFixture
+    name: str, params: dict[str, Any], method: str, halving: Halving | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    check_it_ends_alone(breaking(resolve(name, knobs, LENGTH), "host_rule", method), CALL - 1, halving, caplog)
+    check_it_ends_alone(breaking(resolve(name, params, LENGTH), "host_rule", method), CALL - 1, halving, caplog)
 
 
 @BOTH
@@ -131,7 +131,7 @@ def test_a_rule_that_raises_ends_its_own_request_and_no_other(
 def test_an_ensemble_that_cannot_say_whether_it_is_over_ends_alone(
     call: int, halving: Halving | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is asked behind a step, once what the step brought was handed out."""
+    """It is called after a step, once the tokens of the step were handed out."""
     decoder = breaking(resolve("blockbatch", {"branches": 2, "smallest_block": 2}, LENGTH), "host_rule", "over", call)
     check_it_ends_alone(decoder, call, halving, caplog)
 
@@ -140,7 +140,7 @@ def test_an_ensemble_that_cannot_say_whether_it_is_over_ends_alone(
 def test_a_policy_that_cannot_be_looked_at_ends_alone(
     halving: Halving | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What lanes found is told in one go of all requests."""
+    """The lanes of all requests are read in one pass."""
     check_it_ends_alone(breaking(resolve("llada", {}, LENGTH), "policy", "marks", CALL), CALL - 1, halving, caplog)
 
 
@@ -151,7 +151,7 @@ def test_a_policy_that_cannot_be_looked_at_ends_alone(
         ("policy", "open", 1, 0),  # when it is admitted
         ("cache", "compute_range", CALL, CALL - 1),  # while a step is planned
         ("host_rule", "replicas", CALL, CALL - 1),
-        ("policy", "advance", CALL, CALL - 1),  # behind a step
+        ("policy", "advance", CALL, CALL - 1),  # after a step
         ("cache", "computed", CALL, CALL),
     ],
 )

@@ -20,7 +20,16 @@ from asynclane.scheduler.sequence import Sequence
 
 from ..support.fakes import add, random_executor, vocabulary
 from ..support.scale import ALL
-from ..support.schedules import CASES, LIMITS, WITH_SHADOWS, Schedules, decoder_for, scheduler_of
+from ..support.schedules import CASES, LIMITS, Schedules, decoder_for, scheduler_of
+
+WITH_REPLICAS: list[tuple[str, dict[str, Any]]] = [
+    ("leap", {"block_length": 8, "threshold": 0.4}),
+    ("leap", {"block_length": 8, "threshold": 0.4, "cache": "d2"}),
+    ("wino", {"block_length": 16, "cache": "dual"}),
+    ("wino", {"block_length": 8, "cache": "prefix", "early_stop": False}),
+    ("saber", {}),
+]
+
 
 Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestSchedules = Schedules.TestCase
@@ -36,15 +45,15 @@ TwoInFlight.TestCase.settings = settings(max_examples=80, stateful_step_count=40
 TestTwoInFlight = TwoInFlight.TestCase
 
 
-class WithShadows(TwoInFlight):
-    """The same where rows behind a canvas stand in for its lanes."""
+class WithReplicas(TwoInFlight):
+    """The same where replica rows follow the canvas."""
 
     limits, shifts = replace(LIMITS, max_model_len=160), False
-    decoders = WITH_SHADOWS
+    decoders = WITH_REPLICAS
 
 
-WithShadows.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestWithShadows = WithShadows.TestCase
+WithReplicas.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestWithReplicas = WithReplicas.TestCase
 
 
 def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
@@ -68,18 +77,18 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
         depth = 1 + seed % 2
         shift = seed // 2 % 2
         scheduler, executor = scheduler_of(depth, shift), random_executor(seed, shift=shift)
-        flights: deque[StepPlan] = deque()
+        in_flight: deque[StepPlan] = deque()
         ended: list[int] = []
         sequences: list[Sequence] = []
         for number in range(rng.randint(1, 6)):
-            name, knobs = rng.choice(CASES)
+            name, params = rng.choice(CASES)
             length = rng.randint(1, 24)
             prompt = np.full(rng.randint(1, 30), 6, np.int32)
-            sequences.append(add(scheduler, Request(number, prompt, length, decoder_for(name, knobs, length))))
+            sequences.append(add(scheduler, Request(number, prompt, length, decoder_for(name, params, length))))
         while True:
-            while len(flights) < depth and (plan := scheduler.plan()) is not None:
-                flights.append(plan)
-            if not flights:
+            while len(in_flight) < depth and (plan := scheduler.plan()) is not None:
+                in_flight.append(plan)
+            if not in_flight:
                 break
             if rng.random() < 0.05:
                 leaver = rng.choice(sequences)
@@ -88,7 +97,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
                 if alive and leaver.state is State.FINISHED:  # held nothing in this step: gone without an update
                     ended.append(leaver.id)
             failed = rng.random() < 0.02
-            plan = flights.popleft()
+            plan = in_flight.popleft()
             updates = scheduler.fail() if failed else scheduler.commit(executor.execute(plan))
             assert failed or not any(update.outcome is Outcome.FAILED for update in updates), "a rule raised"
             ended += [u.request_id for u in updates if u.outcome is not None]
@@ -98,7 +107,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "lower"),
+    ("name", "params", "lower"),
     [
         ("asynclane", {"siblings": "isolated", "block_length": 16, "lookahead": 32}, "max_lanes"),
         ("blockbatch", {}, "branches"),
@@ -106,8 +115,8 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
         ("lopa", {"cache": "prefix"}, "branches"),
     ],
 )
-def test_rows_that_could_never_share_a_step_are_refused(name: str, knobs: dict[str, Any], lower: str) -> None:
+def test_rows_that_could_never_share_a_step_are_refused(name: str, params: dict[str, Any], lower: str) -> None:
     """They travel together: a request whose rows never fit would wait for ever."""
     with pytest.raises(ParamError, match=f"lower {lower}") as refused:
-        Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, resolve(name, knobs, 60)))
+        Scheduler(LIMITS, vocabulary()).add(Request(0, np.full(40, 6, np.int32), 60, resolve(name, params, 60)))
     assert refused.value.param == lower

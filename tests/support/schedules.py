@@ -1,4 +1,4 @@
-"""A state machine of clients that come, leave and wait in any order, and the books that the scheduler keeps by then."""
+"""A state machine that drives a scheduler at random: arrivals, departures, steps, and steps that fail."""
 
 from __future__ import annotations
 
@@ -80,20 +80,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-WITH_SHADOWS: list[tuple[str, dict[str, Any]]] = [
-    ("leap", {"block_length": 8, "threshold": 0.4}),
-    ("leap", {"block_length": 8, "threshold": 0.4, "cache": "d2"}),
-    ("wino", {"block_length": 16, "cache": "dual"}),
-    ("wino", {"block_length": 8, "cache": "prefix", "early_stop": False}),
-    ("saber", {}),
-]
-
-
-def decoder_for(name: str, knobs: dict[str, Any], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
+def decoder_for(name: str, params: dict[str, Any], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
     """A look-ahead that is larger than the canvas would be refused."""
-    lookahead = knobs.get("lookahead")
+    lookahead = params.get("lookahead")
     fitting = {"lookahead": min(lookahead, length)} if isinstance(lookahead, int) else {}
-    return resolve(name, {**knobs, **fitting}, length, pattern)
+    return resolve(name, {**params, **fitting}, length, pattern)
 
 
 def halving_for(depth: int) -> Halving | None:
@@ -113,10 +104,10 @@ class Schedules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: dict[int, Sequence] = {}
+        self.requests: dict[int, Sequence] = {}
         self.ended: dict[int, Outcome] = {}
         self.streamed: dict[int, list[int]] = {}
-        self.flights: deque[StepPlan] = deque()
+        self.in_flight: deque[StepPlan] = deque()
 
     @initialize(shift=st.integers(0, 1))
     def begin(self, shift: int) -> None:
@@ -131,23 +122,23 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(prompt=st.integers(1, 60), word=st.integers(6, 7), length=st.integers(1, 68), pick=st.integers(0, 999))
     def arrive(self, prompt: int, word: int, length: int, pick: int) -> None:
-        number = len(self.asked)
+        number = len(self.requests)
         decoder = decoder_for(*self.decoders[pick % len(self.decoders)], length, self.pattern)
         tokens = np.full(prompt, word, np.int32)
         ranks = 2 if decoder.scored else None
         self._add(Request(number, tokens, length, decoder, share_group=str(number), ranks=ranks))
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.requests)
     @rule(pick=st.randoms(use_true_random=False))
     def arrive_as_another_choice(self, pick: random.Random) -> None:
-        """Of a prompt that is still waiting, runs, or has ended."""
-        asked = pick.choice(list(self.asked.values())).request
-        self._add(replace(asked, id=len(self.asked), preferences=Preferences(presence=1.0, min_tokens=1)))
+        """Another choice of a prompt that is still waiting, runs, or has ended."""
+        original = pick.choice(list(self.requests.values())).request
+        self._add(replace(original, id=len(self.requests), preferences=Preferences(presence=1.0, min_tokens=1)))
 
     def _add(self, request: Request) -> None:
         number = request.id
         try:
-            self.asked[number] = add(self.scheduler, request)
+            self.requests[number] = add(self.scheduler, request)
             self.streamed[number] = []
         except ParamError:
             assert request.decoder.branches, "rows that fit were refused"
@@ -157,31 +148,31 @@ class Schedules(RuleBasedStateMachine):
             self.scheduler._admit()
             assert free == (self.scheduler.slots.free, self.scheduler.pages.free), "somebody waited beside free places"
 
-    @precondition(lambda self: len(self.flights) < self.depth)
+    @precondition(lambda self: len(self.in_flight) < self.depth)
     @rule()
     def plan_step(self) -> None:
         plan = self.scheduler.plan()
-        assert plan is not None or self.flights or self.scheduler.idle
+        assert plan is not None or self.in_flight or self.scheduler.idle
         if plan is not None:
             assert 0 < plan.tokens <= LIMITS.step_tokens
-            self.flights.append(plan)
+            self.in_flight.append(plan)
 
-    @precondition(lambda self: bool(self.flights))
+    @precondition(lambda self: bool(self.in_flight))
     @rule()
     def commit_step(self) -> None:
-        updates = self.scheduler.commit(self.executor.execute(self.flights.popleft()))
+        updates = self.scheduler.commit(self.executor.execute(self.in_flight.popleft()))
         assert not any(update.outcome is Outcome.FAILED for update in updates), "a rule raised"
         self._take(updates)
 
-    @precondition(lambda self: bool(self.flights))
+    @precondition(lambda self: bool(self.in_flight))
     @rule()
     def step_raises(self) -> None:
         self._take(self.scheduler.fail())
-        self.flights.popleft()
+        self.in_flight.popleft()
 
     @rule(pick=st.randoms(use_true_random=False))
     def leave(self, pick: random.Random) -> None:
-        alive = [s for s in self.asked.values() if s.state is not State.FINISHED]
+        alive = [s for s in self.requests.values() if s.state is not State.FINISHED]
         if alive:
             sequence = pick.choice(alive)
             stepping = sequence.state is State.STEPPING
@@ -192,7 +183,7 @@ class Schedules(RuleBasedStateMachine):
     def _take(self, updates: list[Update]) -> None:
         for update in updates:
             number = update.request_id
-            assert number not in self.ended, "told twice that a request ended"
+            assert number not in self.ended, "an end was reported twice"
             assert MASK not in update.tokens
             self.streamed[number] += update.tokens.tolist()
             if update.outcome is not None:
@@ -213,15 +204,15 @@ class Schedules(RuleBasedStateMachine):
     @invariant()
     def streamed_tokens_are_final(self) -> None:
         for number, tokens in self.streamed.items():
-            assert self.asked[number].canvas[: len(tokens)].tolist() == tokens
+            assert self.requests[number].canvas[: len(tokens)].tolist() == tokens
 
     def teardown(self) -> None:
         for _ in range(4000):
-            while len(self.flights) < self.depth and (plan := self.scheduler.plan()) is not None:
-                self.flights.append(plan)
-            if not self.flights:
+            while len(self.in_flight) < self.depth and (plan := self.scheduler.plan()) is not None:
+                self.in_flight.append(plan)
+            if not self.in_flight:
                 break
             self.commit_step()
         assert self.scheduler.idle, "a request starved"
-        assert set(self.ended) == set(self.asked)
+        assert set(self.ended) == set(self.requests)
         assert self.scheduler.load().pages_used == self.scheduler.slots.used == 0

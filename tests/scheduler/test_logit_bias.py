@@ -1,4 +1,4 @@
-"""What is added to logits: penalties count the answer as the step finds it, and no token is named twice."""
+"""The biases of a request: penalties count the answer as the step finds it, and no token is named twice."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PROMPT = 10
 
 
 def biases(preferences: Preferences, canvas: str, end: int = 1 << 30) -> list[tuple[int, int, dict[int, float]]]:
-    held = np.array([IDS[letter] for letter in canvas], np.int32)
-    found = Biasing(preferences, vocabulary(), PROMPT, len(held)).at(held, end)
+    tokens = np.array([IDS[letter] for letter in canvas], np.int32)
+    found = Biasing(preferences, vocabulary(), PROMPT, len(tokens)).at(tokens, end)
     assert all(len(set(bias.tokens.tolist())) == len(bias.tokens) for bias in found)
     return [
         (bias.start - PROMPT, bias.end - PROMPT, dict(zip(bias.tokens.tolist(), bias.deltas.tolist(), strict=True)))
@@ -28,7 +28,7 @@ def test_penalties_count_every_committed_token_of_the_answer_whichever_lane_it_i
     assert biases(Preferences(0.5, 0.25), "x_xy__x") == [(0, 7, {x: -1.25, y: -0.75})]
 
 
-def test_what_lies_behind_the_end_of_the_answer_does_not_count() -> None:
+def test_what_lies_after_the_end_of_the_answer_does_not_count() -> None:
     assert biases(Preferences(presence=1.0), "x_Ey", end=2) == [(0, 4, {IDS["x"]: -1.0})]
 
 

@@ -1,6 +1,8 @@
-"""Two steps fly where halves of the work take hardly longer than the whole: the device never waits for the host."""
+"""The scheduler admits as many requests as it has room for, and shares their work between steps in flight."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,11 +10,51 @@ import pytest
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
-from asynclane.scheduler.request import Request
-from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.request import Outcome, Request, State
+from asynclane.scheduler.scheduler import QueueFull, Scheduler
 from asynclane.scheduler.step_cost import Halving, StepCost
 
-from ..support.fakes import random_executor, vocabulary
+from ..support.fakes import IDS, add, random_executor, vocabulary
+
+ROOM = {"page_size": 8, "step_tokens": 512, "max_model_len": 64}
+PAGES = 6  # of one of the requests
+QUEUE_LIMITS: dict[str, Callable[[int], Limits]] = {
+    "slots": lambda queue: Limits(slots=2, pages=20 * PAGES, max_queue=queue, **ROOM),
+    "pages": lambda queue: Limits(slots=20, pages=2 * PAGES + 5, max_queue=queue, **ROOM),
+    "both": lambda queue: Limits(slots=2, pages=2 * PAGES, max_queue=queue, **ROOM),
+}
+
+
+def request(number: int) -> Request:
+    return Request(number, np.full(16, IDS["w"], np.int32), 32, resolve("llada", {}, 32))
+
+
+@pytest.mark.parametrize("scarce", QUEUE_LIMITS)
+@pytest.mark.parametrize("queue", [0, 1, 3])
+@pytest.mark.parametrize("planned", [False, True])
+def test_those_after_two_that_have_a_place_wait_up_to_the_limit(scarce: str, queue: int, planned: bool) -> None:
+    scheduler = Scheduler(QUEUE_LIMITS[scarce](queue), vocabulary())
+    taken = []
+    for number in range(2 + queue):
+        taken.append(add(scheduler, request(number)))
+        if planned and number == 1:
+            assert scheduler.plan() is not None
+    for number in range(3):
+        with pytest.raises(QueueFull, match=f"{queue} of {queue} requests wait"):
+            scheduler.add(request(9 + number))
+    assert [sequence.state is State.WAITING for sequence in taken] == [False] * 2 + [True] * queue
+    scheduler.check_integrity()
+
+
+def test_a_freed_place_is_taken_before_anybody_is_refused() -> None:
+    scheduler = Scheduler(QUEUE_LIMITS["pages"](1), vocabulary())
+    first, _, third = (add(scheduler, request(number)) for number in range(3))
+    scheduler.end(first.id, Outcome.ABORTED)
+    fourth = add(scheduler, request(3))
+    assert (third.state, fourth.state) == (State.RUNNING, State.WAITING)
+    with pytest.raises(QueueFull):
+        scheduler.add(request(4))
+
 
 LIMITS = Limits(slots=8, pages=400, page_size=8, step_tokens=2000, max_model_len=400, max_queue=8)
 LINEAR = Halving(StepCost([0, 1000], [1e-6, 1.0]))

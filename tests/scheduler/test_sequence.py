@@ -20,15 +20,15 @@ PROMPT, SUFFIX, CANVAS = [IDS["w"]] * 10, [IDS["x"], IDS["."], IDS["y"]], 40
 LIMITS = Limits(slots=8, pages=64, page_size=4, step_tokens=256, max_model_len=128, max_queue=8)
 
 
-def request(decoder: str = "asynclane", length: int = CANVAS, suffix: list[int] = SUFFIX, **knobs: Any) -> Request:
+def request(decoder: str = "asynclane", length: int = CANVAS, suffix: list[int] = SUFFIX, **params: Any) -> Request:
     prompt = np.array(PROMPT, np.int32)
-    return Request(0, prompt, length, resolve(decoder, knobs, length), suffix=np.array(suffix, np.int32))
+    return Request(0, prompt, length, resolve(decoder, params, length), suffix=np.array(suffix, np.int32))
 
 
-def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]]:
-    """The request behind its last step, and the tokens that were handed out."""
+def run(executor: ScriptedExecutor, wanted: Request) -> tuple[Sequence, list[int]]:
+    """The request after its last step, and the tokens that were handed out."""
     scheduler, text = Scheduler(LIMITS, vocabulary()), list[int]()
-    sequence = add(scheduler, asked)
+    sequence = add(scheduler, wanted)
     while (plan := scheduler.plan()) is not None:
         for update in scheduler.commit(executor.execute(plan)):
             text += update.tokens.tolist()
@@ -37,7 +37,7 @@ def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]
 
 
 @pytest.mark.parametrize(
-    ("decoder", "knobs"),
+    ("decoder", "params"),
     [
         ("asynclane", {"lookahead": 8, "block_length": 8}),
         ("asynclane", {"refresh_every": 1, "cache": "compact"}),
@@ -53,19 +53,19 @@ def run(executor: ScriptedExecutor, asked: Request) -> tuple[Sequence, list[int]
     ],
     ids=str,
 )
-def test_every_step_sees_the_suffix_and_none_writes_it(decoder: str, knobs: dict[str, Any]) -> None:
+def test_every_step_sees_the_suffix_and_none_writes_it(decoder: str, params: dict[str, Any]) -> None:
     for seed in range(3):
         executor = random_executor(seed)
-        sequence, text = run(executor, request(decoder, **knobs))
+        sequence, text = run(executor, request(decoder, **params))
         (slot,) = sequence.holding.slots
         total, canvas = len(PROMPT) + CANVAS + len(SUFFIX), slice(len(PROMPT), len(PROMPT) + CANVAS)
         for plan in executor.plans:
             for row in plan.rows:
                 assert row.visible == total
                 assert all(canvas.start <= span.start < span.end <= canvas.stop for span in row.spans)
-        held = executor.canvases[slot]
-        assert held[canvas.stop : total].tolist() == SUFFIX
-        assert text == held[canvas][: len(text)].tolist()
+        left = executor.canvases[slot]
+        assert left[canvas.stop : total].tolist() == SUFFIX
+        assert text == left[canvas][: len(text)].tolist()
         assert len(sequence.holding.pages) * LIMITS.page_size >= total
 
 

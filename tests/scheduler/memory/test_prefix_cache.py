@@ -22,9 +22,9 @@ from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..support.driver import refusal
-from ..support.fakes import BlockCausalExecutor, ScriptedExecutor, add, random_proposals, vocabulary
-from .test_properties import LIMITS, Schedules
+from ...support.driver import refusal
+from ...support.fakes import BlockCausalExecutor, ScriptedExecutor, add, random_proposals, vocabulary
+from ...support.schedules import LIMITS, Schedules
 
 BLOCKS = AttentionPattern(block_size=4)
 SHARING = replace(LIMITS, prefix_sharing=True)
@@ -61,14 +61,14 @@ class SharedPrefixes(Schedules):
     def new_executor(self) -> ScriptedExecutor:
         return BlockCausalExecutor(random_proposals(seed=7), BLOCKS.block_size, LIMITS.page_size)
 
-    @precondition(lambda self: self.asked)
+    @precondition(lambda self: self.requests)
     @rule(pick=st.randoms(use_true_random=False), length=st.integers(1, 20))
     def arrive_as_the_next_turn(self, pick: random.Random, length: int) -> None:
-        before = pick.choice(list(self.asked.values()))
+        before = pick.choice(list(self.requests.values()))
         prompt = np.concatenate((before.request.prompt, before.canvas[: before.sent], np.full(3, 7, np.int32)))
         if len(prompt) + length <= LIMITS.max_model_len:
             decoder = resolve("fast-dllm", {}, length, BLOCKS)
-            self._add(Request(len(self.asked), prompt.astype(np.int32), length, decoder))
+            self._add(Request(len(self.requests), prompt.astype(np.int32), length, decoder))
 
     @invariant()
     def lanes_of_serial_decoders_end_with_a_block(self) -> None:
@@ -98,12 +98,12 @@ TestWithoutSharing = WithoutSharing.TestCase
 
 
 def serve(
-    executor: BlockCausalExecutor, scheduler: Scheduler, *prompts: list[int], salt: str = "", length: int = 12
+    executor: BlockCausalExecutor, scheduler: Scheduler, *prompts: list[int], cache_salt: str = "", length: int = 12
 ) -> list[Sequence]:
     """Requests that arrive together, to their ends."""
     decoder = resolve("fast-dllm", {}, length, BLOCKS)
     asked = [
-        add(scheduler, Request(number, np.array(prompt, np.int32), length, decoder, cache_salt=salt))
+        add(scheduler, Request(number, np.array(prompt, np.int32), length, decoder, cache_salt=cache_salt))
         for number, prompt in enumerate(prompts)
     ]
     while (plan := scheduler.plan()) is not None:
@@ -151,8 +151,8 @@ def test_of_two_answers_that_are_the_same_one_stays() -> None:
 
 def test_another_salt_shares_nothing() -> None:
     executor, scheduler = new_executor(), Scheduler(SHARING, vocabulary(), pattern=BLOCKS)
-    for salt, cached in (("", 0), ("a", 0), ("b", 0), ("a", 32)):
-        (sequence,) = serve(executor, scheduler, [6] * 32, salt=salt)
+    for cache_salt, cached in (("", 0), ("a", 0), ("b", 0), ("a", 32)):
+        (sequence,) = serve(executor, scheduler, [6] * 32, cache_salt=cache_salt)
         assert sequence.cached_tokens == cached
 
 
@@ -199,7 +199,7 @@ def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() ->
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "param"),
+    ("name", "params", "param"),
     [
         ("fast-dllm", {"cache": "dual"}, "cache"),
         ("asynclane", {"cache": "dual", "lookahead": "canvas"}, "cache"),
@@ -213,9 +213,9 @@ def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() ->
         ("slowfast", {"block_length": 24}, "block_length"),
     ],
 )
-def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
+def test_what_makes_no_sense_with_blocks_is_refused_by_name(name: str, params: dict[str, object], param: str) -> None:
     with pytest.raises(ParamError) as refused:
-        resolve(name, knobs, 64, AttentionPattern(block_size=16))
+        resolve(name, params, 64, AttentionPattern(block_size=16))
     assert refused.value.param == param
 
 
@@ -229,7 +229,7 @@ def test_defaults_follow_the_networks_block(block: int) -> None:
             assert refused.value.param in ("decoder", "cache")
             continue
         defaults = defaults_of(name, pattern)
-        resolve(name, {knob: value for knob, value in defaults.items() if value is not None}, 64, pattern)
+        resolve(name, {param: value for param, value in defaults.items() if value is not None}, 64, pattern)
         resolve(name, {}, 64, pattern)
     serial, lanes = defaults_of("fast-dllm", pattern), defaults_of("asynclane", pattern)
     assert (serial["block_length"], serial["cache"]) == (block, "prefix")
@@ -245,11 +245,11 @@ def test_a_suffix_is_refused_where_no_position_sees_it() -> None:
     assert refused.value.param == "suffix"
 
 
-@pytest.mark.parametrize("knobs", [{}, {"reuse": False}])
-def test_a_prompt_shorter_than_a_block_is_answered(knobs: dict[str, object]) -> None:
+@pytest.mark.parametrize("params", [{}, {"reuse": False}])
+def test_a_prompt_shorter_than_a_block_is_answered(params: dict[str, object]) -> None:
     """Nothing of it settles by itself."""
     scheduler, executor = Scheduler(LIMITS, vocabulary(), pattern=BLOCKS), new_executor()
-    sequence = add(scheduler, Request(0, np.full(2, 6, np.int32), 20, resolve("asynclane", knobs, 20, BLOCKS)))
+    sequence = add(scheduler, Request(0, np.full(2, 6, np.int32), 20, resolve("asynclane", params, 20, BLOCKS)))
     for _ in range(50):
         if (plan := scheduler.plan()) is not None:
             scheduler.commit(executor.execute(plan))

@@ -14,7 +14,7 @@ from asynclane.scheduler.request import Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..support.fakes import IDS, PIECES, ScriptedExecutor, add, vocabulary
+from ...support.fakes import IDS, PIECES, ScriptedExecutor, add, vocabulary
 
 LIMITS = Limits(slots=8, pages=128, page_size=8, step_tokens=512, max_model_len=128, max_queue=8)
 LENGTH = 48
@@ -25,25 +25,25 @@ def propose(slot: int, position: int) -> tuple[int, float]:
     return 2 + position * 7 % (len(PIECES) - 2), position * 37 % 100 / 100
 
 
-def run(shift: int, *asked: Request) -> tuple[list[Sequence], ScriptedExecutor]:
+def run(shift: int, *requests: Request) -> tuple[list[Sequence], ScriptedExecutor]:
     scheduler, executor = (
         Scheduler(LIMITS, vocabulary(), pattern=AttentionPattern(shift)),
         ScriptedExecutor(propose, 256, shift),
     )
-    sequences = [add(scheduler, request) for request in asked]
+    sequences = [add(scheduler, request) for request in requests]
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(executor.execute(plan))
         scheduler.check_integrity()
     return sequences, executor
 
 
-def request(decoder: str, knobs: dict[str, Any], prompt: int = 20, number: int = 0, **more: Any) -> Request:
-    return Request(number, np.full(prompt, IDS["w"], np.int32), LENGTH, resolve(decoder, knobs, LENGTH), **more)
+def request(decoder: str, params: dict[str, Any], prompt: int = 20, number: int = 0, **more: Any) -> Request:
+    return Request(number, np.full(prompt, IDS["w"], np.int32), LENGTH, resolve(decoder, params, LENGTH), **more)
 
 
 @pytest.mark.parametrize("prompt", [1, 16, 21])
 @pytest.mark.parametrize(
-    ("decoder", "knobs"),
+    ("decoder", "params"),
     [
         ("asynclane", {"threshold": 0.7, "block_length": 16, "lookahead": 8}),
         ("asynclane", {"threshold": 0.7, "block_length": 16, "settle": False, "refresh_every": 1}),
@@ -57,11 +57,11 @@ def request(decoder: str, knobs: dict[str, Any], prompt: int = 20, number: int =
     ids=str,
 )
 def test_a_row_begins_at_most_one_position_earlier_and_everything_else_stays(
-    decoder: str, knobs: dict[str, Any], prompt: int
+    decoder: str, params: dict[str, Any], prompt: int
 ) -> None:
-    asked = request(decoder, knobs, prompt)
-    (plain,), executor = run(0, asked)
-    (shifted,), other = run(1, asked)
+    wanted = request(decoder, params, prompt)
+    (plain,), executor = run(0, wanted)
+    (shifted,), other = run(1, wanted)
     assert plain.canvas.tolist() == shifted.canvas.tolist()
     assert plain.steps == shifted.steps
     moved = 0
@@ -70,17 +70,17 @@ def test_a_row_begins_at_most_one_position_earlier_and_everything_else_stays(
             assert (taken.end, taken.visible, taken.spans) == (row.end, row.visible, row.spans)
             first = min(row.start, row.spans[0].start - 1) if row.spans else row.start
             # An isolated lane's row begins with a page.
-            assert taken.start == first or ("isolated" in knobs.values() and taken.start == first - first % 8)
+            assert taken.start == first or ("isolated" in params.values() and taken.start == first - first % 8)
             moved += row.start - taken.start
     assert shifted.computed_tokens == plain.computed_tokens + moved
-    assert moved or knobs.get("cache") == "none" or decoder == "llada"
+    assert moved or params.get("cache") == "none" or decoder == "llada"
 
 
 @pytest.mark.parametrize(("prompt", "common"), [(15, 1), (16, 1), (17, 2)])
 def test_no_choice_writes_a_page_that_others_have_but_the_first_that_computes_it(prompt: int, common: int) -> None:
-    knobs = {"threshold": 0.7, "block_length": 16}
-    asked = [request("asynclane", knobs, prompt, number, share_group="one") for number in range(3)]
-    sequences, executor = run(1, *asked)
+    params = {"threshold": 0.7, "block_length": 16}
+    wanted = [request("asynclane", params, prompt, number, share_group="one") for number in range(3)]
+    sequences, executor = run(1, *wanted)
     pages = {placement.slot: placement.pages for plan in executor.plans for placement in plan.placements}
     assert sequences[0].lease is not None
     shared = sequences[0].lease.numbers

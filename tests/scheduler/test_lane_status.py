@@ -1,4 +1,4 @@
-"""What a step left in a lane is read off right, and boundaries are what they should be, on lanes written by hand."""
+"""The status of a lane after a step, and boundaries, on lanes written by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ids(text: str) -> np.ndarray:
     return np.array([IDS[letter] for letter in text], np.int32)
 
 
-def view(
+def snapshot(
     *lanes: str,
     start: int = 0,
     min_fill: float = 0.5,
@@ -42,12 +42,12 @@ def view(
     return LaneSnapshot(made, ids(text), known, boundary, nesting or Nesting(), min_fill, marks)
 
 
-def facts(*views: LaneSnapshot) -> list[list[LaneStatus]]:
-    return lane_statuses(list(views), vocabulary())
+def statuses(*snapshots: LaneSnapshot) -> list[list[LaneStatus]]:
+    return lane_statuses(list(snapshots), vocabulary())
 
 
 def fork(lane: str, **how: object) -> int:
-    return facts(view(lane, **how))[0][0].fork_at  # type: ignore[arg-type]
+    return statuses(snapshot(lane, **how))[0][0].fork_at  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_prose_forks_at_the_last_sentence_end_or_line_break(lane: str, fork_at: 
         ("w'w'/w__", 4),
         ("'w/w__", ABSENT),
         ("'w/w/w__", 4),  # an apostrophe concerns its own line only
-        ("ww:/w__", ABSENT),  # a block's head asks for its body
+        ("ww:/w__", ABSENT),  # a block's head needs its body
         ("wwNww__", ABSENT),  # the same in one token
         ("w=/w__", ABSENT),  # half an assignment
         ("w_/w__", ABSENT),  # what is masked may be anything
@@ -103,7 +103,7 @@ def test_code_forks_where_a_statement_is_complete_and_nothing_is_open(lane: str,
 
 def test_a_fence_switches_the_rules_within_an_answer() -> None:
     assert fork("w.`w.w__", min_fill=0) == 1  # full stops count up to the fence
-    assert fork("w`/w.`w.__", min_fill=0) == 7  # and again behind the closing one
+    assert fork("w`/w.`w.__", min_fill=0) == 7  # and again after the closing one
     assert fork("w`(/w__", min_fill=0) == ABSENT
     assert fork("(`w/w__", min_fill=0) == 3  # what prose has open does not concern the block
     assert fork("w`w.w__", boundary=Boundary.PROSE, min_fill=0) == 3
@@ -119,7 +119,7 @@ def test_what_is_open_is_the_same_read_at_once_or_in_parts(text: str) -> None:
         assert Nesting().after(ids(text[:cut]), vocabulary()).after(ids(text[cut:]), vocabulary()) == whole
 
 
-def test_commas_and_strides_are_boundaries_only_when_asked_for() -> None:
+def test_commas_and_strides_are_boundaries_only_where_chosen() -> None:
     assert fork("ww,w__", boundary=Boundary.COMMA) == 2
     assert fork("w" * 17 + "_", boundary=Boundary.STRIDE) == 15
     assert fork("w" * 15 + "__", boundary=Boundary.STRIDE, min_fill=0) == ABSENT  # an open position is none
@@ -129,7 +129,7 @@ def test_commas_and_strides_are_boundaries_only_when_asked_for() -> None:
 def test_a_settled_half_of_a_lane_is_a_boundary_where_no_other_is() -> None:
     assert fork("w___w__", settled="sss----") == ABSENT  # less than half
     assert fork("w___w__", settled="ssss---") == 3
-    assert fork("w___w__", settled="sssssss") == ABSENT  # nothing is left behind it
+    assert fork("w___w__", settled="sssssss") == ABSENT  # nothing is left after it
     assert fork("w___w__", settled="-sssss-") == ABSENT  # it must lead
     assert fork("ww._w__", settled="ssss---") == 2
 
@@ -144,26 +144,26 @@ def test_positions_settle_when_what_is_proposed_stays_the_same() -> None:
 
 
 def test_the_first_end_token_counts() -> None:
-    ((fact,),) = facts(view("w_wE_E_"))
+    ((fact,),) = statuses(snapshot("w_wE_E_"))
     assert (fact.end_at, fact.open) == (3, 3)
 
 
-def test_the_first_token_of_the_classes_asked_for_is_told() -> None:
-    (fact,), (other,) = facts(view("w_/w/_", start=5, marks=LINE), view("w/"))
+def test_the_first_token_of_the_marked_classes_is_found() -> None:
+    (fact,), (other,) = statuses(snapshot("w_/w/_", start=5, marks=LINE), snapshot("w/"))
     assert (fact.mark_at, other.mark_at) == (7, ABSENT)
-    ((left, right),) = facts(view("w_|/", "w/", marks=LINE))
+    ((left, right),) = statuses(snapshot("w_|/", "w/", marks=LINE))
     assert (left.mark_at, right.mark_at) == (ABSENT, 4)
 
 
 def test_lanes_and_requests_do_not_see_each_other_and_speak_in_canvas_positions() -> None:
-    (left, middle), (right,) = facts(view("ww1", ".2_w", start=10), view("w.wE", start=30))
+    (left, middle), (right,) = statuses(snapshot("ww1", ".2_w", start=10), snapshot("w.wE", start=30))
     assert left == LaneStatus(0, ABSENT, ABSENT)
     assert middle == LaneStatus(1, ABSENT, ABSENT)
     assert right == LaneStatus(0, 31, 33)
 
 
 def test_what_lies_between_two_lanes_belongs_to_neither() -> None:
-    ((left, right),) = facts(view("w_w|.wE.w", "w.w_"))
+    ((left, right),) = statuses(snapshot("w_w|.wE.w", "w.w_"))
     assert left == LaneStatus(1, ABSENT, ABSENT)
     assert right == LaneStatus(1, 9, ABSENT)
 
@@ -216,9 +216,9 @@ def test_boundaries_do_not_depend_on_where_the_first_live_lane_starts(boundary: 
         cut = rng.randint(1, len(text) - 4)
         start = Nesting.of(boundary)
         middle = start.after(ids(text[:cut]), vocabulary())
-        whole = view(text, min_fill=0, boundary=boundary, nesting=start)
-        part = view(text[cut:], start=cut, min_fill=0, boundary=boundary, nesting=middle)
-        ((all_,),), ((late,),) = facts(whole), facts(part)
+        whole = snapshot(text, min_fill=0, boundary=boundary, nesting=start)
+        part = snapshot(text[cut:], start=cut, min_fill=0, boundary=boundary, nesting=middle)
+        ((all_,),), ((late,),) = statuses(whole), statuses(part)
         if all_.fork_at > cut:
             assert late.fork_at == all_.fork_at, (text, cut)
         else:
