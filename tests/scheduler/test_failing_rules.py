@@ -64,7 +64,7 @@ def breaking(decoder: Decoder, axis: str, method: str, call: int = CALL) -> Deco
 
 
 def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Scheduler, list[Sequence], list[int]]:
-    """All at once, to their ends: the scheduler, the requests, and the ids of those whose end was reported, in order."""
+    """All at once, to their ends: the scheduler, the requests, and the ids of reported ends, in order."""
     scheduler = Scheduler(Limits(SLOTS, 400, 8, 2000, 128, 4), vocabulary(), halving=halving)
     executor = ScriptedExecutor(propose)
     sequences = [add(scheduler, Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders)]

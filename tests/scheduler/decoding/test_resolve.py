@@ -1,4 +1,4 @@
-"""Parameters are honoured or refused by name; rules ask for what their papers say."""
+"""Parameters are honoured or refused by name; rules need what their papers say."""
 
 from __future__ import annotations
 
