@@ -1,4 +1,4 @@
-"""Fixtures that load the embedded model once. No decoder may raise unseen, since that ends its request alone; no
+"""Fixtures that load the embedded model once. A decoder that raises fails its test, since it ends only its request; no
 variable of the machine may change what a test finds."""
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def vocabulary() -> Vocabulary:
 
 
 class Faults(logging.Handler):
-    """Keeps what the scheduler says of decoders that raised."""
+    """Keeps the scheduler's messages about decoders that raised."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg == FAULT:
-            self.told.append(record.getMessage())
+            self.messages.append(record.getMessage())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,6 +58,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     finally:
         logger.removeHandler(faults)
-    if faults.told and item.get_closest_marker("faults") is None:
-        pytest.fail(f"a decoder raised: {faults.told}")
+    if faults.messages and item.get_closest_marker("faults") is None:
+        pytest.fail(f"a decoder raised: {faults.messages}")
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {"server", "scheduler", "clients"},
     "training": {"bench", "models", "scheduler"},  # makes the embedded models; nothing imports it
 }
-# The composition root wires models, and `inspect` asks what they say of themselves; the command line hands `chat` over
-# to the client, and `bench` to the load.
+# The composition root wires models, and `inspect` reports on them. The command line starts the client for `chat`, and
+# the load generator for `bench`.
 # A benchmark of device steps runs them without a server.
 EXCEPTIONS: dict[str, set[str]] = {
     "server/engine/wiring.py": {"models"},
@@ -78,6 +79,42 @@ def test_a_package_imports_only_what_its_arrows_allow(package: str) -> None:
         name = path.relative_to(ROOT).as_posix()
         extra = package_imports(path) - ALLOWED[package] - EXCEPTIONS.get(name, set())
         assert not extra, f"{name} imports {extra}"
+
+
+def project_imports(path: Path) -> set[Path]:
+    """The project's files that a file imports, for type checking too: the modules, or the packages of the names."""
+    here, found = path.relative_to(ROOT).parts[:-1], set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = (node.module or "").split(".") if node.module else []
+        if node.level:
+            base = [*here[: len(here) + 1 - node.level], *module]
+        elif module[0] == "asynclane":
+            base = module[1:]
+        else:
+            continue
+        folder = ROOT.joinpath(*base)
+        for target in (folder.with_suffix(".py"), *(folder / f"{alias.name}.py" for alias in node.names)):
+            found |= {target} if target.is_file() else set()
+        if any(not (folder / f"{alias.name}.py").is_file() for alias in node.names):
+            found.add(folder / "__init__.py")
+    return {target for target in found if target.is_file()} - {path}
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    graph = {path: project_imports(path) for package in (*PACKAGES, "training") for path in files(package)}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" <- ".join(path.relative_to(ROOT).as_posix() for path in error.args[1]))
+
+
+def test_decoding_imports_nothing_of_the_scheduler_but_the_contract() -> None:
+    decoding, contract = ROOT / "scheduler" / "decoding", ROOT / "scheduler" / "contract.py"
+    for path in sorted(decoding.rglob("*.py")):
+        extra = {found for found in project_imports(path) if decoding not in found.parents} - {contract}
+        assert not extra, f"{path.relative_to(ROOT)} imports {extra}"
 
 
 @pytest.mark.parametrize("package", THIRD_PARTY)

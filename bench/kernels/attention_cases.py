@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...kernels.attention import paged_attention, reference
 from ...kernels.attention.tiles import AttentionPlan, plan_attention
-from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, Case, Inputs, Library, Shape, Work, drawn, eager
+from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, Case, Inputs, Library, Shape, Workload, drawn, eager
 
 # (rows, queries of each, keys of each)
 EQUAL = ((1, 1024, 1024), (1, 2048, 2048), (4, 512, 512), (16, 64, 512), (32, 64, 512), (64, 64, 1024))
@@ -90,11 +90,13 @@ def mixed(shape: Shape, name: str, rows: Rows) -> Case:
     return _case(shape, name, rows, libraries, lambda *given: (*_batch(*given), *_packed(*given)))
 
 
-def work(shape: Shape, rows: Rows) -> Work:
+def work(shape: Shape, rows: Rows) -> Workload:
     tokens, keys = sum(size for size, _ in rows), sum(seen for _, seen in rows)
     pairs = sum(size * seen for size, seen in rows)
     width = shape.head_dim * ITEM
-    return Work(2 * (tokens * shape.heads + keys * shape.kv_heads) * width, 4 * pairs * shape.heads * shape.head_dim)
+    return Workload(
+        2 * (tokens * shape.heads + keys * shape.kv_heads) * width, 4 * pairs * shape.heads * shape.head_dim
+    )
 
 
 def _case(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...kernels import elementwise
 from ...kernels.elementwise import reference
-from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
+from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, TOKENS, Case, Inputs, Shape, Workload, compiled, drawn, eager
 
 EPS = 1e-5
 
@@ -30,7 +30,7 @@ def embed(shape: Shape, tokens: int) -> Case:
         return F.embedding(canvases[slots, positions], table)
 
     return Case(
-        "embed", f"{shape.name}, {tokens} tokens", Work(tokens * (2 * shape.dim * ITEM + 3 * 8)), inputs,
+        "embed", f"{shape.name}, {tokens} tokens", Workload(tokens * (2 * shape.dim * ITEM + 3 * 8)), inputs,
         elementwise.embed, reference.embed, [eager("F.embedding", embedding), compiled(embedding)],
     )  # fmt: skip
 
@@ -41,7 +41,7 @@ def rms_norm(shape: Shape, tokens: int) -> Case:
         return [(drawn((tokens, shape.dim), device), weight, EPS) for _ in range(sets)]
 
     return Case(
-        "rms_norm", f"{shape.name}, {tokens} tokens", Work((2 * tokens + 1) * shape.dim * ITEM), inputs,
+        "rms_norm", f"{shape.name}, {tokens} tokens", Workload((2 * tokens + 1) * shape.dim * ITEM), inputs,
         elementwise.rms_norm, reference.rms_norm, [eager("F.rms_norm", _library_norm), compiled(_library_norm)],
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def add_rms_norm(shape: Shape, tokens: int) -> Case:
         return F.rms_norm(total, weight.shape, weight, eps), total
 
     return Case(
-        "add_rms_norm", f"{shape.name}, {tokens} tokens", Work((4 * tokens + 1) * shape.dim * ITEM), inputs,
+        "add_rms_norm", f"{shape.name}, {tokens} tokens", Workload((4 * tokens + 1) * shape.dim * ITEM), inputs,
         elementwise.add_rms_norm, reference.add_rms_norm, [eager("+, F.rms_norm", add_norm), compiled(add_norm)],
     )  # fmt: skip
 
@@ -74,8 +74,8 @@ def swiglu(shape: Shape, tokens: int) -> Case:
         return F.silu(gate) * up
 
     return Case(
-        "swiglu", f"{shape.name}, {tokens} tokens", Work(3 * tokens * shape.ff_dim * ITEM), inputs, elementwise.swiglu,
-        reference.swiglu, [eager("F.silu, *", silu_times), compiled(silu_times)],
+        "swiglu", f"{shape.name}, {tokens} tokens", Workload(3 * tokens * shape.ff_dim * ITEM), inputs,
+        elementwise.swiglu, reference.swiglu, [eager("F.silu, *", silu_times), compiled(silu_times)],
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def rope_write_kv(shape: Shape, tokens: int) -> Case:
         values[places // PAGE_SIZE, places % PAGE_SIZE] = qkv[:, shape.heads + shape.kv_heads :]
         return rotated[:, : shape.heads], keys, values
 
-    work = Work(tokens * (2 * parts * head_dim * ITEM + 2 * head_dim * 4 + 8))
+    work = Workload(tokens * (2 * parts * head_dim * ITEM + 2 * head_dim * 4 + 8))
     return Case(
         "rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, plain,
         [eager("torch", rotate_and_put), compiled(rotate_and_put)], reference_graph=False,

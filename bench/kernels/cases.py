@@ -36,7 +36,7 @@ DREAM = Shape("dream-7b", 3584, 28, 4, 128, 18944, 152064)
 SMALL = Shape("small", 256, 4, 2, 64, 768, 1408)
 
 
-class Work(NamedTuple):
+class Workload(NamedTuple):
     """Bytes to move, each input and output once, and operations of the matrix units: no other operation is a limit."""
 
     moved_bytes: int
@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
     kernel: str
     load: str
-    work: Work
+    work: Workload
     inputs: Callable[[torch.device, int], Inputs]  # so many sets
     ours: Callable[..., Any]
     reference: Callable[..., Any]

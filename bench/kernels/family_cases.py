@@ -11,7 +11,7 @@ from torch import Tensor
 from ...kernels import elementwise, experts
 from ...kernels import measure as measures
 from ...kernels.common.types import Draws, Prediction, QkNorm, Routing
-from .cases import ITEM, PAGE_SIZE, TOKENS, Case, Inputs, Work, compiled, drawn, eager
+from .cases import ITEM, PAGE_SIZE, TOKENS, Case, Inputs, Workload, compiled, drawn, eager
 
 EPS = 1e-6
 
@@ -63,7 +63,7 @@ def route(shape: Mixture, tokens: int) -> Case:
         bias = torch.randn(shape.experts, device=device) / 8 if shape.biased else None
         return [(torch.randn(size, device=device), bias, shape.routing) for _ in range(sets)]
 
-    work = Work(tokens * (shape.experts * 4 + shape.routing.chosen * 8))
+    work = Workload(tokens * (shape.experts * 4 + shape.routing.chosen * 8))
     return Case("route", f"{shape.name}, {tokens} tokens", work, inputs, experts.route, experts.reference.route, [])
 
 
@@ -94,7 +94,7 @@ def experts_mlp(shape: Mixture, tokens: int) -> Case:
         return (back.view(tokens, choices, dim).float() * weights[:, :, None]).sum(1).to(x.dtype)
 
     touched = min(shape.experts, pairs)
-    work = Work((touched * 3 * dim * inner + 2 * tokens * dim) * ITEM + pairs * 8, 2 * pairs * 3 * dim * inner)
+    work = Workload((touched * 3 * dim * inner + 2 * tokens * dim) * ITEM + pairs * 8, 2 * pairs * 3 * dim * inner)
     return Case(
         "experts_mlp", f"{shape.name}, {tokens} tokens", work, inputs, experts.experts_mlp,
         experts.reference.experts_mlp, [eager("grouped_mm", grouped)], reference_graph=False,
@@ -145,7 +145,7 @@ def norm_rope_write_kv(shape: Heads, tokens: int) -> Case:
         values[places // PAGE_SIZE, places % PAGE_SIZE] = qkv[:, queries + kv_heads :]
         return whole[:, :queries], keys, values
 
-    work = Work(tokens * (2 * parts * head_dim * ITEM + 2 * shape.rotary * 4 + 8))
+    work = Workload(tokens * (2 * parts * head_dim * ITEM + 2 * shape.rotary * 4 + 8))
     return Case(
         "norm_rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, plain,
         [eager("torch", norm_and_put), compiled(norm_and_put)], reference_graph=False,
@@ -163,7 +163,7 @@ def measure(count: int) -> Case:
         # No position here reads its logits: `noise` stands in for them.
         return [(noise, _found(count, device), kinds, noise, draws) for _ in range(sets)]
 
-    work = Work(count * (2 * 8 + 4 + 2 * 8 + 4 + 4 + 3 * 8 + 8))
+    work = Workload(count * (2 * 8 + 4 + 2 * 8 + 4 + 4 + 3 * 8 + 8))
     return Case("measure", f"{count} positions", work, inputs, measures.measure, measures.reference.measure, [])
 
 

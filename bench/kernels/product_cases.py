@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from ...kernels.common.types import Fp8Matrix
 from ...kernels.linear import linear, quantize_rows, reference
-from .cases import DREAM, ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, drawn, eager
+from .cases import DREAM, ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Workload, drawn, eager
 
 
 def cases(quick: bool) -> list[Case]:
@@ -22,7 +22,7 @@ def fixed_linear(shape: Shape, tokens: int) -> Case:
     def inputs(device: torch.device, sets: int) -> Inputs:
         return [(drawn((tokens, inner), device), drawn((columns, inner), device)) for _ in range(sets)]
 
-    work = Work((tokens * (inner + columns) + inner * columns) * ITEM, 2 * tokens * inner * columns)
+    work = Workload((tokens * (inner + columns) + inner * columns) * ITEM, 2 * tokens * inner * columns)
     return Case(
         "fixed_linear", f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w: linear(x, w, fixed=True),
         reference.fixed_linear, [eager("cuBLAS", F.linear)],
@@ -37,7 +37,7 @@ def fp8_linear(shape: Shape, tokens: int) -> Case:
         weights = (drawn((columns, inner), device) for _ in range(sets))
         return [(drawn((tokens, inner), device), Fp8Matrix(*quantize_rows(weight)), weight) for weight in weights]
 
-    work = Work(tokens * (inner + columns) * ITEM + inner * columns, 2 * tokens * inner * columns)
+    work = Workload(tokens * (inner + columns) * ITEM + inner * columns, 2 * tokens * inner * columns)
     return Case(
         "fp8_linear", f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w, _: linear(x, w),
         lambda x, w, _: reference.fp8_linear(x, w), [eager("cuBLAS bf16", lambda x, _, w: F.linear(x, w))],

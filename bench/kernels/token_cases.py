@@ -10,7 +10,7 @@ from torch import Tensor
 from ...kernels import commit as commits
 from ...kernels import predict as predictions
 from ...kernels.common.types import Draws, Prediction, SpanRules
-from .cases import ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Work, compiled, drawn, eager
+from .cases import ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Workload, compiled, drawn, eager
 
 SPAN = 32  # positions of a lane: a block
 LONG_SPAN = 1024
@@ -52,8 +52,8 @@ def predict(shape: Shape, count: int, temperature: float = 0.0, top_p: float = 1
     if narrowed:
         libraries = [eager("sort, softmax, race", _nucleus_race(temperature, top_p), graph=False)]
     return Case(
-        "predict", f"{count} x {shape.vocabulary}{extra}", Work(count * (shape.vocabulary * ITEM + 5 * 8 + 4)), inputs,
-        ours, predictions.reference.predict, libraries, reference_graph=False,
+        "predict", f"{count} x {shape.vocabulary}{extra}", Workload(count * (shape.vocabulary * ITEM + 5 * 8 + 4)),
+        inputs, ours, predictions.reference.predict, libraries, reference_graph=False,
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def transfer(span: int, spans: int) -> Case:
             for _ in range(sets)
         ]
 
-    work = Work(count * (8 + 1 + 1) + spans * 17)
+    work = Workload(count * (8 + 1 + 1) + spans * 17)
     return Case(
         "transfer", f"{spans} x {span} positions", work, inputs, commits.transfer, commits.reference.transfer, [],
         reference_graph=False,
@@ -126,7 +126,7 @@ def commit(span: int, spans: int) -> Case:
             for _ in range(sets)
         ]  # fmt: skip
 
-    work = Work(count * (4 * 8 + 2 * 8) + spans * 17)
+    work = Workload(count * (4 * 8 + 2 * 8) + spans * 17)
     return Case(
         "commit", f"{spans} x {span} positions", work, inputs, commits.commit, commits.reference.commit, [],
         reference_graph=False,

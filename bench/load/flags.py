@@ -48,7 +48,12 @@ def add_load_flags(parser: argparse.ArgumentParser, default_url: str) -> None:
     parser.add_argument("--temperature", type=at_least_zero, default=0.0, help="default: %(default)g")
     parser.add_argument("--decoder", default=None)
     parser.add_argument(
-        "--knob", action="append", default=[], metavar="NAME=VALUE", help="a decoding parameter; repeatable"
+        "--knob",
+        dest="params",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a decoding parameter; repeatable",
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw curves over the loads; needs asynclane[bench]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to a file")

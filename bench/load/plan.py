@@ -73,7 +73,7 @@ def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
     options: dict[str, Any] = {"max_tokens": flags.max_tokens, "temperature": flags.temperature}
     if flags.decoder is not None:
         options["decoder"] = flags.decoder
-    options |= parse_params(flags.knob)
+    options |= parse_params(flags.params)
     chat = not flags.completions
     if flags.prompts is None:
         tasks = flags.tasks.split(",") if flags.tasks is not None else TASKS

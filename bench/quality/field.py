@@ -42,12 +42,16 @@ HEAD = (
 )
 INTRODUCTION = """# Every decoder on every embedded model
 
-Made by `python -m asynclane.bench.quality --all`, seed {seed}, in float32 at temperature 0; drawn in the
-[README](../README.md#what-it-costs-and-what-it-is-worth). `calls` are model calls per problem, `computed/token` every
-position that the network computed, prompt and look-ahead included, per answer token; `CPU ms` is one core's time for an
-answer{batch}. `ahead in`: no decoder that costs as few calls, or computes as little, is as often right. Only decoders
-with the most `problems` are compared: the slowest had fewer, for lack of time. The decoders that a model refuses are
-below its table.
+`python -m asynclane.bench.quality --all` made this page, with seed {seed}, in float32 at temperature 0. The
+[README](../README.md#what-it-costs-and-what-it-is-worth) has the picture.
+
+- `calls`: forwards per problem.
+- `computed/token`: all positions that the network computed, prompt and look-ahead included, per answer token.
+- `CPU ms`: the time of one core per answer{batch}.
+- `ahead in`: no decoder with as few calls (or as few computed positions) is as accurate. Only decoders with the most
+  `problems` are compared; the slowest ran fewer, for lack of time.
+
+A list below each table names the decoders that the model refuses, with the reason.
 """
 # Combinations of decoders and parameters beyond the defaults.
 COMBINATIONS = (

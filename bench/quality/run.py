@@ -110,13 +110,8 @@ def main(
     argv: Sequence[str] | None = None,
     open_engine: Callable[[Settings], AbstractContextManager[Engine]] | None = None,
 ) -> int:
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    if "--all" in arguments:
-        from .field import field_main  # here, because it imports this module
-
-        return field_main([argument for argument in arguments if argument != "--all"])
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(argv)
     try:
         questions = problems(options.seed, options.problems)
         checkpoint = open_checkpoint(options.model)

@@ -122,7 +122,7 @@ class Reference:
         x = network.embedding[self.tokens]
         for block in network.blocks:
             h = F.rms_norm(x, (config.dim,), block.attn_norm, config.norm_eps)
-            qkv = F.linear(h, block.qkv, block.heads.bias).view(len(h), -1, config.head_dim)
+            qkv = F.linear(h, block.qkv, block.qk_norm.bias).view(len(h), -1, config.head_dim)
             x = x + F.linear(self._attend(qkv[:, : config.heads]), block.attn_out)
             h = F.rms_norm(x, (config.dim,), block.ff_norm, config.norm_eps)
             gate, up = F.linear(h, block.mlp.gate_up).chunk(2, -1)

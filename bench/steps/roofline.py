@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..kernels.cases import ITEM, Work
+from ..kernels.cases import ITEM, Workload
 from ..load.output import COLOURS, check_outputs
 from ..load.output import SHAPES as MARKERS
 from ..report import RESULTS
@@ -32,7 +32,7 @@ LINES = (("ours_ms", "asynclane"), ("reference_ms", "library calls"))
 DASHED = "weights at the speed of a copy, or operations at a large product's"
 
 
-def step_work(shape: str, load: Load) -> Work:
+def step_work(shape: str, load: Load) -> Workload:
     """Return the work of a step of a network without experts: its weights are read once at any size."""
     config = NETWORKS[shape]
     kv_dim = config.kv_heads * config.head_dim
@@ -41,7 +41,7 @@ def step_work(shape: str, load: Load) -> Work:
     count = sum(projected(size, config.logit_shift) for size, _ in load.rows)
     pairs = sum(size * keys for size, keys in load.rows)
     operations = config.layers * (2 * load.tokens * layer + 4 * pairs * config.dim) + 2 * count * head
-    return Work((config.layers * layer + head) * ITEM, operations)
+    return Workload((config.layers * layer + head) * ITEM, operations)
 
 
 def limit_ms(shape: str, tokens: int, keys: int, peaks: Mapping[str, float]) -> float:

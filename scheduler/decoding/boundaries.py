@@ -36,7 +36,7 @@ class Boundary(IntEnum):
         """True if the tokenizer has any token for it."""
         if self in (Boundary.STRIDE, Boundary.STABLE):
             return True
-        return vocabulary.has(LINE if self is Boundary.CODE else SENTENCE | LINE)
+        return bool(vocabulary.kinds & (LINE if self is Boundary.CODE else SENTENCE | LINE))
 
 
 @dataclass(frozen=True, slots=True)

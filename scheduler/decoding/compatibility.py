@@ -19,9 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from .attention_pattern import AttentionPattern
 from .cache import CachePolicy, Compact, NoCache
 from .commit.base import HostCommitRule
-from .commit.shared.schedule import block_of, doublings
 from .lane_tree import Layout
-from .params import AUTO, CANVAS, OFF, ParamError, Params
+from .params import AUTO, CANVAS, OFF, ParamError, Params, doublings
 from .registry import Decoder, DecoderSpec
 from .vocabulary import Vocabulary
 
@@ -58,7 +57,7 @@ class DecoderFacts:
 
     @property
     def blocks(self) -> int:
-        return -(-self.length // block_of(self.params, self.length))
+        return -(-self.length // self.params.block_of(self.length))
 
     @property
     def forwards(self) -> int:

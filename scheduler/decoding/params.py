@@ -105,3 +105,13 @@ class Params(dict[str, object]):
 
     def text(self, name: str) -> str:
         return str(self[name])
+
+    def block_of(self, length: int) -> int:
+        """Positions of a block on a canvas of `length`, which is one block if the decoder has no `block_length`."""
+        size = self.get("block_length")
+        return min(length, size) if isinstance(size, int) else length
+
+
+def doublings(count: int) -> int:
+    """The exponent of the highest power of 2 up to `count`."""
+    return count.bit_length() - 1

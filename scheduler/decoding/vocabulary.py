@@ -51,10 +51,11 @@ class Vocabulary:
         self.brackets: npt.NDArray[np.int8] = np.array([_brackets(piece) for piece in pieces], np.int8)
         for token in ends:
             self.classes[token] = END
+        self.kinds = int(np.bitwise_or.reduce(self.classes, initial=0))  # all classes that some token has
 
     def has(self, kinds: int) -> bool:
         """True if any token belongs to one of `kinds`."""
-        return bool((self.classes & kinds).any())
+        return bool(self.kinds & kinds)
 
 
 def _classes(piece: str) -> int:

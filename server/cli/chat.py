@@ -17,7 +17,7 @@ def chat_main(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Raises `ValueError` with one line that says what is wrong."""
     given = {name: getattr(arguments, name) for name in ("max_tokens", "temperature", "decoder")}
     try:
-        options = parse_params(arguments.knob) | {name: value for name, value in given.items() if value is not None}
+        options = parse_params(arguments.params) | {name: value for name, value in given.items() if value is not None}
         with Client(arguments.url, api_key=arguments.api_key or api_key_from(environ)) as client:
             model = arguments.model or client.models()[0].id
             return Chat(client, model, system=arguments.system, options=options).run()

@@ -96,7 +96,7 @@ def summary(usage: Usage) -> str:
 def _checked_params(settings: Settings, arguments: argparse.Namespace) -> dict[str, Any]:
     """The decoding parameters. What can be refused before the model is loaded, which may take long, is refused here.
     Raises `ValueError`."""
-    params = parse_params(arguments.knob)
+    params = parse_params(arguments.params)
     if arguments.max_tokens is not None:
         config = open_checkpoint(settings.model).config
         resolve(settings.decoder, params, arguments.max_tokens, config.pattern)

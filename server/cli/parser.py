@@ -73,7 +73,12 @@ def _add_prompt(parser: argparse.ArgumentParser) -> None:
 
 def _add_params(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--knob", action="append", default=[], metavar="NAME=VALUE", help="decoding parameter; repeatable"
+        "--knob",
+        dest="params",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="decoding parameter; repeatable",
     )
 
 

@@ -1,4 +1,4 @@
-"""Graders tell right from wrong, and outlive whatever a model writes."""
+"""Graders separate right from wrong, and outlive whatever a model writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fenced(code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "accepted"),
+    ("checked", "text", "accepted"),
     [
         (problem("math", 12), "6 + 6 = 12\n#### 12", True),
         (problem("math", -3), "####-3", True),
@@ -55,8 +55,8 @@ def fenced(code: str) -> str:
         (DOUBLE, fenced("def double(x)\n    return x * 2"), False),
     ],
 )
-def test_an_answer_is_right_or_wrong(asked: Problem, text: str, accepted: bool) -> None:
-    assert right(asked, text) is accepted
+def test_an_answer_is_right_or_wrong(checked: Problem, text: str, accepted: bool) -> None:
+    assert right(checked, text) is accepted
 
 
 @pytest.mark.parametrize(

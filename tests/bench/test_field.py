@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from asynclane.bench.quality.__main__ import main
 from asynclane.bench.quality.field import Entry, Run, Standing, entrants, frontier, page, read
-from asynclane.bench.quality.run import main
 from asynclane.bench.quality.sweep import MODELS
 from asynclane.bench.quality.workers import Job, Terms, measure_each
 from asynclane.bench.report import RESULTS
@@ -100,25 +100,35 @@ def test_what_several_runs_found_is_shown_together(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what is left of what was asked for; this model refuses tccf."""
+    """With the part that can be measured; this model refuses tccf."""
 
     def measured(jobs: list[Job], terms: Terms, processes: int) -> list[tuple[Job, Run]]:
         return [(job, run(job.decoder, terms.device, terms.problems, 0.7, 1.0, terms.seed)) for job in jobs]
 
     monkeypatch.setattr("asynclane.bench.quality.field.measure_each", measured)
     out = written(tmp_path / "cut.json", run("asynclane", "cpu", 400, 0.9, 1.0))
-    asked = ["--models", "tiny-llada", "--decoders", "asynclane", "fast-dllm", "tccf", "--json", str(out), "--resume"]
-    assert main(["--all", *asked]) == 0
+    requested = [
+        "--models",
+        "tiny-llada",
+        "--decoders",
+        "asynclane",
+        "fast-dllm",
+        "tccf",
+        "--json",
+        str(out),
+        "--resume",
+    ]
+    assert main(["--all", *requested]) == 0
     runs = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert [(run["decoder"], run["accuracy"]) for run in runs] == [("asynclane", 0.9), ("fast-dllm", 0.7)]
     out.unlink()
-    assert main(["--all", *asked, "--device", "cuda"]) == 0
+    assert main(["--all", *requested, "--device", "cuda"]) == 0
     runs = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert [(run["decoder"], run["device"]) for run in runs] == [("asynclane", "cuda"), ("fast-dllm", "cuda")]
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("requested", "said"),
     [
         ("--decoders asynclane fats-dllm", "fats-dllm"),
         ("--decoders tccf --models tiny-llada", "nothing to show"),
@@ -135,7 +145,7 @@ def test_a_run_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_cannot_be_shown_or_gone_on_with_is_refused_in_a_line(
-    asked: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    requested: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And what a file holds is left as it is."""
     monkeypatch.chdir(tmp_path)
@@ -145,7 +155,7 @@ def test_what_cannot_be_shown_or_gone_on_with_is_refused_in_a_line(
         written(Path(f"seed-{seed}"), run("asynclane", "cpu", 400, 0.9, 1.0, seed))
     before = {path: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     with pytest.raises(SystemExit, match="2"):
-        main(["--all", *asked.split()])
+        main(["--all", *requested.split()])
     assert said in capsys.readouterr().err.splitlines()[-1]
     assert {path: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == before
 
@@ -158,7 +168,7 @@ def test_a_process_that_fails_is_told_with_its_decoder(capfd: pytest.CaptureFixt
 
 
 def test_the_page_of_all_figures_is_what_was_measured() -> None:
-    """Of decoders that there are: made by `--again ... --page docs/quality.md`."""
+    """The page of the decoders that exist, made by `--again ... --page docs/quality.md`."""
     field = read([RESULTS / "field.json", RESULTS / "field-cpu.json"])
     assert (RESULTS.parents[1] / "docs" / "quality.md").read_text(encoding="utf-8") == page(field)
     for model in MODELS:

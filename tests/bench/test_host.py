@@ -1,4 +1,4 @@
-"""What the host spends on a step is measured with lanes that live, whoever decides what commits."""
+"""The host's time for a step is measured with lanes that live, whoever decides what commits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_plan_and_commit_are_timed_at_the_lanes_that_were_asked_for(
 def test_a_load_that_does_not_last_is_told_in_a_line(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="1"):
         main(["--lanes", "16", *flags])
-    told = capsys.readouterr().err
-    assert "the load ended after" in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert "the load ended after" in reported
+    assert reported.count("\n") == 1
 
 
 def test_a_rule_that_lanes_do_not_take_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

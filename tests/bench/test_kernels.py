@@ -13,7 +13,7 @@ from torch.utils import _pytree as trees
 
 from asynclane.bench.kernels import attention_cases, block_cases, token_cases
 from asynclane.bench.kernels import run as kernels
-from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Work
+from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Workload
 from asynclane.bench.kernels.run import Peaks, all_cases, compare, figures, show
 from asynclane.bench.kernels.timing import sets_of
 from asynclane.bench.steps import offline
@@ -106,13 +106,13 @@ def test_every_kernel_is_measured_at_the_sizes_of_the_served_networks() -> None:
         (attention_cases.work(DREAM, [(2, 10)]), 2 * (2 * 28 + 10 * 4) * 128 * 2, 28 * 2 * 2 * 2 * 10 * 128),
     ],
 )  # fmt: skip
-def test_work_is_counted_as_on_paper(work: Work, moved_bytes: int, operations: int) -> None:
+def test_work_is_counted_as_on_paper(work: Workload, moved_bytes: int, operations: int) -> None:
     assert work == (moved_bytes, operations)
 
 
 def test_the_bound_is_the_slower_of_bytes_and_operations() -> None:
-    assert Work(2_000_000_000, 1).bound_ms(*PEAKS) == pytest.approx(1.0)
-    assert Work(1, 1_000_000_000_000).bound_ms(*PEAKS) == pytest.approx(2.0)
+    assert Workload(2_000_000_000, 1).bound_ms(*PEAKS) == pytest.approx(1.0)
+    assert Workload(1, 1_000_000_000_000).bound_ms(*PEAKS) == pytest.approx(2.0)
 
 
 def test_sets_of_inputs_outgrow_the_cache_within_reason() -> None:
@@ -140,7 +140,9 @@ def test_a_kernel_without_competitors_or_times_still_makes_a_row() -> None:
 
 
 def small_case(ours: Callable[..., object], reference: Callable[..., object]) -> Case:
-    return Case("k", "l", Work(1), lambda device, sets: [(torch.rand(4, device=device),)] * sets, ours, reference, [])
+    return Case(
+        "k", "l", Workload(1), lambda device, sets: [(torch.rand(4, device=device),)] * sets, ours, reference, []
+    )
 
 
 def test_an_error_is_over_rows_that_decide_alike() -> None:

@@ -6,15 +6,12 @@ import asyncio
 import json
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise, takewhile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -26,6 +23,8 @@ from asynclane.bench.load.tally import Counters, read_counters, spread, sum_up
 from asynclane.clients import NEVER, AsyncClient, Usage
 from asynclane.server.cli import main as cli
 from asynclane.server.metrics import Metrics, StepReport
+
+from ..support.other_server import other_server, stream
 
 ROOT = Path(__file__).parents[2]
 TARGET = Target("http://test", None, None, chat=True, timeout_s=0.2)
@@ -103,6 +102,13 @@ def test_no_request_starts_behind_the_duration(level: Level) -> None:
     assert 2 < len(samples) < 60
     assert max(server.came) < started + 0.3
     assert time.perf_counter() - started < 1.0
+
+
+def test_the_duration_also_limits_a_staggered_start() -> None:
+    started = time.perf_counter()
+    samples = run(Slow(0.02), Level(concurrency=4), bounds=Bounds(None, 0.2), stagger_s=30.0)
+    assert len(samples) > 2
+    assert time.perf_counter() - started < 5
 
 
 def test_poisson_arrivals_have_the_rate_and_repeat_with_the_seed() -> None:
@@ -214,50 +220,23 @@ def test_metrics_of_another_server_are_none(text: str) -> None:
 # --- The command against another server that speaks OpenAI's API
 
 
-class Other(BaseHTTPRequestHandler):
-    """Refuses every third request, and knows neither metrics nor lanes."""
-
-    protocol_version = "HTTP/1.1"
-    state: Any
-    got: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.got.append(self.path)
-        self.answer(200, '{"data": [{"id": "other"}]}') if self.path == "/v1/models" else self.answer(404, "")
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.state.bodies.append((self.path, body))
-        if len(self.state.bodies) % 3 == 0:
-            self.answer(429, '{"error": {"message": "slow down", "code": "rate"}}')
-            return
-        choice = {"text": "a"} if self.path == "/v1/completions" else {"delta": {"content": "a"}}
-        usage = {"prompt_tokens": 100, "completion_tokens": 2}
-        events = [{"choices": [choice]}, {"choices": [], "usage": usage}]
-        self.answer(200, "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n")
-
-    def answer(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+def every_third_refused(number: int) -> tuple[int, str]:
+    if number % 3 == 2:
+        return 429, '{"error": {"message": "slow down", "code": "rate"}}'
+    usage = {"prompt_tokens": 100, "completion_tokens": 2}
+    return 200, stream({"choices": [{"text": "a", "delta": {"content": "a"}}]}, {"choices": [], "usage": usage})
 
 
 @contextmanager
-def other_server() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    state = SimpleNamespace(bodies=[])
-    handler = type("Handler", (Other,), {"state": state})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", state.bodies
-        finally:
-            server.shutdown()
-            thread.join()
+def limited_server() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """A server that refuses every third request, and has neither metrics nor lanes; with its requests."""
+    requests: list[tuple[str, Any]] = []
+    with other_server(every_third_refused, requests=requests) as url:
+        yield url, requests
+
+
+def posted(requests: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [(path, body) for path, body in requests if body is not None]
 
 
 def test_another_server_is_measured_and_its_failures_are_shown(tmp_path: Path, capsys: Any) -> None:
@@ -265,7 +244,7 @@ def test_another_server_is_measured_and_its_failures_are_shown(tmp_path: Path, c
     prompts.write_text(
         '{"prompt": "One", "top_p": 1}\n\n{"prompt": "Two", "max_tokens": 3}\n{"messages": [], "seed": 4}\n'
     )
-    with other_server() as (url, bodies):
+    with limited_server() as (url, requests):
         argv = ["bench", "--url", url, "--concurrency", "1,2", "--requests", "6", "--warmup", "1"]
         argv += ["--prompts", str(prompts), "--plot", str(png), "--json", str(out)]
         assert cli.main(argv) == 1
@@ -283,6 +262,7 @@ def test_another_server_is_measured_and_its_failures_are_shown(tmp_path: Path, c
     assert "slow down" in shown
     assert "No asynclane metrics there" in shown
     assert png.read_bytes().startswith(b"\x89PNG")
+    bodies = posted(requests)
     assert all(path == "/v1/chat/completions" for path, _ in bodies)
     user = [{"role": "user", "content": "Two"}]
     assert [(body["messages"], body["max_tokens"]) for _, body in bodies[2:4]] == [(user, 3), ([], 256)]
@@ -290,10 +270,10 @@ def test_another_server_is_measured_and_its_failures_are_shown(tmp_path: Path, c
 
 
 def test_the_built_in_problems_are_asked_by_either_endpoint(capsys: Any) -> None:
-    with other_server() as (url, bodies):
+    with limited_server() as (url, requests):
         argv = ["bench", "--url", f"{url}/v1", "--rate", "200", "--requests", "2", "--warmup", "1", "--completions"]
         assert cli.main([*argv, "--tasks", "list", "--knob", "threshold=0.5", "--decoder", "llada"]) == 1
-    path, body = bodies[1]
+    path, body = posted(requests)[1]
     assert path == "/v1/completions"
     assert (body["model"], body["decoder"], body["threshold"], body["temperature"]) == ("other", "llada", 0.5, 0.0)
     assert isinstance(body["prompt"], str)
@@ -344,43 +324,60 @@ def test_a_plot_that_cannot_be_drawn_is_told_before_measuring_and_how_it_can(
 ) -> None:
     monkeypatch.setattr(report, "find_spec", lambda name: None)
     assert cli.main(["bench", "--plot", "load.png"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    for target in re.findall(r"make (\S+?)`", told):
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    for target in re.findall(r"make (\S+?)`", reported):
         assert f"$(VENV)/{target.removeprefix('.venv/')}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "make .venv/with-bench" in told
-    assert "pip install 'asynclane[bench]'" in told
+    assert "make .venv/with-bench" in reported
+    assert "pip install 'asynclane[bench]'" in reported
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
-def test_metrics_are_found_whichever_way_the_url_is_written(ending: str) -> None:
-    Other.got.clear()
-    with other_server() as (url, _):
+def test_metrics_are_found_at_any_form_of_the_url(ending: str) -> None:
+    with limited_server() as (url, requests):
         cli.main(["bench", "--url", url + ending, "--concurrency", "1", "--requests", "1", "--warmup", "1"])
-    assert Other.got == ["/v1/models", "/metrics", "/metrics"]
+    assert [path for path, body in requests if body is None] == ["/v1/models", "/metrics", "/metrics"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (b"", "has no prompts"),
+        (b"\xff", "is not UTF-8"),
         (b"One\n{oops\n", "line 2: not JSON"),
         (b'{"prompt": "\\ud800"}', "line 1: not JSON"),
         (b'{"prompt": "a", "top_p": NaN}', "line 1: not JSON"),
-        (b'{"text": "a"}', "needs either 'prompt' or 'messages'"),
-        (b"\xff", "is not UTF-8"),
+        (b'One\n{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "line 2: not JSON"),
+        (b'One\n{"prompt": "a", "n": 1' + b"0" * 5000 + b"}", "line 2: not JSON"),
+        (b'{"text": "a"}', "line 1: needs either 'prompt' or 'messages'"),
+        *((b'One\n{"messages": %b}' % value, "line 2: 'messages'") for value in (b"5", b'"abc"', b"null", b"{}")),
     ],
+    ids=lambda value: str(value[:24]),
 )
-def test_a_bad_file_of_prompts_is_told_by_its_line(text: bytes, message: str, tmp_path: Path, capsys: Any) -> None:
+def test_a_bad_file_of_prompts_is_reported_by_line(text: bytes, message: str, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "prompts.txt"
     file.write_bytes(text)
     assert cli.main(["bench", "--prompts", str(file)]) == 2
-    assert message in capsys.readouterr().err
+    complaint = capsys.readouterr().err
+    assert f"{file}" in complaint
+    assert message in complaint
+    assert complaint.count("\n") == 1
 
 
 def test_a_server_that_refuses_all_first_requests_is_not_measured(capsys: Any) -> None:
-    with other_server() as (url, bodies):
-        bodies += [("", {})] * 2  # the next one is refused
+    with other_server(lambda number: every_third_refused(2)) as url:
         assert cli.main(["bench", "--url", url, "--warmup", "1"]) == 2
-    assert len(bodies) == 3
     assert "429: slow down" in capsys.readouterr().err
+
+
+def test_the_duration_holds_for_those_who_come_late_in_a_staggered_start() -> None:
+    class Server:
+        async def ask(self, body: Any, due_s: float) -> Sample:
+            await asyncio.sleep(0.02)
+            return Sample(due_s, time.perf_counter(), due_s)
+
+    started = time.perf_counter()
+    given = plan(bounds=Bounds(None, 0.2), stagger_s=30.0)
+    samples = asyncio.run(run_level(Server(), given, Level(concurrency=4), lambda: None))  # type: ignore[arg-type]
+    assert len(samples) > 2
+    assert time.perf_counter() - started < 5

@@ -1,8 +1,7 @@
-"""`asynclane bench` when things go wrong: nothing that was measured is lost, and nothing is told that is not so."""
+"""`asynclane bench` when things go wrong: nothing that was measured is lost, and nothing false is reported."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
@@ -15,14 +14,13 @@ import pytest
 from asynclane.bench.load import output as report
 from asynclane.bench.load import run as load
 from asynclane.bench.load.loops import Failure, Sample, run_level
-from asynclane.bench.load.plan import Bounds, Level
+from asynclane.bench.load.plan import Level
 from asynclane.bench.load.tally import sum_up
 from asynclane.clients import Usage
 from asynclane.server.cli import main as cli
 
 from ..support.other_server import ANSWER, TEXT, Reply, other_server, stream
 from ..support.processes import ASYNCLANE, started
-from .test_load import plan
 
 WARMUP = 2
 ERROR = {"id": "1", "error": {"message": "boom"}}
@@ -130,7 +128,7 @@ def test_a_picture_that_fails_comes_behind_the_figures(
     assert "the disk is full" in captured.err
 
 
-# --- What cannot work is told before
+# --- What cannot work is refused before
 
 
 @pytest.mark.parametrize(
@@ -164,27 +162,6 @@ def test_outputs_that_can_be_written_are_left_as_they_are(tmp_path: Path) -> Non
     assert old.read_text(encoding="utf-8") == "old"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"messages": 5}',
-        '{"messages": "abc"}',
-        '{"messages": null}',
-        '{"messages": {}}',
-        '{"prompt": ' + "[" * 100_000 + "]" * 100_000 + "}",
-        '{"prompt": "a", "n": 1' + "0" * 5000 + "}",
-    ],
-    ids=lambda line: line[:20],
-)
-def test_an_odd_line_is_told_with_file_and_number(line: str, tmp_path: Path, capsys: Any) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_text(f"One\n{line}\n", encoding="utf-8")
-    assert cli.main(["bench", "--prompts", str(file)]) == 2
-    complaint = capsys.readouterr().err
-    assert f"{file}, line 2: " in complaint
-    assert complaint.count("\n") == 1
-
-
 @pytest.mark.parametrize("options", ["null", "{}", "5"])
 def test_what_is_the_servers_to_judge_is_sent(options: str, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "prompts.txt"
@@ -212,19 +189,6 @@ def test_a_first_request_that_fails_is_told_and_passed_over(capsys: Any) -> None
     captured = capsys.readouterr()
     assert captured.err.count("A first request, which is not counted, failed: 503") == 1
     assert json.loads(captured.out.splitlines()[-1])["loads"][0]["completed"] == 3
-
-
-def test_the_duration_holds_for_those_who_come_late_in_a_staggered_start() -> None:
-    class Server:
-        async def ask(self, body: Any, due_s: float) -> Sample:
-            await asyncio.sleep(0.02)
-            return Sample(due_s, time.perf_counter(), due_s)
-
-    started = time.perf_counter()
-    given = plan(bounds=Bounds(None, 0.2), stagger_s=30.0)
-    samples = asyncio.run(run_level(Server(), given, Level(concurrency=4), lambda: None))  # type: ignore[arg-type]
-    assert len(samples) > 2
-    assert time.perf_counter() - started < 5
 
 
 def test_thoughts_count_in_the_time_per_token_as_they_do_in_usage(capsys: Any) -> None:

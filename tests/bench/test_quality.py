@@ -119,7 +119,7 @@ def test_plot_is_a_png(opened: list[FakeOffline], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "knobs"),
+    ("text", "name", "params"),
     [
         ("asynclane", "asynclane", {}),
         ("asynclane:threshold=0.9,refresh_every=0", "asynclane", {"threshold": 0.9, "refresh_every": 0}),
@@ -127,10 +127,10 @@ def test_plot_is_a_png(opened: list[FakeOffline], tmp_path: Path) -> None:
         ("asynclane:cache=none,lookahead=canvas", "asynclane", {"cache": "none", "lookahead": "canvas"}),
     ],
 )
-def test_decoder_arguments(text: str, name: str, knobs: dict[str, object]) -> None:
+def test_decoder_arguments(text: str, name: str, params: dict[str, object]) -> None:
     choice = parse_decoder(text, max_tokens=256)
-    assert (choice.label, choice.name, choice.params) == (text, name, knobs)
-    assert {knob: type(value) for knob, value in choice.params.items()} == {k: type(v) for k, v in knobs.items()}
+    assert (choice.label, choice.name, choice.params) == (text, name, params)
+    assert {param: type(value) for param, value in choice.params.items()} == {k: type(v) for k, v in params.items()}
 
 
 @pytest.mark.parametrize("text", DEFAULT_DECODERS)
@@ -179,9 +179,9 @@ def test_bad_arguments_are_told_before_a_model_is_loaded(
     assert opened == []
 
 
-@pytest.mark.parametrize(("asked", "replies"), [(2, 1), (0, 0)])
-def test_one_reply_for_each_problem(asked: int, replies: int) -> None:
+@pytest.mark.parametrize(("count", "replies"), [(2, 1), (0, 0)])
+def test_one_reply_for_each_problem(count: int, replies: int) -> None:
     answer = FakeOffline(Settings()).answer("x", wrong=False)
-    some: list[Problem] = problems(1, asked)
-    with pytest.raises(ValueError, match=f"{replies} replies to {asked} problems"):
+    some: list[Problem] = problems(1, count)
+    with pytest.raises(ValueError, match=f"{replies} replies to {count} problems"):
         tally("llada", some, [answer] * replies, wall_s=0.0)

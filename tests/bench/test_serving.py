@@ -1,4 +1,4 @@
-"""What is measured on a GPU can be prepared on any machine, and says so where there is none."""
+"""A measurement on a GPU can be prepared on any machine, and is refused where there is none."""
 
 from __future__ import annotations
 

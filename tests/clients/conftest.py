@@ -1,4 +1,4 @@
-"""A server in a few lines, behind the one transport seam of either client."""
+"""A server in a few lines, at the transport of either client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from asynclane.clients import AsyncClient, AsyncStream, Client
+from asynclane.clients import NEVER, AsyncClient, AsyncStream, Client
 
 
 def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> str:
@@ -20,8 +20,10 @@ def chunk(text: str | None = None, finish: str | None = None, **more: Any) -> st
     return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
 
 
+HI: Any = [{"role": "user", "content": "Hi"}]
+DONE = "data: [DONE]\n\n"
 USAGE = 'data: {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 3}}\n\n'
-ANSWER = chunk("") + chunk("Hel") + chunk("lo wörld") + chunk(finish="stop") + USAGE + "data: [DONE]\n\n"
+ANSWER = chunk("") + chunk("Hel") + chunk("lo wörld") + chunk(finish="stop") + USAGE + DONE
 MODELS = '{"object": "list", "data": [{"id": "tiny-llada", "object": "model"}]}'
 
 
@@ -49,8 +51,32 @@ class Stream(httpx.SyncByteStream, httpx.AsyncByteStream):
         self.closed = True
 
 
+def replies(*parts: Any, status: int = 200, **headers: str) -> Callable[[], httpx.Response]:
+    """Return a server that always sends these parts."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda: httpx.Response(status, headers=named, stream=Stream(list(parts)))
+
+
+def failing(error: Exception) -> Callable[[], httpx.Response]:
+    def fail() -> httpx.Response:
+        raise error
+
+    return fail
+
+
+def streamed(connect: Any, *parts: Any, **response: Any) -> Any:
+    """Return all deltas and the usage. A single part may be the server itself."""
+    reply = parts[0] if len(parts) == 1 and callable(parts[0]) else replies(*parts, **response)
+    with connect(reply, retry=NEVER) as (client, _), client.stream_chat(HI, model="m") as stream:
+        return list(stream), stream.usage
+
+
+def text(connect: Any, *parts: Any, **response: Any) -> str:
+    return "".join(delta.text for delta in streamed(connect, *parts, **response)[0])
+
+
 class Server(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Answers with what `reply` says, and keeps the requests."""
+    """Answers with `reply`, and keeps the requests."""
 
     def __init__(self, reply: Callable[[], httpx.Response]) -> None:
         self.reply = reply
@@ -70,7 +96,7 @@ class Server(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
 
 class Blocking:
-    """The async client, or a stream of it, as if it were the other one: both are held to the same promises."""
+    """The async client, or a stream of it, with the methods of the other one: both keep the same promises."""
 
     def __init__(self, runner: asyncio.Runner, inner: Any) -> None:
         self.runner = runner
@@ -113,22 +139,20 @@ class Blocking:
 @contextmanager
 def open_client(reply: Callable[[], httpx.Response], **options: Any) -> Iterator[tuple[Client, Server]]:
     server = Server(reply)
-    with Client(options.pop("url", "http://test"), transport=server, **options) as client:
+    with Client(**{"base_url": "http://test", "transport": server, **options}) as client:
         yield client, server
 
 
 @contextmanager
 def open_async_client(reply: Callable[[], httpx.Response], **options: Any) -> Iterator[tuple[Any, Server]]:
     server = Server(reply)
-    sleep = options.pop("sleep", None)
-    if sleep is not None:
+    sleep = options.pop("sleep", lambda seconds: None)
 
-        async def async_sleep(seconds: float) -> None:
-            sleep(seconds)
+    async def async_sleep(seconds: float) -> None:
+        sleep(seconds)
 
-        options["sleep"] = async_sleep
     with asyncio.Runner() as runner:
-        inner = AsyncClient(options.pop("url", "http://test"), transport=server, **options)
+        inner = AsyncClient(**{"base_url": "http://test", "transport": server, "sleep": async_sleep, **options})
         with Blocking(runner, inner) as client:
             yield client, server
 

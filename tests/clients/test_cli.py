@@ -11,9 +11,7 @@ import pytest
 from asynclane.clients import ConnectionFailed
 from asynclane.clients.cli import Chat
 
-from .conftest import ANSWER, Server, Stream, chunk
-
-DONE = "data: [DONE]\n\n"
+from .conftest import ANSWER, Server, Stream, chunk, failing
 
 
 class Terminal:
@@ -96,9 +94,6 @@ def test_options_go_with_every_question(talk: Any) -> None:
 
 
 def test_a_server_that_is_gone_ends_the_conversation(connect: Any) -> None:
-    def nobody() -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
     terminal = Terminal("Hi")
-    with connect(nobody) as (client, _), pytest.raises(ConnectionFailed):
+    with connect(failing(httpx.ConnectError("refused"))) as (client, _), pytest.raises(ConnectionFailed):
         Chat(client, "tiny-llada", read=terminal.read, write=terminal.write).run()

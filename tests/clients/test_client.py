@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from asynclane.clients import (
-    NEVER,
     AsyncClient,
     Client,
     ConnectionFailed,
@@ -23,24 +22,12 @@ from asynclane.clients import (
 )
 from asynclane.clients.reader import StreamReader
 
-from .conftest import ANSWER, USAGE, Stream, chunk
-
-HI: Any = [{"role": "user", "content": "Hi"}]
+from .conftest import ANSWER, HI, USAGE, Stream, chunk, failing, replies, text
 
 
 @pytest.fixture
 def connect(connect_either: Any) -> Any:
     return connect_either
-
-
-def replies(*parts: Any, status: int = 200, **headers: str) -> Any:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return lambda: httpx.Response(status, headers=named, stream=Stream(list(parts)))
-
-
-def read(connect: Any, reply: Any) -> str:
-    with connect(reply, retry=NEVER) as (client, _), client.stream_chat(HI, model="m") as stream:
-        return "".join(delta.text for delta in stream)
 
 
 def test_an_answer_comes_in_deltas_with_usage_at_the_end(connect: Any) -> None:
@@ -151,7 +138,7 @@ def test_tokens_are_counted_and_turned_back_into_text(connect: Any) -> None:
 @pytest.mark.parametrize("at", range(0, len(ANSWER.encode()), 7))
 def test_it_does_not_matter_where_the_network_cuts(connect: Any, at: int) -> None:
     data = ANSWER.encode()
-    assert read(connect, replies(data[:at], data[at:])) == "Hello wörld"
+    assert text(connect, data[:at], data[at:]) == "Hello wörld"
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
@@ -176,7 +163,7 @@ def test_leaving_early_closes_the_connection(connect: Any) -> None:
 def test_a_refusal_says_what_and_when_to_try_again(connect: Any) -> None:
     error = json.dumps({"error": {"message": "the queue is full", "type": "x", "param": None, "code": "overloaded"}})
     with pytest.raises(StatusError, match="429: the queue is full") as caught:
-        read(connect, replies(error, status=429, retry_after="7", x_request_id="r1"))
+        text(connect, error, status=429, retry_after="7", x_request_id="r1")
     assert (caught.value.status, caught.value.code, caught.value.retry_after_s) == (429, "overloaded", 7.0)
     assert caught.value.request_id == "r1"
 
@@ -184,14 +171,14 @@ def test_a_refusal_says_what_and_when_to_try_again(connect: Any) -> None:
 def test_a_refusal_names_the_parameter(connect: Any) -> None:
     error = json.dumps({"error": {"message": "bad", "type": "x", "param": "temperature", "code": None}})
     with pytest.raises(StatusError) as caught:
-        read(connect, replies(error, status=400))
+        text(connect, error, status=400)
     assert (caught.value.status, caught.value.param) == (400, "temperature")
 
 
 @pytest.mark.parametrize("page", ["<html>Bad gateway</html>", "", '{"error": {"message": null}}', "[]", b"\xff"])
 def test_a_proxys_page_is_a_refusal_too(connect: Any, page: str | bytes) -> None:
     with pytest.raises(StatusError, match="502: Bad Gateway"):
-        read(connect, replies(page, status=502))
+        text(connect, page, status=502)
 
 
 @pytest.mark.parametrize("name", ["event: error\n", ""])
@@ -218,7 +205,7 @@ def test_an_error_within_a_stream_is_raised_behind_the_text_before_it(connect: A
 )
 def test_a_stream_that_breaks_off_is_never_taken_for_a_whole_answer(connect: Any, parts: list[Any]) -> None:
     with pytest.raises(StreamError):
-        read(connect, replies(*parts))
+        text(connect, *parts)
 
 
 @pytest.mark.parametrize("body", ["", "<html>Welcome</html>", '{"choices": []}', '{"object": "list"}'])
@@ -227,16 +214,9 @@ def test_what_is_no_answer_is_told_as_such(connect: Any, body: str) -> None:
         client.chat(HI, model="m")
 
 
-def failing(error: Exception) -> Any:
-    def fail() -> httpx.Response:
-        raise error
-
-    return fail
-
-
 def test_no_server_is_told_with_its_address(connect: Any) -> None:
     with pytest.raises(ConnectionFailed, match="no server at http://test"):
-        read(connect, failing(httpx.ConnectError("refused")))
+        text(connect, failing(httpx.ConnectError("refused")))
 
 
 def test_a_connection_that_fails_within_a_whole_answer_is_told(connect: Any) -> None:
@@ -246,9 +226,9 @@ def test_a_connection_that_fails_within_a_whole_answer_is_told(connect: Any) -> 
 
 def test_a_time_limit_is_told_before_and_within_an_answer(connect: Any) -> None:
     with pytest.raises(TimedOut, match="http://test did not answer in time"):
-        read(connect, failing(httpx.ConnectTimeout("")))
+        text(connect, failing(httpx.ConnectTimeout("")))
     with pytest.raises(TimedOut, match="fell silent"):
-        read(connect, replies(chunk("a"), httpx.ReadTimeout("")))
+        text(connect, chunk("a"), httpx.ReadTimeout(""))
 
 
 def test_the_time_limit_is_the_callers(connect: Any) -> None:
@@ -259,7 +239,7 @@ def test_the_time_limit_is_the_callers(connect: Any) -> None:
 
 @pytest.mark.parametrize("url", ["http://test", "http://test/", "http://test/v1", "http://test/v1/"])
 def test_the_models_are_listed_under_either_url(connect: Any, url: str) -> None:
-    with connect(replies(), url=url, api_key="k") as (client, server):
+    with connect(replies(), base_url=url, api_key="k") as (client, server):
         assert [model.id for model in client.models()] == ["tiny-llada"]
     assert server.requests[0].headers["authorization"] == "Bearer k"
 

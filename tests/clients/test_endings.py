@@ -1,4 +1,4 @@
-"""A stream that did not end never reads as ended: not behind an error, a time limit, a cancelled read or a close."""
+"""A stream that did not end never reads as ended: not after an error, a time limit, a cancelled read or a close."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pytest
 
 from asynclane.clients import AsyncClient, Client, ClientError, Closed, StatusError, StreamError, TimedOut
 
-from .conftest import ANSWER, Stream, chunk
+from .conftest import ANSWER, HI, chunk, replies
 
-HI: Any = [{"role": "user", "content": "Hi"}]
 FAULTS: dict[str, tuple[Any, type[ClientError]]] = {
-    "told by the server": ('data: {"error": {"message": "boom"}}\n\n', StreamError),
+    "reported by the server": ('data: {"error": {"message": "boom"}}\n\n', StreamError),
     "broken off": (httpx.ReadError("reset"), StreamError),
     "silent": (httpx.ReadTimeout(""), TimedOut),
     "cut": ("data: {", StreamError),
@@ -26,25 +25,21 @@ FAULTS: dict[str, tuple[Any, type[ClientError]]] = {
 }
 
 
-def streamed(*parts: Any) -> Any:
-    return lambda: httpx.Response(200, stream=Stream(list(parts)))
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_ended_a_stream_is_raised_by_every_later_read(connect_either: Any, fault: str) -> None:
     part, kind = FAULTS[fault]
-    with connect_either(streamed(chunk("a"), part)) as (client, _):
+    with connect_either(replies(chunk("a"), part)) as (client, _):
         stream = client.stream_chat(HI, model="m")
         assert next(stream).text == "a"
-        told = []
+        reported = []
         for _ in range(3):
             with pytest.raises(kind) as caught:
                 next(stream)
-            told.append(str(caught.value))
+            reported.append(str(caught.value))
         stream.close()
         with pytest.raises(kind) as caught:
             list(stream)
-    assert len({*told, str(caught.value)}) == 1
+    assert len({*reported, str(caught.value)}) == 1
 
 
 def test_a_refused_stream_is_not_asked_for_again(connect_either: Any) -> None:
@@ -59,7 +54,7 @@ def test_a_refused_stream_is_not_asked_for_again(connect_either: Any) -> None:
 
 @pytest.mark.parametrize("read", [0, 1])
 def test_a_stream_closed_before_its_end_can_be_read_no_more(connect_either: Any, read: int) -> None:
-    with connect_either(streamed(ANSWER)) as (client, _):
+    with connect_either(replies(ANSWER)) as (client, _):
         stream = client.stream_chat(HI, model="m")
         for _ in range(read):
             next(stream)
@@ -72,14 +67,14 @@ def test_a_stream_closed_before_its_end_can_be_read_no_more(connect_either: Any,
 
 
 def test_a_stream_closed_behind_its_end_has_ended(connect_either: Any) -> None:
-    with connect_either(streamed(ANSWER)) as (client, _):
+    with connect_either(replies(ANSWER)) as (client, _):
         with client.stream_chat(HI, model="m") as stream:
             assert len(list(stream)) == 3
         assert list(stream) == []
 
 
 def test_a_closed_client_says_so(connect_either: Any) -> None:
-    with connect_either(streamed(ANSWER)) as (client, server):
+    with connect_either(replies(ANSWER)) as (client, server):
         client.close()
         for use in (client.models, lambda: client.chat(HI, model="m"), lambda: list(client.stream_chat(HI, model="m"))):
             with pytest.raises(Closed, match="this client is closed"):

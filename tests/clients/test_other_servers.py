@@ -5,32 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 
-from asynclane.clients import NEVER, StatusError, StreamError, UnexpectedReply
+from asynclane.clients import StatusError, StreamError, UnexpectedReply
 
-from .conftest import ANSWER, Stream, chunk
+from .conftest import ANSWER, DONE, HI, chunk, replies, streamed, text
 
-HI: Any = [{"role": "user", "content": "Hi"}]
-DONE = "data: [DONE]\n\n"
 CHOICE = {"index": 0, "delta": {"content": "b"}}
-
-
-def replies(*parts: Any, status: int = 200, **headers: str) -> Any:
-    return lambda: httpx.Response(status, headers=headers, stream=Stream(list(parts)))
-
-
-def streamed(connect: Any, *parts: Any) -> Any:
-    """All deltas and the usage."""
-    with connect(replies(*parts), retry=NEVER) as (client, _), client.stream_chat(HI, model="m") as stream:
-        return list(stream), stream.usage
-
-
-def text(connect: Any, *parts: Any) -> str:
-    return "".join(delta.text for delta in streamed(connect, *parts)[0])
-
-
 ERRORS: dict[str, tuple[Any, str, str | None]] = {
     "OpenAI": ({"error": {"message": "boom", "type": "x", "code": "c"}}, "boom", "c"),
     "with an id": ({"id": "1", "error": {"message": "boom"}}, "boom", None),

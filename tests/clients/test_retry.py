@@ -11,9 +11,8 @@ import pytest
 
 from asynclane.clients import ConnectionFailed, Retry, StatusError, StreamError
 
-from .conftest import ANSWER, Stream, chunk
+from .conftest import ANSWER, HI, Stream, chunk
 
-HI: Any = [{"role": "user", "content": "Hi"}]
 NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 
 
@@ -37,7 +36,7 @@ def streamed(*parts: Any) -> httpx.Response:
 
 @pytest.fixture
 def ask(connect_either: Any) -> Any:
-    """Asks with these replies to come; returns what was said, the waits, and how many requests there were."""
+    """Send a request that gets these replies; return what was said, the waits, and how many requests there were."""
 
     def ask(*replies: Any, retry: Retry | None = None, stream: bool = False) -> tuple[Any, list[float], int]:
         waits: list[float] = []

@@ -1,4 +1,4 @@
-"""What can never be sent is told before anything is, as a ValueError, and nobody's password with it."""
+"""A value that can never be sent is a ValueError before anything is sent, and its message contains no password."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import pytest
 
 from asynclane.clients import ConnectionFailed
 
-from .conftest import ANSWER, Stream
+from .conftest import ANSWER, HI, failing, replies
 
-HI: Any = [{"role": "user", "content": "Hi"}]
 SECRET = "s3cret"
 
 
-def answer() -> httpx.Response:
-    return httpx.Response(200, stream=Stream([ANSWER]))
+answer = replies(ANSWER)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,7 @@ def answer() -> httpx.Response:
     ],
 )
 def test_a_url_that_is_none_is_a_value_error(connect_either: Any, url: str) -> None:
-    with pytest.raises(ValueError, match="is no URL of a server") as caught, connect_either(answer, url=url):
+    with pytest.raises(ValueError, match="is no URL of a server") as caught, connect_either(answer, base_url=url):
         pass
     assert SECRET not in str(caught.value)
 
@@ -86,15 +84,15 @@ def test_stream_options_may_be_null_and_what_is_none_is_for_the_server_to_say(co
 
 
 def test_a_password_is_used_and_never_shown(connect_either: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"), connect_either(answer, url=f"http://user:{SECRET}@test/v1") as (client, server):
+    with caplog.at_level("INFO"), connect_either(answer, base_url=f"http://user:{SECRET}@test/v1") as (client, server):
         list(client.stream_chat(HI, model="m"))
         assert server.requests[0].headers["authorization"].startswith("Basic ")
         assert SECRET not in f"{server.requests[0].url}{client}{vars(client)}{caplog.text}"
 
-    def refuse() -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
     shown = pytest.raises(ConnectionFailed, match="no server at http://test ")
-    with connect_either(refuse, url=f"http://user:{SECRET}@test") as (client, _), shown as caught:
+    with (
+        connect_either(failing(httpx.ConnectError("refused")), base_url=f"http://user:{SECRET}@test") as (client, _),
+        shown as caught,
+    ):
         client.chat(HI, model="m")
     assert SECRET not in str(caught.value)

@@ -14,7 +14,7 @@ NAMES = (
     "google-chrome",
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
-# Nothing is asked of the network, and the sandbox does not work for root in a container.
+# The network is not used, and the sandbox does not work for root in a container.
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -1,59 +1,14 @@
-"""A real server on the embedded model, in a process of its own, as `asynclane serve` starts it."""
+"""One server of the embedded model for all tests of a process, and OpenAI's client of it."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import httpx
+import openai
 import pytest
 
-from ..support.processes import ASYNCLANE, end, start
-
-START_S = 60
-WAIT_S = 40  # a machine may be busy
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    url: str
-    process: subprocess.Popen[str]
-    reader: threading.Thread
-
-
-def start_server(*flags: str) -> Server:
-    """Port 0: the system chooses, and the log tells."""
-    command = [*ASYNCLANE, "serve", "--port", "0", *flags]
-    process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # the access log is left out
-    assert process.stderr is not None
-    log: list[str] = []
-    for line in process.stderr:
-        log.append(line)
-        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", line)
-        if found:
-            break
-    else:
-        end(process)
-        raise AssertionError("the server did not start:\n" + "".join(log))
-    # Somebody has to read what the server says, or it waits for room in the pipe.
-    reader = threading.Thread(target=log.extend, args=[process.stderr], daemon=True)
-    reader.start()
-    return Server(found.group(1), process, reader)
-
-
-def stop_server(server: Server) -> None:
-    """Kills it if it does not end by itself, which is a fault."""
-    server.process.terminate()
-    try:
-        server.process.wait(timeout=20)
-    finally:
-        server.process.kill()
-        server.reader.join(timeout=5)
-        end(server.process)
+from ..support.servers import START_S, Server, start_server, stop_server
 
 
 @pytest.fixture(scope="session")
@@ -66,19 +21,7 @@ def server() -> Iterator[Server]:
         stop_server(server)
 
 
-def gauge(url: str, name: str) -> float:
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return float(next(line.split()[-1] for line in lines if line.startswith(f"asynclane_{name} ")))
-
-
-def aborted(url: str) -> float:
-    """No line yet means none."""
-    found = re.search(r'requests_total{outcome="aborted"} (\S+)', httpx.get(f"{url}/metrics").text)
-    return float(found.group(1)) if found else 0.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+@pytest.fixture(scope="session")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+        yield client

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .conftest import start_server, stop_server
+from ..support.servers import start_server, stop_server
 
 SILENCE_S = 20
 KEY = "fuzz"
@@ -36,13 +36,13 @@ def environment(*, wild: bool = False) -> dict[str, str]:
 
 
 def watched(command: list[str], env: dict[str, str]) -> int:
-    """Runs a command whose output is seen as it comes. Ctrl-C reaches it, too: what it has found until then is told."""
+    """Runs a command whose output is seen as it comes. After Ctrl-C it reports what it has found."""
     with subprocess.Popen(command, env=env) as process:
         while True:
             try:
                 return process.wait()
             except KeyboardInterrupt:
-                say("interrupted: it tells what it has found")
+                say("interrupted: it reports what it has found")
 
 
 def say(text: str) -> None:

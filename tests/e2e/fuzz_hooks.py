@@ -20,7 +20,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
 
 
 def tamed(body: dict[str, Any]) -> dict[str, Any]:
-    """The served model, a short answer, known tokens, one knob, and no options that exclude each other."""
+    """The served model, a short answer, known tokens, one decoding parameter, no options that exclude each other."""
     body = dict(body)
     if isinstance(body.get("model"), str):
         body["model"] = MODEL
@@ -29,9 +29,9 @@ def tamed(body: dict[str, Any]) -> dict[str, Any]:
     for name in ("max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of"):
         if type(body.get(name)) is int and body[name] > 0:
             body[name] = SHORT_TOKENS if name.startswith("max") else 1 + body[name] % 2
-    knobs = sorted(ALL_PARAMS.keys() & body.keys())
-    kept = knobs[len(repr(body)) % len(knobs)] if knobs else None
-    dropped = {name for name in knobs if name != kept}
+    params = sorted(ALL_PARAMS.keys() & body.keys())
+    kept = params[len(repr(body)) % len(params)] if params else None
+    dropped = {name for name in params if name != kept}
     dropped |= {"min_tokens"} if body.get("stop") else set()
     dropped |= {"stream_options"} if not body.get("stream") else set()
     dropped |= {"logprobs"} if body.get("echo") is True else set()

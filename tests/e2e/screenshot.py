@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from ..support.servers import start_server, stop_server
 from .browser import find_chromium, open_browser
-from .conftest import start_server, stop_server
 
 QUESTION = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 STEP = 2  # two lanes at work, one of them just born

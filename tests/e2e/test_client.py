@@ -4,34 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from asynclane.clients import (
     Answer,
     AsyncClient,
-    AsyncStream,
     Client,
     StatusError,
 )
 from asynclane.clients.types import Usage
 
 from ..support.scale import part
-from .conftest import Server
+from ..support.servers import Server
 
 REQUESTS, AT_ONCE = 200, 48
 WORDS = "Tom has 12 books. What is the capital of France? Write a Python function; über ducks 🦆 日本語 7 9".split()
 DECODERS: tuple[dict[str, Any], ...] = ({}, {"decoder": "fast-dllm"}, {"decoder": "llada", "steps": 3})
 
 
-def random_request(r: random.Random) -> tuple[bool, str, dict[str, Any]]:
-    """Whether it is a chat, the prompt, and options: short answers by every decoder, with any parameters or none."""
-    chat = r.random() < 0.5
+class Call(NamedTuple):
+    chat: bool
+    prompt: Any
+    options: dict[str, Any]
+
+
+def random_request(r: random.Random) -> Call:
+    """A short answer by any decoder, with any parameters or none."""
+    chat, text = r.random() < 0.5, " ".join(r.choices(WORDS, k=r.randint(1, 8)))
+    prompt = [{"role": "user", "content": text}] if chat else text
     options: dict[str, Any] = {"max_tokens": r.randint(1, 8), **r.choice(DECODERS)}
     if r.random() < 0.5:
         options |= {"temperature": r.choice([0.5, 1.0, 2.0]), "seed": r.randrange(1000), "top_p": r.choice([0.5, 1.0])}
         options |= r.choice([{}, {"top_k": r.choice([1, 20])}, {"min_p": 0.1}])
+    if r.random() < 0.15:
+        options["extra"] = {"guided_regex": r.choice(["[0-9]{2}", "yes|no", "[A-Z][a-z]{2,6}: [0-9]{2}"])}
+        return Call(chat, prompt, options)
+    if not chat and r.random() < 0.3:
+        options["suffix"] = r.choice([" books.", " and 7 ducks"])
     if r.random() < 0.3:
         options["stop"] = r.choice([".", " the", "a", ["e", "\n"]])
     elif r.random() < 0.3:
@@ -48,10 +59,10 @@ def random_request(r: random.Random) -> tuple[bool, str, dict[str, Any]]:
         options["ignore_eos"] = True
     if r.random() < 0.4:
         options |= {"logprobs": True, "top_logprobs": r.randint(0, 3)} if chat else {"logprobs": r.randint(0, 3)}
-    return chat, " ".join(r.choices(WORDS, k=r.randint(1, 8))), options
+    return Call(chat, prompt, options)
 
 
-Told = tuple[str, list[Any], str | None]  # a choice's text, its scores, and why it ended
+Choices = dict[int, tuple[str, list[Any], str | None]]  # text, log-probabilities and finish reason of each
 
 
 def scores_of(choice: Any) -> list[Any]:
@@ -62,44 +73,43 @@ def scores_of(choice: Any) -> list[Any]:
     return list(zip(*choice.logprobs.values(), strict=True)) if chat is None else chat
 
 
-async def joined(stream: AsyncStream) -> tuple[dict[int, Told], Usage | None]:
-    told: dict[int, Told] = {}
-    async with stream:
+async def whole(client: AsyncClient, call: Call) -> tuple[Choices, Usage | None]:
+    answer = await (client.chat if call.chat else client.complete)(call.prompt, model="tiny-llada", **call.options)
+    return {c.index: (c.text, scores_of(c), c.finish_reason) for c in answer.choices}, answer.usage
+
+
+async def joined(client: AsyncClient, call: Call) -> tuple[Choices, Usage | None]:
+    found: Choices = {}
+    send = client.stream_chat if call.chat else client.stream_complete
+    async with send(call.prompt, model="tiny-llada", **call.options) as stream:
         async for delta in stream:
             assert delta.text.encode().decode() == delta.text  # no half of a surrogate pair
-            text, scores, end = told.get(delta.index, ("", [], None))
-            told[delta.index] = (text + delta.text, scores + scores_of(delta), delta.finish_reason or end)
-    return told, stream.usage
+            text, scores, end = found.get(delta.index, ("", [], None))
+            found[delta.index] = (text + delta.text, scores + scores_of(delta), delta.finish_reason or end)
+    return found, stream.usage
 
 
-def test_deltas_join_to_the_whole_answer_for_random_requests(server: Server) -> None:
-    r = random.Random(20)
-    requests = part((random_request(r) for _ in range(REQUESTS)), 2)
+def test_random_requests_are_answered_the_same_streamed_whole_alone_and_batched(server: Server) -> None:
+    calls = part(map(random_request, [random.Random(20)] * REQUESTS), 2)
 
-    async def both(client: AsyncClient, limit: asyncio.Semaphore, request: tuple[bool, str, dict[str, Any]]) -> int:
-        chat, prompt, options = request
-        options = {"model": "tiny-llada", **options}
-        messages: Any = [{"role": "user", "content": prompt}]
+    async def both(client: AsyncClient, limit: asyncio.Semaphore, call: Call) -> Choices:
         async with limit:
-            if chat:
-                told, usage = await joined(client.stream_chat(messages, **options))
-                whole = await client.chat(messages, **options)
-            else:
-                told, usage = await joined(client.stream_complete(prompt, **options))
-                whole = await client.complete(prompt, **options)
-        assert told == {c.index: (c.text, scores_of(c), c.finish_reason) for c in whole.choices}, options
+            (streamed, usage), (answer, counted) = await joined(client, call), await whole(client, call)
+        assert streamed == answer, call
         assert usage is not None
-        assert whole.usage is not None
-        assert usage.completion_tokens == whole.usage.completion_tokens
-        return sum(len(text) for text, _, _ in told.values())
+        assert counted is not None
+        assert usage.completion_tokens == counted.completion_tokens
+        return answer
 
-    async def all_of_them() -> list[int]:
+    async def run() -> None:
         limit = asyncio.Semaphore(AT_ONCE)
         async with AsyncClient(server.url) as client:
-            return await asyncio.gather(*(both(client, limit, request) for request in requests))
+            answers = await asyncio.gather(*(both(client, limit, call) for call in calls))
+            assert sum(any(text for text, _, _ in answer.values()) for answer in answers) > len(calls) / 2
+            for call, answer in part(zip(calls, answers, strict=True), 5):
+                assert (await whole(client, call))[0] == answer, call
 
-    lengths = asyncio.run(all_of_them())
-    assert sum(length > 0 for length in lengths) > len(requests) / 2
+    asyncio.run(run())
 
 
 @pytest.fixture
@@ -108,7 +118,7 @@ def client(server: Server) -> Any:
         yield client
 
 
-def test_an_answer_tells_what_it_took(client: Client) -> None:
+def test_an_answer_reports_its_cost(client: Client) -> None:
     answer: Answer = client.chat([{"role": "user", "content": "What is the capital of France?"}], model="tiny-llada")
     assert answer.text == "The capital of France is Paris."
     assert answer.usage is not None

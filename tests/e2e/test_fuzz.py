@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ..support.processes import started
-from .conftest import Server
+from ..support.servers import Server
 from .fuzz import command, environment
 
 SEED, EXAMPLES = 7, 25
@@ -25,8 +25,8 @@ def test_whatever_is_sent_gets_what_the_openapi_document_promises(server: Server
     assert done.returncode == 0, done.stdout
 
 
-def test_what_has_been_found_is_told_when_one_has_seen_enough() -> None:
-    """Ctrl-C reaches all processes of a terminal at once; the one that fuzzes takes a while to tell."""
+def test_an_interrupted_fuzzer_reports_what_it_has_found() -> None:
+    """Ctrl-C reaches all processes of a terminal at once; the one that fuzzes takes a while to report."""
     fuzzer = "import sys, time\ntry:\n  print('begun', flush=True); time.sleep(60)\n"
     fuzzer += "except KeyboardInterrupt: time.sleep(1); print('found: one'); sys.exit(130)"
     script = "import os, sys; from tests.e2e.fuzz import watched; sys.exit(watched(sys.argv[1:], os.environ))"

@@ -18,8 +18,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from ..support.processes import ASYNCLANE, environment
+from ..support.servers import Server, start_server, stop_server
 from .browser import find_chromium, open_browser
-from .conftest import Server, start_server, stop_server
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 PARIS = "What is the capital of France?"
@@ -83,7 +83,7 @@ def ask(page: Page, question: str) -> None:
 
 
 def choose(page: Page, **settings: str) -> None:
-    """Settings by the ids of their fields, knobs by their names."""
+    """Settings by the ids of their fields, decoding parameters by their names."""
     page.locator("#settings > summary").click()
     for name, value in settings.items():
         field = page.locator(f"#settings [id={name}], #settings [name={name}]")
@@ -95,7 +95,7 @@ def choose(page: Page, **settings: str) -> None:
 
 
 def reply(server: Server, question: str, **fields: object) -> dict[str, Any]:
-    """What the API says to the same question."""
+    """Return the response of the API to the same question."""
     body = {"model": "tiny-llada", "messages": [{"role": "user", "content": question}], **fields}
     response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30)
     return dict(response.json())
@@ -205,33 +205,35 @@ def test_a_stopped_answer_keeps_its_text_and_costs_no_more(visit: Open, server: 
 
 
 def test_settings_are_sent(visit: Open, server: Server) -> None:
-    wishes = {"decoder": "fast-dllm", "threshold": 0.7, "temperature": 0.9, "seed": 11, "max_tokens": 24}
+    settings = {"decoder": "fast-dllm", "threshold": 0.7, "temperature": 0.9, "seed": 11, "max_tokens": 24}
     page = visit(reduced_motion="reduce")
-    choose(page, **{name: str(value) for name, value in wishes.items()}, system="You are brief.")
+    choose(page, **{name: str(value) for name, value in settings.items()}, system="You are brief.")
     with page.expect_request("**/v1/chat/completions") as request:
         ask(page, STORY)
     messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": STORY}]
-    asked = {"messages": messages, **wishes}
-    assert request.value.post_data_json.items() >= asked.items()
-    assert answered(page) == reply(server, STORY, **asked)["choices"][0]["message"]["content"]
+    body = {"messages": messages, **settings}
+    assert request.value.post_data_json.items() >= body.items()
+    assert answered(page) == reply(server, STORY, **body)["choices"][0]["message"]["content"]
     expect(page.locator("#chosen")).to_have_text("fast-dllm, temperature 0.9, seed 11, max_tokens 24, threshold 0.7")
 
 
 @pytest.mark.parametrize(
-    "wish", [{"threshold": 3}, {"seed": "12345678901234567890"}, {"temperature": "hot"}, {"max_tokens": 5000}], ids=str
+    "setting",
+    [{"threshold": 3}, {"seed": "12345678901234567890"}, {"temperature": "hot"}, {"max_tokens": 5000}],
+    ids=str,
 )
-def test_a_refusal_is_told_in_the_server_s_words_and_the_question_is_kept(
-    visit: Open, server: Server, wish: dict[str, object]
+def test_a_refusal_is_shown_in_the_server_s_words_and_the_question_is_kept(
+    visit: Open, server: Server, setting: dict[str, object]
 ) -> None:
     page = visit(refusals=1)
-    choose(page, **{name: str(value) for name, value in wish.items()})
+    choose(page, **{name: str(value) for name, value in setting.items()})
     ask(page, PARIS)
-    expect(page.get_by_role("alert")).to_have_text(reply(server, PARIS, **wish)["error"]["message"])
+    expect(page.get_by_role("alert")).to_have_text(reply(server, PARIS, **setting)["error"]["message"])
     expect(page.get_by_label("Message")).to_have_value(PARIS)
     expect(page.locator("article")).to_have_count(0)
 
 
-def test_a_key_is_asked_for_where_the_server_wants_one(visit: Open) -> None:
+def test_a_key_is_requested_where_the_server_needs_one(visit: Open) -> None:
     guarded = start_server("--api-key", "open-sesame")
     try:
         page = visit(guarded.url, refusals=2, reduced_motion="reduce")
@@ -300,7 +302,7 @@ def test_an_answer_that_breaks_off_keeps_what_came(visit: Open) -> None:
     expect(page.locator(".note")).to_have_text("the step failed")
 
 
-def test_it_follows_the_reader_s_colours_and_wish_for_calm(visit: Open) -> None:
+def test_it_follows_the_reader_s_colours_and_preference_for_calm(visit: Open) -> None:
     colors = {}
     for scheme in ("light", "dark"):
         page = visit(color_scheme=scheme, reduced_motion="reduce")

@@ -1,4 +1,4 @@
-"""What a README shows can be pasted: each Python example runs, and prints what is shown below it."""
+"""The examples of a README can be pasted: each Python example runs, and prints what is shown below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Server
+from ..support.servers import Server
 
 ROOT = Path(__file__).parents[2]
 DEFAULT_URL = "http://127.0.0.1:8000"

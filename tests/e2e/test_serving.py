@@ -1,10 +1,11 @@
-"""What a user gets: a real process, the embedded model, OpenAI's own client."""
+"""A user's view: a real process, the embedded model, OpenAI's own client.
+
+`test_client.py` compares streamed, whole and batched answers with random parameters.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,157 +14,74 @@ import httpx
 import openai
 import pytest
 
-from asynclane.scheduler.decoding.attention_pattern import PLAIN
-from asynclane.scheduler.decoding.registry import DECODERS
-from asynclane.scheduler.decoding.resolve import suits
+from asynclane.scheduler import DECODERS, PLAIN, suits
 
-from .conftest import Server, aborted, gauge, start_server, stop_server, wait_for
-
-PARIS = "What is the capital of France?"
-TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"
-STORY = "Tell me a short story about Mia and a fox at the park."
-
-
-@pytest.fixture
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-
-def whole(client: openai.OpenAI, question: str, **options: object) -> tuple[str, str]:
-    done = client.chat.completions.create(
-        model="tiny-llada", messages=[{"role": "user", "content": question}], **options
-    )
-    return done.choices[0].message.content or "", done.choices[0].finish_reason
+from ..support.processes import ASYNCLANE
+from ..support.servers import (
+    PARIS,
+    STORY,
+    TOM,
+    Server,
+    aborted,
+    chat,
+    cost,
+    gauge,
+    slow_body,
+    start_server,
+    stop_server,
+    text_of,
+    wait_for,
+)
 
 
-def streamed(client: openai.OpenAI, question: str, **options: object) -> tuple[str, str]:
+def test_it_knows_the_capital_of_france_whole_and_streamed(client: openai.OpenAI) -> None:
+    (choice,) = chat(client, PARIS).choices
+    assert (choice.message.content, choice.finish_reason) == ("The capital of France is Paris.", "stop")
     text, reason = "", ""
-    for chunk in client.chat.completions.create(
-        model="tiny-llada", messages=[{"role": "user", "content": question}], stream=True, **options
-    ):
-        for choice in chunk.choices:
-            text += choice.delta.content or ""
-            reason = choice.finish_reason or reason
-    return text, reason
+    for chunk in chat(client, PARIS, stream=True):
+        for part in chunk.choices:
+            text += part.delta.content or ""
+            reason = part.finish_reason or reason
+    assert (text, reason) == ("The capital of France is Paris.", "stop")
 
 
-def test_it_knows_the_capital_of_france(client: openai.OpenAI) -> None:
-    text, reason = whole(client, PARIS)
-    assert text == "The capital of France is Paris."
-    assert reason == "stop"
+def test_a_word_problem_is_solved_by_every_kind_of_decoder(client: openai.OpenAI) -> None:
+    for decoder, params in (("asynclane", {}), ("dream", {"steps": 32}), ("fast-dllm", {}), ("llada", {})):
+        extra = {"decoder": decoder, **params}
+        assert "#### 20" in text_of(client, TOM, max_tokens=128, extra_body=extra), decoder
 
 
-@pytest.mark.parametrize("question", [PARIS, TOM, STORY])
-@pytest.mark.parametrize(
-    "options", [{"temperature": 0}, {"temperature": 0.8, "seed": 7}, {"max_tokens": 9}, {"stop": ["."]}], ids=str
-)
-def test_a_streamed_answer_equals_the_whole_one(
-    client: openai.OpenAI, question: str, options: dict[str, object]
-) -> None:
-    assert streamed(client, question, **options) == whole(client, question, **options)
-
-
-def test_a_word_problem_is_solved_by_every_decoder(client: openai.OpenAI) -> None:
-    for decoder, knobs in (("asynclane", {}), ("dream", {"steps": 32}), ("fast-dllm", {}), ("llada", {})):
-        text, _ = whole(client, TOM, max_tokens=128, extra_body={"decoder": decoder, **knobs})
-        assert "#### 20" in text, decoder
-
-
-def test_knobs_change_what_an_answer_costs(client: openai.OpenAI) -> None:
-    calls = {}
+def test_decoding_parameters_change_what_an_answer_costs(client: openai.OpenAI) -> None:
+    forwards = {}
     for steps in (4, 16):
-        done = client.completions.create(
-            model="tiny-llada", prompt="One morning", max_tokens=32, extra_body={"decoder": "llada", "steps": steps}
-        )
-        assert done.usage is not None
-        details = done.usage.completion_tokens_details
-        assert details is not None
-        calls[steps] = details.model_extra["forwards"]  # type: ignore[index]
-    assert calls[4] <= 4 < calls[16] <= 16
+        extra = {"decoder": "llada", "steps": steps}
+        done = client.completions.create(model="tiny-llada", prompt="One morning", max_tokens=32, extra_body=extra)
+        forwards[steps] = cost(done, "forwards")
+    assert forwards[4] <= 4 < forwards[16] <= 16
 
 
-def test_choices_with_a_seed_differ_and_repeat(client: openai.OpenAI) -> None:
-    def choices() -> list[str | None]:
-        done = client.chat.completions.create(
-            model="tiny-llada",
-            messages=[{"role": "user", "content": STORY}],
-            temperature=1.0,
-            seed=3,
-            n=3,
-        )
-        return [choice.message.content for choice in done.choices]
-
-    first = choices()
-    assert len(set(first)) == 3
-    assert choices() == first
-
-
-PARAMETERS: list[dict[str, Any]] = [
-    {"presence_penalty": 1.0, "frequency_penalty": 0.5},
-    {"logit_bias": {"300": -100, "40": 4}, "temperature": 0.7, "seed": 5},
-    {"stop": ["the "], "temperature": 1.0, "seed": 1},
-    {"extra_body": {"top_k": 5, "min_p": 0.05}, "temperature": 1.2, "seed": 3},
-    {"extra_body": {"ignore_eos": True}, "max_tokens": 40},
-    {"extra_body": {"min_tokens": 60, "stop_token_ids": [40]}},
-    {"n": 3, "temperature": 1.0, "seed": 9},
-]
-
-
-@pytest.mark.parametrize(
-    "options", PARAMETERS, ids=lambda options: " ".join([*options, *options.get("extra_body", {})])
-)
-def test_with_any_parameter_answer_and_logprobs_are_the_same_alone_in_a_crowd_and_streamed(
-    client: openai.OpenAI, options: dict[str, Any]
-) -> None:
-    asked = {"logprobs": True, "top_logprobs": 3, "max_tokens": 64, **options}
-
-    def ask() -> list[tuple[str, list[Any]]]:
-        done = create(client, STORY, **asked)
-        return [(choice.message.content or "", choice.logprobs.content) for choice in done.choices]
-
-    alone = ask()
-    with ThreadPoolExecutor(4) as pool:
-        others = [pool.submit(whole, client, question) for question in (TOM, PARIS, STORY)]
-        crowded = ask()
-    streamed = [("", []) for _ in alone]
-    for chunk in create(client, STORY, stream=True, **asked):
-        for choice in chunk.choices:
-            text, scores = streamed[choice.index]
-            new = choice.logprobs.content if choice.logprobs else []
-            streamed[choice.index] = (text + (choice.delta.content or ""), scores + new)
-    assert alone == crowded == streamed
-    assert all(other.result() for other in others)
-    for text, scores in alone:
-        said = b"".join(bytes(score.bytes) for score in scores)
-        assert said == text.encode() or (options.get("stop") and text.encode().startswith(said))
-        assert all(score.logprob <= 0 for score in scores)
-        assert all(len(score.top_logprobs) == 3 for score in scores)
-
-
-def create(client: openai.OpenAI, question: str, **options: Any) -> Any:
-    return client.chat.completions.create(
-        model="tiny-llada", messages=[{"role": "user", "content": question}], **options
-    )
-
-
-def test_logprobs_of_a_certain_answer_are_near_zero_and_name_the_step(client: openai.OpenAI) -> None:
-    done = create(client, PARIS, logprobs=True, top_logprobs=2)
-    for score in done.choices[0].logprobs.content:
+def test_log_probabilities_join_to_the_text_and_name_the_step(client: openai.OpenAI) -> None:
+    done = chat(client, STORY, max_tokens=48, temperature=1.2, seed=3, n=2, logprobs=True, top_logprobs=3)
+    for choice in done.choices:
+        scores = choice.logprobs.content
+        assert b"".join(bytes(score.bytes) for score in scores) == choice.message.content.encode()
+        assert all(score.logprob <= 0 and len(score.top_logprobs) == 3 for score in scores)
+    sure = chat(client, PARIS, logprobs=True, top_logprobs=2)
+    for score in sure.choices[0].logprobs.content:
         assert -0.2 < score.logprob <= 0
         assert score.top_logprobs[0].token == score.token
-        assert score.model_extra["step"] < done.usage.completion_tokens_details.model_extra["forwards"]
+        assert score.model_extra["step"] < cost(sure, "forwards")
     old = client.completions.create(model="tiny-llada", prompt="One morning", max_tokens=12, logprobs=1)
     logprobs = old.choices[0].logprobs
     assert logprobs is not None
-    assert logprobs.text_offset is not None
-    for token, offset in zip(logprobs.tokens or [], logprobs.text_offset, strict=True):
+    for token, offset in zip(logprobs.tokens or [], logprobs.text_offset or [], strict=True):
         assert old.choices[0].text[offset:].startswith(token)
 
 
 def test_an_answer_that_was_begun_is_continued(client: openai.OpenAI) -> None:
-    begun = [{"role": "user", "content": PARIS}, {"role": "assistant", "content": "The capital of France is"}]
+    begun: Any = [{"role": "user", "content": PARIS}, {"role": "assistant", "content": "The capital of France is"}]
     for extra in ({}, {"continue_final_message": True, "add_generation_prompt": False}):
-        done = client.chat.completions.create(model="tiny-llada", messages=begun, extra_body=extra)  # type: ignore[arg-type]
+        done = client.chat.completions.create(model="tiny-llada", messages=begun, extra_body=extra)
         assert done.choices[0].message.content == " Paris."
 
 
@@ -171,62 +89,37 @@ def test_choices_of_a_prompt_are_those_of_their_seeds_and_the_prompt_is_computed
     before = [{"role": "user", "content": PARIS}, {"role": "assistant", "content": "The capital of France is Paris."}]
     messages: Any = [*before, *before, {"role": "user", "content": STORY}]
 
-    def ask(**options: Any) -> Any:
+    def answer(**options: Any) -> Any:
         return client.chat.completions.create(
             model="tiny-llada", messages=messages, temperature=1.0, max_tokens=64, **options
         )
 
-    def computed(done: Any) -> int:
-        return int(done.usage.completion_tokens_details.model_extra["computed_tokens"])
-
-    together, alone = ask(seed=3, n=3), [ask(seed=3 + at) for at in range(3)]
-    assert [c.message.content for c in together.choices] == [done.choices[0].message.content for done in alone]
+    together, alone = answer(seed=3, n=3), [answer(seed=3 + at) for at in range(3)]
+    texts = [choice.message.content for choice in together.choices]
+    assert texts == [done.choices[0].message.content for done in alone]
+    assert len(set(texts)) == 3
     shared = together.usage.prompt_tokens // 64 * 64  # whole pages
     assert shared
-    assert computed(together) == sum(map(computed, alone)) - 2 * shared
+    assert cost(together, "computed_tokens") == sum(cost(done, "computed_tokens") for done in alone) - 2 * shared
 
 
-def test_the_best_of_three_is_the_likeliest(client: openai.OpenAI) -> None:
-    def ask(**options: Any) -> Any:
-        return client.completions.create(
-            model="tiny-llada", prompt="One morning", max_tokens=24, temperature=1.2, seed=5, logprobs=0, **options
-        )
+@pytest.mark.parametrize("options", [{}, {"suffix": " home."}], ids=str)
+def test_the_best_of_three_is_the_likeliest(client: openai.OpenAI, options: dict[str, Any]) -> None:
+    def choices(**more: Any) -> Any:
+        given = {"max_tokens": 20, "temperature": 1.2, "seed": 5, "logprobs": 0, **options, **more}
+        return client.completions.create(model="tiny-llada", prompt="One morning Mia", **given).choices
 
     def mean(choice: Any) -> float:
         return float(sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs))
 
-    (best,), three = ask(best_of=3).choices, ask(n=3).choices
+    (best,), three = choices(best_of=3), choices(n=3)
     assert best.text == max(three, key=mean).text
     assert len({choice.text for choice in three}) == 3
 
 
-def test_many_clients_at_once_each_get_their_own_answer(server: Server, client: openai.OpenAI) -> None:
-    questions = [PARIS, TOM, STORY, "Who are you?"] * 4
-    alone = {question: whole(client, question)[0] for question in set(questions)}
-
-    async def ask_all() -> list[str | None]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=60) as many:
-            answers = await asyncio.gather(
-                *(
-                    many.chat.completions.create(model="tiny-llada", messages=[{"role": "user", "content": question}])
-                    for question in questions
-                )
-            )
-        return [answer.choices[0].message.content for answer in answers]
-
-    assert asyncio.run(ask_all()) == [alone[question] for question in questions]
-
-
 def test_a_client_that_hangs_up_frees_its_pages(server: Server) -> None:
-    body = {
-        "model": "tiny-llada",
-        "messages": [{"role": "user", "content": STORY}],
-        "stream": True,
-        "max_tokens": 800,
-        "decoder": "llada",
-        "early_stop": False,
-    }
     before = aborted(server.url)
+    body = slow_body(stream=True)
     with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=30) as response:
         next(response.iter_lines())
         wait_for(lambda: gauge(server.url, "kv_pages_used") > 0)
@@ -235,17 +128,10 @@ def test_a_client_that_hangs_up_frees_its_pages(server: Server) -> None:
     assert aborted(server.url) == before + 1
 
 
-def test_a_server_that_drains_tells_those_it_cannot_finish() -> None:
+def test_a_server_that_drains_reports_it_to_requests_that_it_cannot_finish() -> None:
     """After SIGTERM and the time for draining: 503 in OpenAI's shape, an error event in a stream, exit code 0."""
     server = start_server("--drain-s", "1")
-    url = f"{server.url}/v1/chat/completions"
-    body = {
-        "model": "tiny-llada",
-        "messages": [{"role": "user", "content": STORY}],
-        "max_tokens": 900,
-        "decoder": "llada",
-        "early_stop": False,
-    }
+    url, body = f"{server.url}/v1/chat/completions", slow_body(max_tokens=900)
     try:
         with ThreadPoolExecutor() as pool:
             whole = pool.submit(httpx.post, url, json=body, timeout=60)
@@ -263,7 +149,7 @@ def test_a_server_that_drains_tells_those_it_cannot_finish() -> None:
         stop_server(server)
 
 
-def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI) -> None:
+def test_the_models_card_has_its_decoders_and_its_length(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert model.id == "tiny-llada"
     assert model.model_extra is not None
@@ -271,49 +157,29 @@ def test_the_models_card_tells_decoders_and_their_defaults(client: openai.OpenAI
     assert model.model_extra["max_model_len"] == 1024
 
 
+def asynclane(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ASYNCLANE, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_generate_answers_without_a_server() -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "asynclane.server", "generate", PARIS],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = asynclane("generate", PARIS)
+    assert done.returncode == 0
     assert "Paris" in done.stdout
-    assert "tokens per call" in done.stdout
+    assert "tokens per forward" in done.stdout
 
 
-@pytest.mark.parametrize("flags", [["--model", "/nowhere"], ["--decoder", "beam"], ["--max-model-len", "4000"]])
-def test_a_start_in_vain_is_one_line_and_exit_code_2(flags: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "asynclane.server", "serve", "--port", "0", *flags],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("asynclane: ")
-
-
-def test_a_taken_port_is_one_line_and_exit_code_2(server: Server) -> None:
+def test_a_start_that_fails_is_one_line_and_exit_code_2(server: Server) -> None:
+    """The model is not there; the port is taken."""
     port = server.url.rpartition(":")[2]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "asynclane.server", "serve", "--port", port],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert port in done.stderr
-    assert done.stderr.count("\n") == 1
+    for flags, word in (["--port", "0", "--model", "/nowhere"], "/nowhere"), (["--port", port], port):
+        done = asynclane("serve", *flags)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith("asynclane: ")
+        assert word in done.stderr
 
 
 def test_memory_stays_within_what_the_readme_says(server: Server) -> None:
-    """After all of the above: resident memory under 1.2 GB."""
+    """Resident memory is under 1.2 GB after all of the above."""
     status = Path(f"/proc/{server.process.pid}/status")
     if not status.exists():
         pytest.skip("needs /proc")

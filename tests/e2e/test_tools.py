@@ -18,7 +18,7 @@ import httpx
 import openai
 import pytest
 
-from .conftest import Server, aborted, gauge, wait_for
+from ..support.servers import Server, aborted, gauge, wait_for
 
 NODE = Path(__file__).with_name("node")
 ANSWER = "The capital of France is Paris."
@@ -100,7 +100,7 @@ async def chain(server: Server) -> AsyncIterator[Any]:
     needed(find_spec("langchain_openai"), "there is no langchain-openai here")
     from langchain_openai import ChatOpenAI
 
-    # Its own connections would stay open behind the test.
+    # Its own connections would stay open after the test.
     with httpx.Client(timeout=60) as http:
         async with httpx.AsyncClient(timeout=60) as http_async:
             yield ChatOpenAI(
@@ -162,12 +162,12 @@ def test_curl_reads_an_answer_and_a_stream(curl: str, server: Server) -> None:
     assert (done, rest) == ("data: [DONE]", "")
     chunks = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
     assert "".join(chunk["delta"].get("content", "") for chunk in chunks) == ANSWER
-    # In chunks of a length that is not told before, and behind "Expect: 100-continue".
+    # In chunks of unknown length in all, and after "Expect: 100-continue".
     more = ["--header", "transfer-encoding: chunked", "--header", "expect: 100-continue"]
     assert json.loads(run_curl(curl, url, *kind, *more, "--data", CHAT).stdout)["choices"] == whole["choices"]
 
 
-def test_curl_is_told_of_the_content_type_that_it_does_not_send_by_itself(curl: str, server: Server) -> None:
+def test_curl_reads_which_content_type_is_needed(curl: str, server: Server) -> None:
     done = run_curl(curl, f"{server.url}/v1/chat/completions", "--data", CHAT)
     assert "application/json" in json.loads(done.stdout)["error"]["message"]
 
@@ -179,6 +179,6 @@ def test_curl_fails_where_the_server_refuses(curl: str, server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics", "/version", "/"])
-def test_probes_may_ask_for_the_head_alone(curl: str, server: Server, path: str) -> None:
+def test_probes_may_request_the_head_alone(curl: str, server: Server, path: str) -> None:
     done = run_curl(curl, "--head", "--fail", f"{server.url}{path}")
     assert done.stdout.startswith("HTTP/1.1 200 "), done.stderr

@@ -97,11 +97,14 @@ def test_a_draw_does_not_depend_on_its_neighbours() -> None:
 
 
 def test_a_margin_is_that_of_the_distribution_whatever_is_drawn() -> None:
-    logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(40, 3).contiguous()
-    draws = draws_of(40, temperature=1.0, positions=list(range(40)))
-    found = reference.predict(logits, NO_IDS, NO_IDS, torch.zeros(40, dtype=torch.bool), draws)
+    logits = torch.tensor([0.5, 0.3, 0.2], device=DEVICE).log().expand(40, 3).contiguous()
+    draws = draws_of(40, DEVICE, temperature=1.0, positions=list(range(40)))
+    endless = torch.zeros(40, dtype=torch.bool, device=DEVICE)
+    found = reference.predict(logits, NO_IDS, NO_IDS, endless, draws)
     assert len(found.proposals.unique()) == 3
-    torch.testing.assert_close(found.margin, torch.full((40,), 0.2, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        found.margin, torch.full((40,), 0.2, dtype=torch.float64, device=DEVICE), atol=1e-6, rtol=0
+    )
 
 
 def assert_predictions(got: Prediction, want: Prediction) -> None:

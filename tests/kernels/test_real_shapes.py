@@ -111,7 +111,7 @@ def test_heads_at_real_shapes(heads: int, kv_heads: int, rotary: int, norms: boo
     qk_norm = QkNorm(bias, *((randn(dim), randn(dim)) if norms else (None, None)))
     done = []
     for ops in (elementwise.reference, elementwise):
-        keys, values = torch.zeros(2, 8, size, kv_heads, dim, device=DEVICE)
+        keys, values = torch.zeros(2, 8, size, kv_heads, dim, dtype=qkv.dtype, device=DEVICE)
         done.append((ops.rope_write_kv(qkv, cos, sin, keys, values, places, qk_norm), keys, values))
     for want, got in zip(*done, strict=True):
         assert distance(got, want) < 4e-3

@@ -1,4 +1,4 @@
-"""A block-causal network: caches are exact, prefixes are shared between requests, and neither changes an answer."""
+"""A block-causal network: its caches are exact, prefixes are shared between requests, and no answer changes by it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Placement,
-    Row,
-    Sampling,
-    Span,
-    StepPlan,
-)
-from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
-from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.scheduler.scheduler import Scheduler
-from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.step_cost import Halving, StepCost
-from asynclane.server.text.tokenizer import Tokenizer
+from asynclane.scheduler import Scheduler, Vocabulary
 
-from ..support.driver import BLOCKS_MODEL, LIMITS, Ask, embedded_runner, run, serve
+from ..support.cases import CHATS, TEXT, comparable, network
+from ..support.driver import Answer, Spec, full_logits, serve
 from ..support.scale import part
-from .test_invariance import QUESTIONS
 
 BLOCK = 16
-GEOMETRY = AttentionPattern(block_size=BLOCK)
-SHARING = replace(LIMITS, prefix_sharing=True)
-TEXT = Tokenizer(BLOCKS_MODEL)
-PROMPTS = [TEXT.encode_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
-LONG = (PROMPTS[3] * 20)[:400]
+LONG = (CHATS[3] * 20)[:400]
+SDAR = network("tiny-sdar")
 
 DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {}),
@@ -48,122 +30,60 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return embedded_runner(model=BLOCKS_MODEL)
-
-
-def answers(runner: Runner, vocabulary: Vocabulary, asks: list[Ask], **limits: Any) -> list[Sequence]:
-    return run(runner, vocabulary, asks, replace(SHARING, **limits), pattern=GEOMETRY)
-
-
-def facts(sequence: Sequence) -> tuple[object, ...]:
-    """What it holds, in how many calls, and how likely each token was, to the bit."""
-    book = sequence.scorebook
-    assert book is not None
-    return sequence.canvas.tolist(), sequence.steps, [x.tolist() for x in book.part(0, sequence.sent)]
-
-
 @pytest.mark.parametrize("decoder", DECODERS, ids=str)
-def test_answers_are_those_of_no_cache_to_the_bit(
-    decoder: tuple[str, dict[str, Any]], runner: Runner, vocabulary: Vocabulary
-) -> None:
-    name, knobs = decoder
-    plain = {knob: value for knob, value in knobs.items() if knob != "reuse"}
-    for prompt in part((LONG[:60] + PROMPTS[1], PROMPTS[4]), 2):
-        cached, computed = (
-            answers(runner, vocabulary, [Ask(prompt, 70, name, chosen, ranks=2)])[0]
-            for chosen in (knobs, {**plain, "cache": "none"})
-        )
-        first_pass = knobs.get("reuse") is False
-        assert facts(cached)[0] == facts(computed)[0]
-        if not first_pass:  # a call more, which shifts the numbers of the steps
-            assert facts(cached) == facts(computed)
+def test_answers_are_those_of_no_cache_to_the_bit(decoder: tuple[str, dict[str, Any]]) -> None:
+    name, params = decoder
+    uncached = {param: value for param, value in params.items() if param != "reuse"} | {"cache": "none"}
+    for prompt in part((LONG[:60] + CHATS[1], CHATS[4]), 2):
+        cached, computed = (SDAR.run([Spec(prompt, 70, name, chosen, ranks=2)])[0] for chosen in (params, uncached))
+        assert cached.canvas.tolist() == computed.canvas.tolist()
+        if params.get("reuse") is not False:  # one forward more, which shifts the numbers of the steps
+            assert comparable(cached) | {"positions": 0} == comparable(computed) | {"positions": 0}
         assert cached.computed_tokens < computed.computed_tokens
 
 
-def test_fast_dllm_is_the_published_sampler_of_block_diffusion(runner: Runner, vocabulary: Vocabulary) -> None:
-    """Blocks in order; in each call all that are sure enough commit, or else the best; the prompt's tail shares the
+def test_fast_dllm_is_the_published_sampler_of_block_diffusion() -> None:
+    """Blocks in order; in each forward all that are sure enough commit, or else the best; the prompt's tail shares the
     first block (SDAR's `block_diffusion_generate` with `low_confidence_dynamic`)."""
-    for prompt in PROMPTS[:2]:
+    for prompt in CHATS[:2]:
         length = 3 * BLOCK - len(prompt) % BLOCK
         tokens = np.array([*prompt, *[TEXT.mask_id] * length], np.int32)
-        calls = 0
+        forwards = 0
         for start in range(len(prompt) // BLOCK * BLOCK, len(tokens), BLOCK):
             block = tokens[start : start + BLOCK]
             while (block == TEXT.mask_id).any():
-                end = start + BLOCK
-                whole = Span(0, end, DeviceCommitRule(0, 2.0))
-                pages = tuple(range(-(-end // LIMITS.page_size)))
-                row = Row(0, 0, end, end, (whole,), GREEDY, 0)
-                logits = runner.logits(StepPlan((Placement(0, tokens[:end], pages),), (row,)))[start:].double()
-                logits[:, TEXT.mask_id] = -torch.inf
+                logits = full_logits(SDAR.runner, tokens[: start + BLOCK], TEXT.mask_id)[start:]
                 chance, best = logits.softmax(-1).max(-1)
                 open_ = torch.from_numpy(block == TEXT.mask_id)
                 commits = open_ & (chance >= 0.85)
                 if not commits.any():
                     commits[torch.where(open_, chance, -1.0).argmax()] = True
                 block[commits.numpy()] = best[commits].numpy()
-                calls += 1
-        ask = Ask(prompt, length, "fast-dllm", {"threshold": 0.85, "early_stop": False})
-        (ours,) = answers(runner, vocabulary, [ask])
+                forwards += 1
+        (ours,) = SDAR.run([Spec(prompt, length, "fast-dllm", {"threshold": 0.85, "early_stop": False})])
         assert ours.canvas.tolist() == tokens[len(prompt) :].tolist()
-        assert ours.steps == calls
+        assert ours.steps == forwards
 
 
-def crowd() -> list[Ask]:
-    """Requests that differ in all but a beginning that many share."""
-    asks = []
-    for number, question in enumerate(PROMPTS[:6]):
-        prompt = LONG[: 48 * (number % 3 + 1)] + question
-        sampling = Sampling(0.8, seed=number) if number % 2 else GREEDY
-        asks.append(Ask(prompt, 32, *DECODERS[number % len(DECODERS)], sampling, ranks=2))
-    return asks
-
-
-def test_answers_with_and_without_sharing_alone_and_in_a_crowd_are_equal_to_the_bit(
-    runner: Runner, vocabulary: Vocabulary
-) -> None:
-    asks = crowd()
-    shared = answers(runner, vocabulary, asks)
-    apart = answers(runner, vocabulary, asks, prefix_sharing=False)
-    squeezed = answers(runner, vocabulary, asks, slots=3, pages=64, step_tokens=1024)
-    assert sum(sequence.cached_tokens for sequence in shared) >= 144
-    assert sum(sequence.cached_tokens for sequence in apart) == 0
-    assert [facts(s) for s in shared] == [facts(s) for s in apart] == [facts(s) for s in squeezed]
-    for ask, sequence in zip(asks[::4], shared[::4], strict=True):
-        assert facts(answers(runner, vocabulary, [ask])[0]) == facts(sequence)
-    always = Halving(StepCost([1, 1000], [0.001, 1.0]))
-    flying = run(runner, vocabulary, asks, SHARING, always, GEOMETRY)
-    assert [facts(s) for s in flying] == [facts(s) for s in shared]
-
-
-def test_a_second_request_computes_none_of_a_prefix_of_400_tokens(runner: Runner, vocabulary: Vocabulary) -> None:
-    ask = Ask(LONG + PROMPTS[0], 32, "fast-dllm", ranks=2)
-    scheduler = Scheduler(SHARING, vocabulary, pattern=GEOMETRY)
-    (first,) = serve(scheduler, runner, [replace(ask, prompt=LONG + PROMPTS[1])])
-    (second,) = serve(scheduler, runner, [ask], first=1)
-    (alone,) = answers(runner, vocabulary, [ask])
+def test_a_second_request_computes_none_of_a_prefix_of_400_tokens(vocabulary: Vocabulary) -> None:
+    spec = Spec(LONG + CHATS[0], 32, "fast-dllm", ranks=2)
+    first, second = after_each_other(vocabulary, replace(spec, prompt=LONG + CHATS[1]), spec)
+    (alone,) = SDAR.run([spec])
     assert (first.cached_tokens, second.cached_tokens, alone.cached_tokens) == (0, 400, 0)
     assert alone.computed_tokens - second.computed_tokens == 400
-    assert facts(second) == facts(alone)
+    assert comparable(second) == comparable(alone)
 
 
-def test_the_next_turn_of_a_conversation_starts_behind_the_last_answer(runner: Runner, vocabulary: Vocabulary) -> None:
-    scheduler = Scheduler(SHARING, vocabulary, pattern=GEOMETRY)
-    (first,) = serve(scheduler, runner, [Ask(LONG, 100, "fast-dllm", {"early_stop": False}, ranks=2)])
-    turn = Ask([*LONG, *first.canvas.tolist(), *PROMPTS[2]], 32, "fast-dllm", ranks=2)
-    (second,) = serve(scheduler, runner, [turn], first=1)
-    assert second.cached_tokens == 400 + 100 // BLOCK * BLOCK - BLOCK * (100 % BLOCK == 0)
-    assert facts(second) == facts(answers(runner, vocabulary, [turn])[0])
+def test_the_next_turn_of_a_conversation_starts_after_the_last_answer(vocabulary: Vocabulary) -> None:
+    turn = Spec(LONG, 100, "fast-dllm", {"early_stop": False}, ranks=2)
+    (first,) = SDAR.run([turn])
+    following = Spec([*LONG, *first.canvas.tolist(), *CHATS[2]], 32, "fast-dllm", ranks=2)
+    _, second = after_each_other(vocabulary, turn, following)
+    assert second.cached_tokens == 400 + 100 // BLOCK * BLOCK
+    assert comparable(second) == comparable(SDAR.run([following])[0])
 
 
-def test_choices_of_one_prompt_compute_it_once_with_and_without_sharing(runner: Runner, vocabulary: Vocabulary) -> None:
-    asks = [
-        Ask(LONG[:160], 16, "fast-dllm", {}, Sampling(1.0, seed=seed), ranks=2, share_group="one") for seed in range(3)
-    ]
-    for sharing in (True, False):
-        together = answers(runner, vocabulary, asks, prefix_sharing=sharing)
-        assert [sequence.cached_tokens for sequence in together] == [0, 160, 160]
-        for ask, sequence in zip(asks, together, strict=True):
-            assert facts(answers(runner, vocabulary, [ask])[0]) == facts(sequence)
+def after_each_other(vocabulary: Vocabulary, *specs: Spec) -> list[Answer]:
+    """The answers of one scheduler to requests of which each comes when the one before has ended."""
+    scheduler = Scheduler(SDAR.limits, vocabulary, pattern=SDAR.pattern)
+    return [serve(scheduler, SDAR.runner, [spec], first=number)[0] for number, spec in enumerate(specs)]

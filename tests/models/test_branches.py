@@ -4,38 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
-from asynclane.scheduler.decoding.params import ParamError
-from asynclane.scheduler.decoding.resolve import resolve
-from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler import AttentionPattern, ParamError, Vocabulary, resolve
 
-from ..support.driver import Ask, run
-from ..support.scale import part
-from .test_golden import GOLDEN
+from ..support.driver import Spec, run
+from ..support.golden import PROMPTS, WHOLE
 
 LENGTH = 32
-PROMPTS = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"][:2]]
 BRANCHING = ("blockbatch", "freedave", "lopa")
 
 
-def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **knobs: Any) -> list[tuple[list[int], int]]:
-    asks = [Ask(prompt, LENGTH, decoder, {"early_stop": False} | knobs) for prompt in PROMPTS]
-    return [(sequence.canvas.tolist(), sequence.steps) for sequence in run(runner, vocabulary, asks)]
+def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **params: Any) -> list[tuple[list[int], int]]:
+    specs = [Spec(prompt, LENGTH, decoder, WHOLE | params) for prompt in PROMPTS[:2]]
+    return [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
-def test_freedave_answers_as_one_token_a_call_does_in_fewer_calls(
+def test_freedave_answers_as_one_token_a_forward_does_in_fewer_forwards(
     cache: str, runner: Runner, vocabulary: Vocabulary
 ) -> None:
-    guessing = answers(runner, vocabulary, "freedave", cache=cache, block_length=16)
+    drafting = answers(runner, vocabulary, "freedave", cache=cache, block_length=16)
     plain = answers(runner, vocabulary, "llada", cache=cache, block_length=16)
-    assert [tokens for tokens, _ in guessing] == [tokens for tokens, _ in plain]
-    assert all(3 * calls < 2 * LENGTH for _, calls in guessing)
+    assert [tokens for tokens, _ in drafting] == [tokens for tokens, _ in plain]
+    assert all(3 * forwards < 2 * LENGTH for _, forwards in drafting)
 
 
 def test_one_row_is_the_decoder_without_branches(runner: Runner, vocabulary: Vocabulary) -> None:
@@ -43,37 +36,20 @@ def test_one_row_is_the_decoder_without_branches(runner: Runner, vocabulary: Voc
     assert answers(runner, vocabulary, "lopa", branches=1) == answers(runner, vocabulary, "fast-dllm", cache="dual")
 
 
-def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: Vocabulary) -> None:
-    """Drawn at random too."""
-    few = {"blockbatch": {"branches": 2}, "freedave": {"draft_steps": 3}, "lopa": {"branches": 2}}
-    drawn = Sampling(temperature=1.0, seed=3)
-    asks = [Ask(PROMPTS[0], LENGTH, name, few[name], drawn) for name in BRANCHING]
-    asks += [Ask(PROMPTS[1], LENGTH, name, few[name]) for name in BRANCHING]
-    others = [Ask(PROMPTS[number % 2], 1 + number, "asynclane", {"lookahead": 1}) for number in range(26)]
-    crowd = run(runner, vocabulary, [*asks, *others])
-    for ask, sequence in part(zip(asks, crowd, strict=False), 4):
-        (alone,) = run(runner, vocabulary, [ask])
-        assert (alone.canvas.tolist(), alone.steps) == (sequence.canvas.tolist(), sequence.steps), ask.decoder
-
-
 @pytest.mark.parametrize("decoder", BRANCHING)
-def test_the_shortest_request_is_answered(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
-    (sequence,) = run(runner, vocabulary, [Ask([7], 1, decoder)])
-    assert sequence.canvas.tolist() != [vocabulary.mask_id]
-
-
-@pytest.mark.parametrize("decoder", BRANCHING)
-def test_scores_are_told_or_refused(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
-    ask = Ask(PROMPTS[0], 8, decoder, {"early_stop": False}, ranks=2)
+def test_log_probabilities_are_reported_or_refused(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
+    spec = Spec(PROMPTS[0], 8, decoder, WHOLE, ranks=2)
     if decoder != "freedave":
-        with pytest.raises(ParamError, match=f"'{decoder}' does not know the probability of a token"):
-            run(runner, vocabulary, [ask])
+        with pytest.raises(ParamError, match=f"'{decoder}'.*logprobs") as refused:
+            run(runner, vocabulary, [spec])
+        assert refused.value.param == "decoder"
         return
-    plain = Ask(PROMPTS[0], 8, "llada", {"early_stop": False, "cache": "dual"}, ranks=2)
-    books = [sequence.scorebook for sequence in run(runner, vocabulary, [ask, plain])]
-    guessed, counted = (book.part(0, 8) for book in books if book is not None)
-    np.testing.assert_array_equal(guessed.logprobs, counted.logprobs)
-    np.testing.assert_array_equal(guessed.ranked, counted.ranked)
+    plain = Spec(PROMPTS[0], 8, "llada", {"cache": "dual", **WHOLE}, ranks=2)
+    drafted, counted = (answer.scores for answer in run(runner, vocabulary, [spec, plain]))
+    assert drafted is not None
+    assert counted is not None
+    assert drafted.logprobs.tolist() == counted.logprobs.tolist()
+    assert drafted.ranked.tolist() == counted.ranked.tolist()
 
 
 def test_a_rule_with_rows_of_its_own_is_for_its_own_decoder() -> None:
@@ -82,6 +58,6 @@ def test_a_rule_with_rows_of_its_own_is_for_its_own_decoder() -> None:
             resolve("asynclane", {"rule": rule}, 64)
 
 
-def test_blockbatch_is_refused_where_no_position_sees_behind_its_block() -> None:
+def test_blockbatch_is_refused_where_no_position_sees_later_blocks() -> None:
     with pytest.raises(ParamError, match="this model"):
         resolve("blockbatch", {}, 64, AttentionPattern(block_size=4))

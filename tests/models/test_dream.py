@@ -16,25 +16,16 @@ from asynclane.models.exec.graphs import StepGraphs
 from asynclane.models.exec.pack import pack_into
 from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
-from asynclane.scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Measure,
-    Placement,
-    Row,
-    Sampling,
-    Span,
-    StepPlan,
-)
-from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler import AttentionPattern
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Measure, Placement, Row, Sampling, Span, StepPlan
 
-from ..support.driver import Ask, run
+from ..support.driver import Spec, full_logits, run
 from ..support.fakes import MASK, vocabulary
+from ..support.golden import WHOLE
 from ..support.small_network import CONFIG, small_runner
 
 LENGTH = 24
-TOLD = [5, 9, 3, 6]  # a prompt, so that no two positions are alike
-PUBLISHED = {"early_stop": False}  # the authors' code goes on behind the end token
+PROMPT = [5, 9, 3, 6]  # a prompt, so that no two positions are alike
 
 
 def published(runner: Runner, prompt: list[int], alg: str, steps: int, shift: int) -> tuple[list[int], list[int]]:
@@ -63,10 +54,7 @@ def published(runner: Runner, prompt: list[int], alg: str, steps: int, shift: in
 
 def forward(runner: Runner, x: Tensor, shift: int) -> Tensor:
     """Logits [length, V] float64 of every position, by the network without shift, moved as Dream moves its own."""
-    length = len(x)
-    row = Row(0, 0, length, length, (Span(0, length, DeviceCommitRule(0, math.inf)),), GREEDY, 0)
-    logits = runner.logits(StepPlan((Placement(0, x.int().numpy(), tuple(range(9))),), (row,))).double()
-    logits[:, MASK] = -math.inf
+    logits = full_logits(runner, x.int().numpy(), MASK)
     return torch.cat((logits[:1], logits[:-1])) if shift else logits
 
 
@@ -79,29 +67,27 @@ def prompts(count: int) -> list[list[int]]:
 @pytest.mark.parametrize("steps", [LENGTH, 7])
 @pytest.mark.parametrize("alg", ["maskgit_plus", "topk_margin", "entropy"])
 def test_answers_are_those_of_the_published_sampler(alg: str, steps: int, shift: int) -> None:
-    asks = [Ask(prompt, LENGTH, "dream", {"alg": alg, "steps": steps, **PUBLISHED}) for prompt in prompts(4)]
+    specs = [Spec(prompt, LENGTH, "dream", {"alg": alg, "steps": steps, **WHOLE}) for prompt in prompts(4)]
     plain = small_runner()
-    for ask, sequence in zip(
-        asks, run(small_runner(shift), vocabulary(), asks, pattern=AttentionPattern(shift)), strict=True
-    ):
-        answer, taken = published(plain, list(ask.prompt), alg, steps, shift)
-        assert sequence.canvas.tolist() == answer
-        assert sequence.steps == len(taken) == steps
+    answers = run(small_runner(shift), vocabulary(), specs, pattern=AttentionPattern(shift))
+    for spec, answer in zip(specs, answers, strict=True):
+        tokens, taken = published(plain, list(spec.prompt), alg, steps, shift)
+        assert answer.canvas.tolist() == tokens
+        assert answer.steps == len(taken) == steps
 
 
-def drawn(knobs: dict[str, Any], seeds: int, temperature: float = 0.0) -> list[list[int]]:
-    asks = [
-        Ask([5, 6, 7], LENGTH, "dream", {**PUBLISHED, **knobs}, Sampling(temperature, seed=seed))
-        for seed in range(seeds)
+def drawn(params: dict[str, Any], seeds: int, temperature: float = 0.0) -> list[list[int]]:
+    specs = [
+        Spec([5, 6, 7], LENGTH, "dream", {**WHOLE, **params}, Sampling(temperature, seed=seed)) for seed in range(seeds)
     ]
-    return [sequence.canvas.tolist() for sequence in run(small_runner(), vocabulary(), asks)]
+    return [sequence.canvas.tolist() for sequence in run(small_runner(), vocabulary(), specs)]
 
 
-@pytest.mark.parametrize("knobs", [{"alg": "origin"}, {"alg": "entropy", "alg_temp": 2.0}], ids=str)
-def test_a_seed_gives_the_same_order_and_another_seed_another(knobs: dict[str, Any]) -> None:
+@pytest.mark.parametrize("params", [{"alg": "origin"}, {"alg": "entropy", "alg_temp": 2.0}], ids=str)
+def test_a_seed_gives_the_same_order_and_another_seed_another(params: dict[str, Any]) -> None:
     """At temperature 0 too: the order of the commits is drawn, and answers follow from it."""
-    answers = drawn(knobs, 8)
-    assert answers == drawn(knobs, 8)
+    answers = drawn(params, 8)
+    assert answers == drawn(params, 8)
     assert len({tuple(answer) for answer in answers}) > 4
 
 
@@ -109,20 +95,20 @@ def test_a_cold_draw_of_positions_is_the_ranking() -> None:
     assert drawn({"alg_temp": 1e-6}, 1) == drawn({}, 1)
 
 
-def open_step(slot: int, transfer: DeviceCommitRule, size: int, sampling: Sampling) -> tuple[Placement, Row]:
-    start, end = len(TOLD), len(TOLD) + size
-    row = Row(slot, 0, end, end, (Span(start, end, transfer),), sampling, step=3)
-    return Placement(slot, np.array(TOLD, np.int32), (slot,)), row
+def open_step(slot: int, rule: DeviceCommitRule, size: int, sampling: Sampling) -> tuple[Placement, Row]:
+    start, end = len(PROMPT), len(PROMPT) + size
+    row = Row(slot, 0, end, end, (Span(start, end, rule),), sampling, step=3)
+    return Placement(slot, np.array(PROMPT, np.int32), (slot,)), row
 
 
-def committed(transfer: DeviceCommitRule, seeds: int, size: int = 8) -> Counter[tuple[int, ...]]:
+def committed(rule: DeviceCommitRule, seeds: int, size: int = 8) -> Counter[tuple[int, ...]]:
     """Which of `size` open positions commit, over many seeds; always at the same chances."""
     runner, counts = small_runner(), Counter[tuple[int, ...]]()
     for first in range(0, seeds, 32):
-        steps = [open_step(slot, transfer, size, Sampling(seed=first + slot)) for slot in range(32)]
+        steps = [open_step(slot, rule, size, Sampling(seed=first + slot)) for slot in range(32)]
         result = runner.execute(StepPlan(tuple(p for p, _ in steps), tuple(row for _, row in steps)))
-        for held in result.tokens.reshape(32, size):
-            counts[tuple(np.flatnonzero(held != MASK).tolist())] += 1
+        for tokens in result.tokens.reshape(32, size):
+            counts[tuple(np.flatnonzero(tokens != MASK).tolist())] += 1
     return counts
 
 
@@ -153,7 +139,7 @@ def test_a_noisy_rule_draws_positions_without_replacement() -> None:
             assert abs(counts[i, j] / 3200 - want) < 4 * math.sqrt(want / 3200)
 
 
-def test_only_who_asks_for_a_measure_pays_for_it() -> None:
+def test_only_a_request_that_needs_a_measure_pays_for_it() -> None:
     """A plan that goes by probability has the shape it had; any plan fits its own."""
     graphs = StepGraphs(lambda batch: torch.zeros(0), CONFIG, Numerics(torch.float32), slots=4)
     shapes = {}

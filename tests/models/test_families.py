@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -23,42 +22,19 @@ from asynclane.models.exec.memory import Memory, weights_bytes
 from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Placement,
-    Row,
-    Span,
     StepPlan,
 )
 from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
 
 from ..support.checkpoints import CONFIGS, write_checkpoint
+from ..support.families import IDS, LENGTH, logits, placed, row
 from ..support.llada2 import llada2_logits
-
-LENGTH = 37
-COMMITS_NOTHING = DeviceCommitRule(sure=0, threshold=2.0)
-IDS = [7 + 31 * number % 1000 for number in range(LENGTH)]
 
 
 def runner_of(directory: Path, **hardware: Any) -> Runner:
     memory = Memory(slots=4, page_size=16, step_tokens=128, cache_tokens=512)
     return load_runner(directory, read_config(directory), memory, Hardware("cpu", **hardware), [1]).runner
-
-
-def row(runner: Runner, slot: int, start: int, end: int) -> Row:
-    """Projects the states of `[start, end)`, whichever positions they predict."""
-    shift = runner._network.config.logit_shift
-    return Row(slot, start, end, end, (Span(start + shift, end + shift, COMMITS_NOTHING),), GREEDY, step=0)
-
-
-def placed(slot: int, ids: list[int]) -> Placement:
-    return Placement(slot, np.array(ids, np.int32), tuple(range(4 * slot, 4 * slot + 4)))
-
-
-def logits(runner: Runner, ids: list[int]) -> Tensor:
-    """Logits of every position, in one row."""
-    return runner.logits(StepPlan((placed(0, ids),), (row(runner, 0, 0, len(ids)),)))
 
 
 def block_mask(length: int, block: int) -> Tensor:

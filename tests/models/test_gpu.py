@@ -25,10 +25,9 @@ from asynclane.scheduler.contract import (
 )
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
-from ..support.driver import MODEL, Ask, embedded_runner, run
-from .test_golden import CASES, assert_published
-from .test_invariance import crowd
-from .test_parameters import PARAMETERS, STORY
+from ..support.cases import PARAMETERS, STORY, cases
+from ..support.driver import MODEL, Spec, embedded_runner, run
+from ..support.golden import CASES, assert_published
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,30 +47,27 @@ def test_decoder_gives_the_published_tokens(case: str, exact: Runner, vocabulary
 
 
 @pytest.mark.parametrize(("dtype", "deterministic"), FORMATS)
-@pytest.mark.parametrize("sampled", [False, True], ids=["argmax", "seeded"])
-def test_requests_in_a_crowd_answer_as_each_does_alone(
-    sampled: bool, dtype: str, deterministic: bool, vocabulary: Vocabulary
+def test_requests_batched_with_others_answer_as_each_does_alone(
+    dtype: str, deterministic: bool, vocabulary: Vocabulary
 ) -> None:
     runner = embedded_runner(dtype, "cuda", deterministic=deterministic)
-    asks = crowd(sampled)
-    together = run(runner, vocabulary, asks)
-    for ask, sequence in zip(asks, together, strict=True):
-        (alone,) = run(runner, vocabulary, [ask])
-        assert alone.canvas.tolist() == sequence.canvas.tolist()
-        assert alone.steps == sequence.steps
+    table = cases("tiny-llada")
+    together = dict(zip(table, run(runner, vocabulary, list(table.values())), strict=True))
+    for name, spec in table.items():
+        assert run(runner, vocabulary, [spec])[0].canvas.tolist() == together[name].canvas.tolist(), name
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS)
 def test_parameters_do_what_they_do_on_the_cpu(
     parameter: str, exact: Runner, runner: Runner, vocabulary: Vocabulary
 ) -> None:
-    ask = replace(Ask(STORY, 48), **PARAMETERS[parameter])  # type: ignore[arg-type]
-    choices = [replace(ask, share_group="one")] * 2
-    (wanted,) = run(runner, vocabulary, [ask])
-    for found in run(exact, vocabulary, [ask, *choices]):
+    spec = Spec(STORY, 48, **PARAMETERS[parameter])
+    choices = [replace(spec, share_group="one")] * 2
+    (wanted,) = run(runner, vocabulary, [spec])
+    for found in run(exact, vocabulary, [spec, *choices]):
         assert found.canvas.tolist() == wanted.canvas.tolist()
-        if found.scorebook is not None and wanted.scorebook is not None:
-            for got, want in zip(found.scorebook.part(0, 48), wanted.scorebook.part(0, 48), strict=True):
+        if found.scores is not None and wanted.scores is not None:
+            for got, want in zip(found.scores, wanted.scores, strict=True):
                 np.testing.assert_allclose(got, want, atol=1e-3)
 
 

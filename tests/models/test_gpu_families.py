@@ -16,11 +16,10 @@ from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
+from ..support.cases import FAMILY_LENGTH, FAMILY_LIMITS, FAMILY_PROMPTS
 from ..support.checkpoints import CONFIGS, write_checkpoint
-from ..support.driver import FILLING, Ask, embedded_runner, refusal, run
-from .test_families import IDS, LENGTH, logits, placed, row
-from .test_families_decode import LENGTH as ANSWER
-from .test_families_decode import LIMITS, PROMPTS
+from ..support.driver import FILLING, Spec, embedded_runner, refusal, run
+from ..support.families import IDS, LENGTH, logits, placed, row
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +28,12 @@ pytestmark = [
 
 
 def runner_of(directory: Path, device: str, dtype: str = "float32", **hardware: Any) -> Runner:
-    memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
+    memory = Memory(
+        FAMILY_LIMITS.slots,
+        FAMILY_LIMITS.page_size,
+        FAMILY_LIMITS.step_tokens,
+        FAMILY_LIMITS.pages * FAMILY_LIMITS.page_size,
+    )
     return load_runner(directory, read_config(directory), memory, Hardware(device, dtype, **hardware), [1]).runner
 
 
@@ -64,9 +68,9 @@ def test_answers_are_the_same_alone_and_batched_with_others(family: Path, decode
         pytest.skip(message)
     runner = runner_of(family, "cuda", "bfloat16", deterministic=True)
     params = {"early_stop": False, **FILLING.get(decoder, {})}
-    asks = [Ask(prompt, ANSWER, decoder, params) for prompt in PROMPTS]
-    for ask, sequence in zip(asks, run(runner, vocabulary, asks, LIMITS, pattern=pattern), strict=True):
-        (alone,) = run(runner, vocabulary, [ask], LIMITS, pattern=pattern)
+    specs = [Spec(prompt, FAMILY_LENGTH, decoder, params) for prompt in FAMILY_PROMPTS]
+    for spec, sequence in zip(specs, run(runner, vocabulary, specs, FAMILY_LIMITS, pattern=pattern), strict=True):
+        (alone,) = run(runner, vocabulary, [spec], FAMILY_LIMITS, pattern=pattern)
         assert alone.canvas.tolist() == sequence.canvas.tolist()
         assert vocabulary.mask_id not in sequence.canvas
 
@@ -77,9 +81,9 @@ def test_embedded_models_answer_as_on_the_cpu(name: str, decoder: str, vocabular
     directory = EMBEDDED / name
     config = read_config(directory)
     pattern = config.pattern
-    asks = [Ask(prompt, 32, decoder) for prompt in PROMPTS]
+    specs = [Spec(prompt, 32, decoder) for prompt in FAMILY_PROMPTS]
     answers = [
-        [sequence.canvas.tolist() for sequence in run(runner, vocabulary, asks, pattern=pattern)]
+        [sequence.canvas.tolist() for sequence in run(runner, vocabulary, specs, pattern=pattern)]
         for runner in (embedded_runner("float32", device, directory) for device in ("cpu", "cuda"))
     ]
     assert answers[0] == answers[1]

@@ -20,8 +20,8 @@ from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.driver import MODEL, Ask, embedded_runner, run
-from .test_invariance import crowd
+from ..support.cases import cases
+from ..support.driver import MODEL, Spec, embedded_runner, run
 
 GIB = 2**30
 GPU = torch.device("cuda")
@@ -37,19 +37,17 @@ def config() -> ModelConfig:
     return read_config(MODEL)
 
 
-def test_a_deterministic_answer_in_bfloat16_is_the_same_in_a_crowd(vocabulary: Vocabulary) -> None:
-    runner = embedded_runner("bfloat16", deterministic=True)
-    asks = [Ask(a.prompt, 24, a.decoder, {}, a.sampling) for a in crowd(sampled=True)[:5]]
-    together = run(runner, vocabulary, asks)
-    for ask, sequence in zip(asks, together, strict=True):
-        (alone,) = run(runner, vocabulary, [ask])
-        assert alone.canvas.tolist() == sequence.canvas.tolist()
+def test_a_deterministic_answer_in_bfloat16_is_the_same_batched_with_others(vocabulary: Vocabulary) -> None:
+    runner, specs = embedded_runner("bfloat16", deterministic=True), list(cases("tiny-llada").values())[:5]
+    for spec, answer in zip(specs, run(runner, vocabulary, specs), strict=True):
+        (alone,) = run(runner, vocabulary, [spec])
+        assert alone.canvas.tolist() == answer.canvas.tolist()
 
 
 def test_fp8_knows_the_capital_of_france(vocabulary: Vocabulary) -> None:
     text = Tokenizer(MODEL)
     prompt = text.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
-    (sequence,) = run(embedded_runner(quantization="fp8"), vocabulary, [Ask(prompt, 64)])
+    (sequence,) = run(embedded_runner(quantization="fp8"), vocabulary, [Spec(prompt, 64)])
     assert text.decode(sequence.canvas[: sequence.frontier].tolist()) == "The capital of France is Paris."
 
 

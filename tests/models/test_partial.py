@@ -1,4 +1,4 @@
-"""Caches that leave out positions between others: each against its method written out plainly, and how all behave."""
+"""Caches that leave out positions between others: each is its published method, and computes less."""
 
 from __future__ import annotations
 
@@ -13,33 +13,19 @@ from asynclane.models.exec.graphs import StepGraphs
 from asynclane.models.exec.pack import pack_into
 from asynclane.models.exec.runner import Runner
 from asynclane.models.numerics import Numerics
-from asynclane.scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Placement,
-    Row,
-    Sampling,
-    Span,
-    StepPlan,
-)
-from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler import AttentionPattern, ParamError, resolve
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
 from asynclane.scheduler.decoding.cache import partial
-from asynclane.scheduler.decoding.params import ParamError
-from asynclane.scheduler.decoding.resolve import resolve
-from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
-from ..support.driver import LIMITS, Ask, run
+from ..support.driver import Spec, run
 from ..support.fakes import MASK, vocabulary
-from ..support.scale import part
+from ..support.golden import WHOLE
 from ..support.small_network import CONFIG, small_runner
-from .test_golden import GOLDEN
 
 CACHES = ("d2", "delayed", "interval", "window")
 LENGTH, BLOCK = 24, 8
 PROMPTS = ([5, 9, 3, 6], [7], [3, 3, 8, 10, 4, 2, 2, 9, 12, 11, 5])
-PUBLISHED = {"early_stop": False}
 NOTHING = DeviceCommitRule(0, math.inf)
-CROWD = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"][:4]]
 
 
 class Plain:
@@ -72,7 +58,7 @@ class Plain:
 
 
 def delayed(runner: Runner, prompt: list[int], reload_every: int) -> list[int]:
-    """dKV-Cache: what was open when the last step began."""
+    """dKV-Cache: a step computes the positions that were open when the last one began."""
     plain = Plain(runner, prompt)
     everything = torch.ones_like(plain.masks)
     for start in range(len(prompt), len(plain.x), BLOCK):
@@ -86,7 +72,7 @@ def delayed(runner: Runner, prompt: list[int], reload_every: int) -> list[int]:
 
 
 def window_diffusion(runner: Runner, prompt: list[int], cycle: int, window: int, active: int) -> list[int]:
-    """Window-Diffusion, but that nothing decoded behind its window is seen apart from what lies between."""
+    """Window-Diffusion, except that all positions before the end of its window are seen."""
     plain, step, last = Plain(runner, prompt), 0, 0
     everything = fresh = torch.ones_like(plain.masks)
     while plain.masks.any():
@@ -111,13 +97,13 @@ def small() -> Runner:
 
 @pytest.fixture
 def unbridged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As published: positions between those computed are not."""
+    """As published: no position between computed ones is computed."""
     monkeypatch.setattr(partial, "BRIDGE", 1)
 
 
-def answers(runner: Runner, decoder: str, **knobs: object) -> list[list[int]]:
-    asks = [Ask(prompt, LENGTH, decoder, PUBLISHED | knobs) for prompt in PROMPTS]
-    return [sequence.canvas.tolist() for sequence in run(runner, vocabulary(), asks)]
+def answers(runner: Runner, decoder: str, **params: object) -> list[list[int]]:
+    specs = [Spec(prompt, LENGTH, decoder, WHOLE | params) for prompt in PROMPTS]
+    return [sequence.canvas.tolist() for sequence in run(runner, vocabulary(), specs)]
 
 
 @pytest.mark.usefixtures("unbridged")
@@ -128,11 +114,11 @@ def test_a_token_is_cached_one_step_after_it_committed(small: Runner, reload_eve
 
 
 def test_reloading_in_every_step_is_no_cache(small: Runner) -> None:
-    for decoder, knobs in (("llada", {"block_length": BLOCK}), ("fast-dllm", {"threshold": 0.3}), ("dream", {})):
-        plain = answers(small, decoder, cache="none", **knobs)
-        assert answers(small, decoder, cache="delayed", reload_every=1, **knobs) == plain
-        assert answers(small, decoder, cache="window", cycle=1, **knobs) == plain
-        assert answers(small, decoder, cache="interval", prompt_every=1, **knobs) == plain
+    for decoder, params in (("llada", {"block_length": BLOCK}), ("fast-dllm", {"threshold": 0.3}), ("dream", {})):
+        plain = answers(small, decoder, cache="none", **params)
+        assert answers(small, decoder, cache="delayed", reload_every=1, **params) == plain
+        assert answers(small, decoder, cache="window", cycle=1, **params) == plain
+        assert answers(small, decoder, cache="interval", prompt_every=1, **params) == plain
 
 
 @pytest.mark.usefixtures("unbridged")
@@ -143,9 +129,9 @@ def test_a_window_slides_over_the_first_open_positions(small: Runner, cycle: int
 
 
 def test_a_window_diffusion_of_full_passes_is_llada_with_one_block(small: Runner) -> None:
-    for knobs in ({}, {"steps": 7}):
-        one_block = answers(small, "llada", block_length=LENGTH, **knobs)
-        assert answers(small, "window", cycle=1, **knobs) == one_block
+    for params in ({}, {"steps": 7}):
+        one_block = answers(small, "llada", block_length=LENGTH, **params)
+        assert answers(small, "window", cycle=1, **params) == one_block
 
 
 def test_several_rows_of_a_request_compute_what_one_would(small: Runner) -> None:
@@ -160,7 +146,7 @@ def test_several_rows_of_a_request_compute_what_one_would(small: Runner) -> None
 
 
 def test_a_lane_in_several_rows_commits_as_one(small: Runner) -> None:
-    """Its best position does, not the best of each row."""
+    """The best position of the lane commits, not the best of each row."""
     sure = DeviceCommitRule(1, math.inf)
     placement = Placement(0, np.array(PROMPTS[0], np.int32), tuple(range(9)))
     rows = [
@@ -183,50 +169,6 @@ def test_a_graphs_shape_has_room_for_more_rows_than_slots() -> None:
     assert len(rows) <= shape.rows < 2 * len(rows)
 
 
-def fitting(cache: str) -> list[tuple[str, dict[str, object]]]:
-    return [
-        ("llada", {"cache": cache, "block_length": 8}),
-        ("fast-dllm", {"cache": cache, "threshold": 0.7}),
-        ("fast-dllm", {"cache": cache, "factor": 1.0, "block_length": 16}),
-        ("localleap", {"cache": cache}),
-        ("asynclane", {"cache": cache}),
-        ("asynclane", {"cache": cache, "rule": "localleap", "block_length": 12}),
-        ("dream", {"cache": cache}),
-    ]
-
-
-def test_an_answer_is_the_same_alone_and_in_a_crowd(runner: Runner, vocabulary: Vocabulary) -> None:
-    """Of 32 mixed requests, hot ones and such with log-probabilities among them."""
-    kinds = [kind for kinds in zip(*map(fitting, CACHES), strict=True) for kind in kinds]
-    kinds += [("window", {"cycle": cycle, "window_tokens": 12, "active_tokens": 4}) for cycle in (3, 6, 7, 32)]
-    asks = [
-        Ask(
-            prompt=CROWD[n % 3] if n % 8 else [7],
-            max_tokens=1 if n == 3 else 8 + n % 3 * 8,
-            decoder=kinds[n][0],
-            knobs=kinds[n][1],
-            sampling=Sampling(1.0, seed=n) if n % 3 == 1 else GREEDY,
-            ranks=2 if n % 4 == 2 else None,
-        )
-        for n in range(32)
-    ]
-    crowd = run(runner, vocabulary, asks)
-    for number in part(range(1, 32), 5):
-        (alone,) = run(runner, vocabulary, [asks[number]])
-        assert alone.canvas.tolist() == crowd[number].canvas.tolist(), asks[number]
-        assert alone.steps == crowd[number].steps
-    assert not any((sequence.canvas[: sequence.sent] == vocabulary.mask_id).any() for sequence in crowd)
-
-
-@pytest.mark.parametrize("cache", CACHES)
-def test_a_shifted_network_answers_too(cache: str) -> None:
-    """Each row with the position that predicts its first one."""
-    shifted = small_runner(shift=1)
-    asks = [Ask(prompt, LENGTH, *kind) for prompt in PROMPTS for kind in fitting(cache)]
-    for sequence in run(shifted, vocabulary(), asks, LIMITS, pattern=AttentionPattern(logit_shift=1)):
-        assert (sequence.canvas[: min(sequence.end_at, LENGTH)] != MASK).all()
-
-
 @pytest.mark.parametrize("cache", CACHES)
 def test_a_block_causal_network_refuses_keys_that_are_not_exact(cache: str) -> None:
     with pytest.raises(ParamError, match=f"{cache}.*use 'prefix', which is exact") as refused:
@@ -235,8 +177,8 @@ def test_a_block_causal_network_refuses_keys_that_are_not_exact(cache: str) -> N
 
 
 def test_less_is_computed(small: Runner) -> None:
-    """Than without a cache, in a step."""
+    """In a step, compared with no cache."""
     for cache in CACHES:
-        asks = [Ask(PROMPTS[2], 64, "llada", {"cache": kind, "block_length": 16}) for kind in ("none", cache)]
-        whole, part = run(small, vocabulary(), asks)
+        specs = [Spec(PROMPTS[2], 64, "llada", {"cache": kind, "block_length": 16}) for kind in ("none", cache)]
+        whole, part = run(small, vocabulary(), specs)
         assert part.computed_tokens / part.steps < 0.8 * whole.computed_tokens / whole.steps

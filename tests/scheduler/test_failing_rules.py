@@ -41,15 +41,17 @@ def propose(slot: int, position: int) -> tuple[int, float]:
 
 
 def wrong(part: object, method: str, call: int) -> object:
-    """The `part` of a decoder, with a `method` or property that raises when it is called for the `call`-th time."""
+    """The `part` of a decoder, with a `method` or attribute that raises when it is used for the `call`-th time."""
     right, calls = getattr(type(part), method), itertools.count(1)
 
     def raising(self: object, *args: object) -> object:
         if next(calls) == call:
             raise RuntimeError("a bug in a rule")
-        return right.fget(self) if isinstance(right, property) else right(self, *args)
+        if isinstance(right, property):
+            return right.fget(self)
+        return right(self, *args) if callable(right) else right
 
-    broken = property(raising) if isinstance(right, property) else raising
+    broken = raising if callable(right) else property(raising)
     object.__setattr__(part, "__class__", type("Wrong", (type(part),), {"__slots__": (), method: broken}))
     return part
 
@@ -62,7 +64,7 @@ def breaking(decoder: Decoder, axis: str, method: str, call: int = CALL) -> Deco
 
 
 def run(decoders: list[Decoder], halving: Halving | None = None) -> tuple[Scheduler, list[Sequence], list[int]]:
-    """All at once, to their ends: the scheduler, the requests, and the ids of those whose end was reported, in order."""
+    """All at once, to their ends: the scheduler, the requests, and the ids of reported ends, in order."""
     scheduler = Scheduler(Limits(SLOTS, 400, 8, 2000, 128, 4), vocabulary(), halving=halving)
     executor = ScriptedExecutor(propose)
     sequences = [add(scheduler, Request(n, np.full(9, 6, np.int32), LENGTH, d)) for n, d in enumerate(decoders)]

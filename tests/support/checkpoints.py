@@ -22,7 +22,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a test may choose; the vocabulary is that of the embedded models' tokenizer."""
+    """Sizes that a test may choose; the vocabulary is that of the embedded models' tokenizer."""
 
     dim: int = 64
     layers: int = 2

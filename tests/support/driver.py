@@ -1,59 +1,82 @@
-"""Runs requests on the embedded model without a server, step by step, as the engine does."""
+"""Runs requests without a server, step by step, as the engine does."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import Executor, Sampling, StepPlan
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
-from asynclane.scheduler.decoding.registry import DECODERS
-from asynclane.scheduler.decoding.resolve import resolve
-from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.scheduler.grammar_guide import Constraint
-from asynclane.scheduler.logit_bias import NEUTRAL, Preferences
-from asynclane.scheduler.memory.pages import Limits
-from asynclane.scheduler.request import Outcome, Request
-from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler import (
+    DECODERS,
+    NEUTRAL,
+    PLAIN,
+    AttentionPattern,
+    Constraint,
+    Executor,
+    Halving,
+    LaneEvents,
+    Limits,
+    Outcome,
+    Preferences,
+    Request,
+    Sampling,
+    Scheduler,
+    Scored,
+    StepCost,
+    StepPlan,
+    Vocabulary,
+    resolve,
+)
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Ints, Placement, Row, Span
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.step_cost import Halving
 from asynclane.server.text.tokenizer import Tokenizer
 
 from .fakes import add
 
 MODEL = EMBEDDED / "tiny-llada"
 BLOCKS_MODEL = EMBEDDED / "tiny-sdar"
-LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=256)
+LIMITS = Limits(slots=32, pages=1024, page_size=16, step_tokens=4096, max_model_len=1024, max_queue=1024)
+TWO_IN_FLIGHT = Halving(StepCost([1, 1000], [0.001, 1.0]))
 
-
-# Decoders that a block-causal network refuses, and what it says of each.
+# Decoders that a block-causal network refuses, and its message about each.
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }
-BLOCKS_ONLY = [name for name, method in DECODERS.items() if method.for_blocks]
-# Knobs with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is foreseen.
+BLOCKS_ONLY = [name for name, spec in DECODERS.items() if spec.for_blocks]
+# Parameters with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is predicted.
 FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
-REPLICATED = ("leap", "wino")  # they ask a position a second time, and a shifted network cannot be asked so
+REPLICATING = ("leap", "wino")  # they compute a position twice in a step, which a shifted network cannot
+
+
+def full_logits(runner: Runner, tokens: Ints, mask_id: int, start: int = 0) -> Tensor:
+    """Logits [positions, V] float64 of the positions from `start` on, computed in one row; none for the mask token."""
+    nothing = DeviceCommitRule(0, math.inf)
+    row = Row(0, start, len(tokens), len(tokens), (Span(start, len(tokens), nothing),), GREEDY, 0)
+    pages = tuple(range(-(-len(tokens) // LIMITS.page_size)))
+    logits = runner.logits(StepPlan((Placement(0, tokens, pages),), (row,))).double()
+    logits[:, mask_id] = -math.inf
+    return logits
 
 
 def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
-    """What a network of this geometry says of a decoder that it refuses."""
+    """The message with which a network of this attention pattern refuses a decoder, or None."""
     if decoder in BLOCKS_ONLY and not pattern.block_size:
         return f"decoder {decoder!r} is for block-causal models"
-    refused = pattern.block_size or (pattern.logit_shift and decoder in REPLICATED)
+    refused = pattern.block_size or (pattern.logit_shift and decoder in REPLICATING)
     return UNSUITED.get(decoder) if refused else None
 
 
@@ -68,62 +91,136 @@ def embedded_vocabulary() -> Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request in the words of a test."""
+class Spec:
+    """A request of a test. `constraint` makes the state of a grammar, which belongs to one run."""
 
     prompt: Many[int]
     max_tokens: int
     decoder: str = "asynclane"
-    knobs: Mapping[str, object] = field(default_factory=dict)
+    params: Mapping[str, object] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     share_group: str | None = None
-    constraint: Constraint | None = None
+    constraint: Callable[[], Constraint] | None = None
     suffix: Many[int] = ()
     cache_salt: str = ""
+    watched: bool = False
+
+    def request(self, number: int, pattern: AttentionPattern) -> Request:
+        return Request(
+            id=number,
+            prompt=np.array(self.prompt, np.int32),
+            max_tokens=self.max_tokens,
+            decoder=resolve(self.decoder, self.params, self.max_tokens, pattern),
+            sampling=self.sampling,
+            watched=self.watched,
+            preferences=self.preferences,
+            ranks=self.ranks,
+            share_group=self.share_group,
+            constraint=None if self.constraint is None else self.constraint(),
+            suffix=np.array(self.suffix, np.int32),
+            cache_salt=self.cache_salt,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A request that has ended. Positions are those of the canvas."""
+
+    canvas: Ints
+    streamed: list[int]  # the tokens that updates handed out, in their order
+    outcome: Outcome | None
+    sent: int  # positions before it were handed out
+    frontier: int  # positions before it are committed
+    end_at: int  # the first end token, or a number larger than the canvas
+    steps: int
+    computed_tokens: int
+    cached_tokens: int
+    refreshes: int
+    reused_refreshes: int
+    forks: int
+    own_pages: int
+    scores: Scored | None  # of the positions before `sent`
+    events: list[LaneEvents]
+
+    @property
+    def text(self) -> list[int]:
+        """The tokens of the answer, without its end."""
+        return [int(token) for token in self.canvas[: self.sent]]
 
 
 def run(
-    runner: Executor,
+    executor: Executor,
     vocabulary: Vocabulary,
-    asks: Many[Ask],
+    specs: Many[Spec],
     limits: Limits = LIMITS,
     halving: Halving | None = None,
     pattern: AttentionPattern = PLAIN,
-) -> list[Sequence]:
-    """All of `asks` at once, to their ends; with `halving`, two steps in flight."""
-    return serve(Scheduler(limits, vocabulary, halving=halving, pattern=pattern), runner, asks)
+    **options: Any,
+) -> list[Answer]:
+    """Run all requests to their ends; with `halving`, two steps in flight. `options` are those of `serve`."""
+    return serve(Scheduler(limits, vocabulary, halving=halving, pattern=pattern), executor, specs, **options)
 
 
-def serve(scheduler: Scheduler, runner: Executor, asks: Many[Ask], first: int = 0) -> list[Sequence]:
-    """As `run`, numbered from `first`, by a scheduler that may have served others before."""
-    sequences = [
-        add(
-            scheduler,
-            Request(
-                id=number,
-                prompt=np.array(ask.prompt, np.int32),
-                max_tokens=ask.max_tokens,
-                decoder=resolve(ask.decoder, ask.knobs, ask.max_tokens, scheduler.pattern),
-                sampling=ask.sampling,
-                preferences=ask.preferences,
-                ranks=ask.ranks,
-                share_group=ask.share_group,
-                constraint=ask.constraint,
-                suffix=np.array(ask.suffix, np.int32),
-                cache_salt=ask.cache_salt,
-            ),
-        )
-        for number, ask in enumerate(asks, first)
-    ]
-    flights: deque[StepPlan] = deque()
+def serve(
+    scheduler: Scheduler,
+    executor: Executor,
+    specs: Many[Spec],
+    first: int = 0,
+    arrive_every: int = 0,
+    leave_after: Mapping[int, int] | None = None,
+    failing_step: int | None = None,
+) -> list[Answer]:
+    """Run requests, numbered from `first`, by a scheduler that may have served others before. One arrives in every
+    `arrive_every` steps, or all at once. `leave_after` has the steps after which some requests, by number, are aborted.
+    The step `failing_step` raises."""
+    requests = [spec.request(number, scheduler.pattern) for number, spec in enumerate(specs, first)]
+    arriving, leaving = deque(requests), dict(leave_after or {})
+    sequences: dict[int, Sequence] = {}
+    streamed: dict[int, list[int]] = {request.id: [] for request in requests}
+    events: dict[int, list[LaneEvents]] = {request.id: [] for request in requests}
+    in_flight: deque[StepPlan] = deque()
+    step = 0
     while True:
-        while len(flights) < (1 if scheduler.halving is None else 2) and (plan := scheduler.plan()) is not None:
-            flights.append(plan)
-        if not flights:
+        while arriving and (not arrive_every or step >= arrive_every * len(sequences) or scheduler.idle):
+            request = arriving.popleft()
+            sequences[request.id] = add(scheduler, request)
+        while len(in_flight) < (1 if scheduler.halving is None else 2) and (plan := scheduler.plan()) is not None:
+            in_flight.append(plan)
+        if not in_flight:
             break
-        for update in scheduler.commit(runner.execute(flights.popleft())):
-            assert update.outcome is not Outcome.FAILED or update.failure is not None, "its rule raised"
+        plan = in_flight.popleft()
+        updates = scheduler.fail() if step == failing_step else scheduler.commit(executor.execute(plan))
+        for update in updates:
+            streamed[update.request_id] += update.tokens.tolist()
+            events[update.request_id] += [] if update.lane_events is None else [update.lane_events]
+            expected = step == failing_step or update.failure is not None
+            assert update.outcome is not Outcome.FAILED or expected, "its rule raised"
+        step += 1
+        for number in [number for number, steps in leaving.items() if number in sequences and steps <= step]:
+            del leaving[number]
+            scheduler.end(number, Outcome.ABORTED)
     scheduler.check_integrity()
-    return sequences
+    return [_answer(sequences[r.id], streamed[r.id], events[r.id]) for r in requests]
+
+
+def _answer(sequence: Sequence, streamed: list[int], events: list[LaneEvents]) -> Answer:
+    book = sequence.scorebook
+    return Answer(
+        canvas=sequence.canvas,
+        streamed=streamed,
+        outcome=sequence.outcome,
+        sent=sequence.sent,
+        frontier=sequence.frontier,
+        end_at=sequence.end_at,
+        steps=sequence.steps,
+        computed_tokens=sequence.computed_tokens,
+        cached_tokens=sequence.cached_tokens,
+        refreshes=sequence.refreshes,
+        reused_refreshes=sequence.reused_refreshes,
+        forks=sequence.tree.forks,
+        own_pages=len(sequence.holding.pages),
+        scores=None if book is None else book.part(0, sequence.sent),
+        events=events,
+    )

@@ -138,7 +138,7 @@ class BlockCausalExecutor(ScriptedExecutor):
                 assert self._keys[place] == content, (row.slot, start, "stale keys")
 
     def _contents(self, row: Row) -> Iterator[tuple[int, tuple[int, int], int]]:
-        """Of each block before the row's end: where it starts, where its keys are, and what they depend on."""
+        """For each block before the row's end: where it starts, where its keys are, and what they depend on."""
         content = 0
         for start in range(0, row.end, self._block):
             tokens = self.canvases[row.slot][start : start + self._block]

@@ -61,7 +61,7 @@ def attention_case(
 ) -> dict[str, Tensor]:
     """Arguments of `paged_attention` for rows of (queries, visible keys), in shuffled pages, the rest of which is NaN.
 
-    padding: rows without queries, and as many tokens of no row, behind the real ones.
+    padding: rows without queries, and as many tokens of no row, after the real ones.
     """
     generator = torch.Generator(device).manual_seed(len(rows) + heads)
     per_row = max(-(-visible // page_size) for _, visible in rows)

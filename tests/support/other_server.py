@@ -1,4 +1,4 @@
-"""Servers of other makes, on a port, that answer as a test says."""
+"""A server of another make, on a port, with the answers of a test."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ ANSWER = stream(TEXT, {"choices": [], "usage": {"prompt_tokens": 3, "completion_
 
 
 @contextmanager
-def other_server(reply: Reply, model: str = "other") -> Iterator[str]:
-    asked = iter(range(10**9))
+def other_server(reply: Reply, model: str = "other", requests: list[tuple[str, Any]] | None = None) -> Iterator[str]:
+    """Run a server and yield its URL. `requests` receives the path and the body of each request, None without one."""
+    numbers, seen = iter(range(10**9)), [] if requests is None else requests
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            seen.append((self.path, None))
             models = json.dumps({"data": [{"id": model}]})
             self.answer(200, models) if self.path == "/v1/models" else self.answer(404, "")
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            self.answer(*reply(next(asked)))
+            seen.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            self.answer(*reply(next(numbers)))
 
         def answer(self, status: int, text: str) -> None:
             self.send_response(status)

@@ -12,7 +12,7 @@ from typing import Any
 
 ASYNCLANE = [sys.executable, "-P", "-m", "asynclane.server"]
 
-# A process inherits what its parent ignores and blocks: under `nohup`, and behind `&` in a script, that is SIGINT.
+# A process inherits what its parent ignores and blocks: under `nohup`, and after `&` in a script, that is SIGINT.
 HEEDING = """
 import os, signal, sys
 for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:

@@ -90,7 +90,7 @@ SPECIALS = (
     *("<|mdm_mask|>", "<role>", "</role>", "<|arithmetic_start|>", "<|arithmetic_end|>", "<|number_start|>"),
     *("<|number_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
 )
-# It opens an answer behind every conversation, whether or not that is asked for.
+# It opens an answer after every conversation, whether or not that is requested.
 TEMPLATE = (
     "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' +"
     " message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
@@ -111,7 +111,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_llada(directory: Path, *, chat: bool = True, **changes: object) -> Path:
-    """What `hf download GSAI-ML/LLaDA-8B-Instruct` brings, or the base model's files without a chat template."""
+    """The files of `hf download GSAI-ML/LLaDA-8B-Instruct`, or the base model's files without a chat template."""
     directory.mkdir(parents=True)
     vocabulary, merges = words()
     ids = {token: len(vocabulary) + number for number, token in enumerate(SPECIALS)}
@@ -157,8 +157,8 @@ def write_weights(directory: Path) -> None:
     shapes = tensor_shapes(read_config(directory))
     names = {name: f"model-{number % SHARDS + 1:05}-of-{SHARDS:05}.safetensors" for number, name in enumerate(shapes)}
     for shard in sorted(set(names.values())):
-        held = {name: torch.randn(shapes[name], generator=random).bfloat16() * 0.05 for name in shapes}
-        save_file({name: held[name] for name in shapes if names[name] == shard}, directory / shard, {"format": "pt"})
+        weights = {name: torch.randn(shapes[name], generator=random).bfloat16() * 0.05 for name in shapes}
+        save_file({name: weights[name] for name in shapes if names[name] == shard}, directory / shard, {"format": "pt"})
     write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": 0}, "weight_map": names})
 
 

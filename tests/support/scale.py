@@ -1,4 +1,4 @@
-"""Says how much of the same the tests do: `make test` a part, so that it takes minutes; `make test-golden`, which sets
+"""How much of the same the tests do: `make test` a part, so that it takes minutes; `make test-golden`, which sets
 GOLDEN, all."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ ALL = os.environ.get("GOLDEN") == "all"
 T = TypeVar("T")
 
 
-def part(those: Iterable[T], one_in: int) -> list[T]:
-    """All of them, or one in so many, drawn at random, but always the same: no stride falls in with a kind's period."""
-    found = list(those)
-    return found if ALL else random.Random(len(found)).sample(found, -(-len(found) // one_in))
+def part(items: Iterable[T], one_in: int, seed: str = "") -> list[T]:
+    """All of them, or one in so many, drawn at random, and always the same for a seed: a stride could coincide with a
+    period of the items."""
+    found = list(items)
+    return found if ALL else random.Random(f"{seed}{len(found)}").sample(found, -(-len(found) // one_in))

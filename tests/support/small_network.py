@@ -30,9 +30,9 @@ class Ahead(Transformer):
         return super().hidden(canvases, replace(batch, projected=batch.projected + 1), pages)
 
 
-def small_runner(shift: int = 0, kind: type[Transformer] = Transformer, seed: int = 0) -> Runner:
+def small_runner(shift: int = 0, kind: type[Transformer] = Transformer, seed: int = 0, block: int = 0) -> Runner:
     """The same weights for the same seed."""
-    config, numerics = replace(CONFIG, logit_shift=shift), Numerics(torch.float32)
+    config, numerics = replace(CONFIG, logit_shift=shift, block_size=block), Numerics(torch.float32)
     weights, parts = allocate(config, numerics, CPU)
     generator = torch.Generator().manual_seed(seed)
     for weight in {id(part.weight): part.weight for part in parts.values()}.values():

@@ -43,6 +43,7 @@ class LanePolicy(ABC):
     reads_view: ClassVar[bool] = False  # cuts lanes by what a step has found, before the host decides what commits
     boundary: Boundary = Boundary.STABLE  # where lanes may fork
     min_fill: float = 1.0  # share of `[start, boundary]` that must be committed before a lane may fork there
+    marks: int = 0  # token classes whose first committed position it needs
     stable_steps: int = 0  # a lane may fork after leading proposals that so many steps have not changed; 0: never
 
     @classmethod
@@ -50,11 +51,6 @@ class LanePolicy(ABC):
         """Take the fields from the parameters of the same name."""
         fields: Mapping[str, Any] = cls.__dict__["__dataclass_fields__"]
         return cls(**{name: params[name] for name in fields if name in params})
-
-    @property
-    def marks(self) -> int:
-        """Token classes whose first committed position it needs, 0 for none."""
-        return 0
 
     @abstractmethod
     def open(self, tree: LaneTree) -> None:

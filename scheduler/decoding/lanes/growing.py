@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..commit.shared.schedule import doublings
 from ..lane_tree import LaneTree
-from ..params import Range
+from ..params import Range, doublings
 from .base import LanePolicy, LaneStatus
 
 

@@ -15,7 +15,7 @@ a prompt, which the client may give as the beginning of an assistant's message.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..attention_pattern import AttentionPattern
 from ..lane_tree import LaneTree
@@ -37,9 +37,10 @@ class CoarseFine(LanePolicy):
     fine_length: int
     turn: str
 
-    @property
-    def marks(self) -> int:
-        return TURNS[self.turn]
+    marks: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "marks", TURNS[self.turn])
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = self.block_length

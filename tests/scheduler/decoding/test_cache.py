@@ -44,7 +44,7 @@ def steps(cache: CachePolicy, *reaches: RequestExtent, finished: int = 0, forks:
     windows = []
     for reach in reaches:
         window = cache.compute_range(reach)
-        assert cache.compute_range(reach) == window, "asking must change nothing"
+        assert cache.compute_range(reach) == window, "a call must change nothing"
         cache.computed(window, reach, Progress(finished, forks, frontier=reach.frontier + 5))
         windows.append(window)
     return windows
@@ -164,11 +164,11 @@ def reach(canvas: str, block: int = 0, suffix: int = 0) -> RequestExtent:
 
 
 def positions_of(policy: CachePolicy, *reaches: RequestExtent) -> list[str]:
-    """What each step computes: "P" for the prompt, then a letter of a canvas position or "." for none."""
+    """The positions that each step computes: "P" for the prompt, then a letter of a canvas position or "." for none."""
     seen = []
     for before in reaches:
         window = policy.compute_range(before)
-        assert policy.compute_range(before) == window, "asking must change nothing"
+        assert policy.compute_range(before) == window, "a call must change nothing"
         policy.computed(window, before, Progress(0, 0, before.frontier))
         letters = ["."] * len(before.canvas.tokens)
         for start, end in window.stretches:
@@ -209,7 +209,7 @@ def test_everything_is_computed_every_so_many_steps_and_when_a_block_starts() ->
 
 
 def test_certainty_density_is_high_beside_what_is_decoded() -> None:
-    """In a canvas, a position before it counts as decoded, one behind it as the last."""
+    """In a canvas, a position before it counts as decoded, one after it as the last."""
     decoded = np.array([0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], np.bool_)
     shares = density(decoded, 2.0)
     assert shares[0] > shares[1] > shares[2] > shares[3] < shares[5] < shares[6]

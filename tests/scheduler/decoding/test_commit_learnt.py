@@ -15,13 +15,13 @@ from asynclane.scheduler.decoding.params import Params
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.request import Outcome
 
-from ...support.driver import Ask, run
+from ...support.driver import Spec, run
 from ...support.fakes import END, MASK, ScriptedExecutor, vocabulary
 
 WORD = 6
 
 
-def evidence(confidence: list[float], tokens: list[int] | None = None, held: list[int] | None = None) -> StepView:
+def view_of(confidence: list[float], tokens: list[int] | None = None, held: list[int] | None = None) -> StepView:
     """One lane of all positions."""
     size = len(confidence)
     canvas = np.array([MASK] * size if held is None else held, np.int32)
@@ -46,7 +46,7 @@ def raised(history: list[list[float]], tokens: list[list[int]] | None = None) ->
     forecast = Forecast(Params({"horizon": 2, "coverage": 0.8}), length=len(history[0]))
     score = np.zeros(0)
     for step, seen in enumerate(history):
-        found = evidence(seen, None if tokens is None else tokens[step])
+        found = view_of(seen, None if tokens is None else tokens[step])
         score = forecast.raised(found, found.confidence)
     return score.tolist()
 
@@ -76,13 +76,13 @@ def test_nothing_is_foreseen_behind_what_is_still_changing() -> None:
 
 @pytest.mark.parametrize("name", ["ce", "learn2pd", "tspd"])
 def test_the_first_lane_always_goes_on(name: str) -> None:
-    judge = judge_of(name)
-    doubtful = evidence([0.2, 0.21, 0.2, 0.19])
-    assert judge.choose(doubtful).tokens.tolist() == [MASK, WORD, MASK, MASK]
+    rule = rule_of(name)
+    doubtful = view_of([0.2, 0.21, 0.2, 0.19])
+    assert rule.choose(doubtful).tokens.tolist() == [MASK, WORD, MASK, MASK]
 
 
-def judge_of(name: str, length: int = 256, **knobs: object) -> HostCommitRule:
-    made = resolve(name, knobs, length).host_rule
+def rule_of(name: str, length: int = 256, **params: object) -> HostCommitRule:
+    made = resolve(name, params, length).host_rule
     assert made is not None
     return made()
 
@@ -90,24 +90,24 @@ def judge_of(name: str, length: int = 256, **knobs: object) -> HostCommitRule:
 @pytest.mark.parametrize("name", ["ce", "learn2pd", "tspd"])
 def test_what_is_certain_commits_and_what_has_committed_stays(name: str) -> None:
     sure, held = [0.9999] * 8, [7, 7, *[MASK] * 6]
-    assert judge_of(name).choose(evidence(sure, held=held)).tokens.tolist() == [7, 7, *[WORD] * 6]
+    assert rule_of(name).choose(view_of(sure, held=held)).tokens.tolist() == [7, 7, *[WORD] * 6]
 
 
 @pytest.mark.parametrize("name", ["ce", "learn2pd", "tspd"])
 def test_a_decision_takes_a_fraction_of_a_millisecond(name: str) -> None:
-    """Of a lane of 64 positions, best of many; what a device's step takes is several."""
-    judge, found = judge_of(name, eotp=False) if name == "learn2pd" else judge_of(name), evidence([0.3] * 64)
+    """For a lane of 64 positions, best of many; what a device's step takes is several."""
+    rule, found = rule_of(name, eotp=False) if name == "learn2pd" else rule_of(name), view_of([0.3] * 64)
     times = []
     for _ in range(50):
         started = time.perf_counter()
-        judge.choose(found)
+        rule.choose(found)
         times.append(time.perf_counter() - started)
     assert min(times) < 1e-3
 
 
 def test_the_filter_serves_lanes_longer_than_its_window() -> None:
-    judge = judge_of("learn2pd", eotp=False)
-    long = judge.choose(evidence([0.9999] * (2 * WINDOW + 5)))
+    rule = rule_of("learn2pd", eotp=False)
+    long = rule.choose(view_of([0.9999] * (2 * WINDOW + 5)))
     assert (long.tokens == WORD).all()
 
 
@@ -118,10 +118,10 @@ def cutting(ends: list[int], confidence: list[float], takes: float) -> int | Non
         def scores(self, windows: np.ndarray) -> np.ndarray:
             return np.full(windows.shape, takes, np.float32)
 
-    judge = Learn2PD(Params(Learn2PD.DEFAULTS), len(confidence))
-    judge._filter = Same({})
+    rule = Learn2PD(Params(Learn2PD.DEFAULTS), len(confidence))
+    rule._filter = Same({})
     tokens = [END if at in ends else WORD for at in range(len(confidence))]
-    return judge.choose(evidence(confidence, tokens)).end
+    return rule.choose(view_of(confidence, tokens)).end
 
 
 def test_the_canvas_is_cut_behind_the_first_end_that_is_taken_or_else_the_surest() -> None:
@@ -131,9 +131,9 @@ def test_the_canvas_is_cut_behind_the_first_end_that_is_taken_or_else_the_surest
 
 
 def test_an_answer_ends_where_the_canvas_was_cut() -> None:
-    """Nothing behind it is computed any more."""
+    """Nothing after it is computed any more."""
     executor = ScriptedExecutor(lambda slot, position: (END, 0.8) if position == 44 else (WORD, 0.5))
-    (sequence,) = run(executor, vocabulary(), [Ask([WORD] * 4, 128, "learn2pd")])
+    (sequence,) = run(executor, vocabulary(), [Spec([WORD] * 4, 128, "learn2pd")])
     assert sequence.outcome is Outcome.STOP
     assert sequence.canvas[:41].tolist() == [WORD] * 40 + [END]
     assert (sequence.canvas[41:] == MASK).all()

@@ -36,7 +36,7 @@ print("sure_from" in DecoderParams.model_fields, sequence.outcome)
 
 
 def test_the_example_is_one_file_and_one_entry(tmp_path: Path) -> None:
-    section = (ROOT / "CONTRIBUTING.md").read_text().split("## A new commit rule")[1].split("\n## ")[0]
+    section = (ROOT / "CONTRIBUTING.md").read_text().split("### A commit rule")[1].split("\n### ")[0]
     (file,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert "the entry `Leftward,` of `_RULES`" in section
     scheduler = tmp_path / "asynclane" / "scheduler"

@@ -32,8 +32,8 @@ class Canvas:
     `_` is a mask, `w` a word, `.` a full stop, `E` an end token.
     """
 
-    def __init__(self, length: int = 100, policy: LanePolicy | None = None, **knobs: Any) -> None:
-        self.policy = policy or AsyncLane(**{"block_length": 16, "max_lanes": 4, "min_fill": 0.5, **knobs})
+    def __init__(self, length: int = 100, policy: LanePolicy | None = None, **params: Any) -> None:
+        self.policy = policy or AsyncLane(**{"block_length": 16, "max_lanes": 4, "min_fill": 0.5, **params})
         self.tree = LaneTree(np.full(length, MASK, np.int32), MASK)
         self.policy.open(self.tree)
 

@@ -1,4 +1,4 @@
-"""Knobs are honoured or refused by name; rules ask for what their papers say."""
+"""Decoding parameters are honoured or refused by name; rules need what their papers say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asynclane.scheduler.decoding.resolve import ALL_PARAMS, resolve, suits
 
 def test_every_default_of_the_table_is_a_value_that_its_knob_admits() -> None:
     for name, method in DECODERS.items():
-        overrides = {knob: value for knob, value in method.defaults.items() if value is not None}
+        overrides = {param: value for param, value in method.defaults.items() if value is not None}
         resolve(name, overrides, 64, PLAIN if suits(name, PLAIN) else AttentionPattern(block_size=16))
 
 
@@ -120,16 +120,16 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("window", {"threshold": 0.9, "active_tokens": 0}, "active_tokens"),
     ],
 )
-def test_a_knob_that_does_not_fit_is_refused_by_name(name: str, knobs: dict[str, object], param: str) -> None:
+def test_a_parameter_that_does_not_fit_is_refused_by_name(name: str, params: dict[str, object], param: str) -> None:
     with pytest.raises(ParamError) as refused:
-        resolve(name, knobs, length=64)
+        resolve(name, params, length=64)
     assert refused.value.param == param
 
 
 def test_every_knob_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in DECODERS.values()))
-    used |= {knob for rule in HOST_RULES.values() for knob in rule.DEFAULTS}
-    used |= {knob for cached in CACHES.values() for knob in cached.DEFAULTS}
+    used |= {param for rule in HOST_RULES.values() for param in rule.DEFAULTS}
+    used |= {param for cached in CACHES.values() for param in cached.DEFAULTS}
     assert used == set(ALL_PARAMS)
 
 
@@ -227,9 +227,9 @@ def test_only_the_leftmost_lane_is_forced() -> None:
     assert Factor(1.0).for_lane(lane, first=False) == DeviceCommitRule(sure=0, threshold=1.0, factor=1.0)
 
 
-def test_a_knob_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:
-    told: dict[str, object] = dict(PARAMS)
+def test_a_parameter_that_several_rules_or_caches_have_takes_the_same_values_in_all() -> None:
+    known: dict[str, object] = dict(PARAMS)
     policies = (spec.policy for spec in DECODERS.values())
     for row in (*HOST_RULES.values(), *CACHES.values(), *policies):
-        for knob, values in row.PARAMS.items():
-            assert told.setdefault(knob, values) == values, knob
+        for param, values in row.PARAMS.items():
+            assert known.setdefault(param, values) == values, param

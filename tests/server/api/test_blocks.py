@@ -46,7 +46,7 @@ def cached(usage: dict[str, Any]) -> int:
 
 async def test_usage_and_metrics_tell_what_of_a_prompt_was_there_and_another_salt_finds_nothing(served: Open) -> None:
     async with served() as http:
-        found = [await complete(http, token, cache_salt=salt) for token, salt in ((7, None), (8, None), (8, "a"))]
+        found = [await complete(http, token, cache_salt=other) for token, other in ((7, None), (8, None), (8, "a"))]
         metrics = (await http.get("/metrics")).text
     assert [cached(usage) for _, usage in found] == [0, len(PREFIX), 0]
     assert found[1][0] == found[2][0]

@@ -65,7 +65,7 @@ async def test_a_chat_stream_opens_with_the_role_and_closes_with_the_reason(api:
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["stop"]
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    assert not any("usage" in chunk for chunk in chunks), "usage is for those who ask"
+    assert not any("usage" in chunk for chunk in chunks), "usage is only for requests that include it"
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
 

@@ -68,7 +68,7 @@ async def test_without_max_tokens_some_lengths_are_tried_and_the_likeliest_is_ke
     assert [choice["text"] for choice in body["choices"]] == ["12/3", "12/4"]
     assert [choice["text"] for choice in best["choices"]] == ["12/3"]
     assert [options.max_tokens for options in engine.options[: len(LENGTHS)]] == list(LENGTHS)
-    # The likeliest is known by its log-probability, which is shown to those alone who ask.
+    # The likeliest is known by its log-probability, which only requests with logprobs show.
     assert all(options.ranks == 0 for options in engine.options)
     assert body["choices"][0]["logprobs"] is None
     assert best["choices"][0]["logprobs"]["token_logprobs"] == [-0.03]

@@ -106,7 +106,7 @@ def test_generate_passes_on_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings == Settings(dtype="float32")
     assert (arguments.prompt, arguments.max_tokens, arguments.temperature, arguments.seed) == ("Hi", 7, 0.0, 0)
     assert arguments.raw
-    assert parse_params(arguments.knob) == {"max_lanes": 2, "cache": "none"}
+    assert parse_params(arguments.params) == {"max_lanes": 2, "cache": "none"}
 
 
 def test_chat_passes_on_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:

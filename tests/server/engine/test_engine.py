@@ -23,7 +23,7 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server import errors
 from asynclane.server.engine.engine import Device, Engine
-from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish
+from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish, Usage
 from asynclane.server.metrics import Metrics
 from asynclane.server.structured.grammar import Grammars
 from asynclane.server.text.detokenizer import AnswerText
@@ -109,6 +109,10 @@ async def read(answer: Answer) -> list[Delta]:
         return [delta async for delta in answer]
 
 
+async def text_of(answer: Answer) -> str:
+    return "".join(delta.text for delta in await read(answer))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(500):
         if condition():
@@ -133,35 +137,43 @@ async def test_an_answer_streams_its_text_and_ends_with_a_reason_and_its_cost(be
     assert bench.empty
 
 
-async def test_a_full_canvas_ends_with_length(bench: Bench) -> None:
+async def complete(bench: Bench, **options: object) -> tuple[str, Finish | None, Usage]:
+    """One answer, from start to stop; nothing is left of it."""
     bench.executor.open()
     async with running(bench):
-        deltas = await read(bench.ask(max_tokens=5))
-    assert deltas[-1].finish is Finish.LENGTH
-    assert deltas[-1].usage is not None
-    assert deltas[-1].usage.completion_tokens == 5
+        deltas = await read(bench.ask(**options))
+    assert bench.empty
+    return "".join(delta.text for delta in deltas), deltas[-1].finish, deltas[-1].usage or Usage()
+
+
+async def test_a_full_canvas_ends_with_length(bench: Bench) -> None:
+    _, finish, usage = await complete(bench, max_tokens=5)
+    assert (finish, usage.completion_tokens) == (Finish.LENGTH, 5)
 
 
 @pytest.mark.parametrize("stop", ["Red", "fish. R", " fish. Two", "One"])
 async def test_a_stop_string_ends_the_answer_before_it_and_cancels_all_after_it(bench: Bench, stop: str) -> None:
-    bench.executor.open()
-    async with running(bench):
-        deltas = await read(bench.ask(stop=(stop,)))
-    assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(stop)]
-    assert deltas[-1].finish is Finish.STOP
-    assert bench.empty
+    text, finish, _ = await complete(bench, stop=(stop,))
+    assert (text, finish) == (ANSWER[: ANSWER.index(stop)], Finish.STOP)
 
 
 async def test_a_stop_token_ends_the_answer_before_it_and_is_not_counted(bench: Bench) -> None:
-    bench.executor.open()
     red = bench.text.encode(" Red", specials=False)[0]
-    async with running(bench):
-        deltas = await read(bench.ask(stop_ids=(red,)))
-    assert "".join(delta.text for delta in deltas) == ANSWER[: ANSWER.index(" Red")]
-    assert deltas[-1].finish is Finish.STOP
-    assert deltas[-1].usage is not None
-    assert deltas[-1].usage.completion_tokens == bench.ids.index(red)
-    assert bench.empty
+    text, finish, usage = await complete(bench, stop_ids=(red,))
+    assert (text, finish) == (ANSWER[: ANSWER.index(" Red")], Finish.STOP)
+    assert usage.completion_tokens == bench.ids.index(red)
+
+
+async def test_a_stop_string_across_two_lanes_cancels_what_lies_after_it_and_frees_it(bench: Bench) -> None:
+    """The first sentence is left open while the lane of the second goes on, so the string ends in another lane."""
+    confidence = dict.fromkeys(range(3), 0.5)
+    bench.executor.inner.propose = lambda slot, position: (
+        bench.ids[position - len(bench.prompt)],
+        confidence.get(position - len(bench.prompt), 0.97),
+    )
+    text, _, usage = await complete(bench, stop=("fish. Two",), params=(("later_threshold", "off"),))
+    assert text == "One "
+    assert usage.stats.forks > 0, "two lanes were at work"
 
 
 async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> None:
@@ -176,7 +188,7 @@ async def test_a_step_that_raises_ends_only_the_requests_in_it(bench: Bench) -> 
                 await lost
         for spared in (first, second, third)[3 - bench.depth :]:
             assert "".join(delta.text for delta in await spared) == ANSWER
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -206,7 +218,7 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
             broken.setattr(Scheduler, "_predict_ends", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -274,7 +286,7 @@ async def test_a_text_that_cannot_be_decoded_ends_only_its_request(
             broken.setattr(AnswerText, "feed", lambda *args: 1 / 0)
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
-        assert "".join(delta.text for delta in await read(bench.ask())) == ANSWER
+        assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
@@ -358,41 +370,18 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
     ],
 )
 async def test_a_parameter_out_of_range_is_refused_by_name(bench: Bench, params: dict[str, object], param: str) -> None:
-    bench.executor.open()
-    async with running(bench):
-        with pytest.raises(errors.InvalidValue) as refused:
-            bench.ask(params=tuple(params.items()))
+    with pytest.raises(errors.InvalidValue) as refused:
+        await complete(bench, params=tuple(params.items()))
     assert refused.value.param == param
     assert bench.empty
 
 
 async def test_an_unknown_decoder_is_refused_with_the_known_ones(bench: Bench) -> None:
-    bench.executor.open()
-    async with running(bench):
-        with pytest.raises(errors.InvalidValue, match="asynclane") as refused:
-            bench.ask(decoder="beam-search")
+    with pytest.raises(errors.InvalidValue, match="asynclane") as refused:
+        await complete(bench, decoder="beam-search")
     assert refused.value.param == "decoder"
 
 
 async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: Bench) -> None:
-    bench.executor.open()
-    async with running(bench):
-        with pytest.raises(errors.ContextLengthExceeded, match="256"):
-            bench.ask(max_tokens=256)
-
-
-async def test_a_stop_string_across_two_lanes_cancels_what_lies_after_it_and_frees_it(bench: Bench) -> None:
-    """The first sentence is left open while the lane of the second goes on, so the string ends in another lane."""
-    bench.executor.open()
-    confidence = dict.fromkeys(range(3), 0.5)
-    bench.executor.inner.propose = lambda slot, position: (
-        bench.ids[position - len(bench.prompt)],
-        confidence.get(position - len(bench.prompt), 0.97),
-    )
-    async with running(bench):
-        answer = bench.ask(stop=("fish. Two",), params=(("later_threshold", "off"),))
-        deltas = await read(answer)
-    assert "".join(delta.text for delta in deltas) == "One "
-    assert deltas[-1].usage is not None
-    assert deltas[-1].usage.stats.forks > 0, "two lanes were at work"
-    assert bench.empty
+    with pytest.raises(errors.ContextLengthExceeded, match="256"):
+        await complete(bench, max_tokens=256)

@@ -196,14 +196,18 @@ KINDS: dict[str, tuple[Spoil, str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "message"), KINDS.values(), ids=KINDS)
-def test_it_is_told_in_one_line(checkpoint: Path, refusal: Callable[..., str], spoil: Spoil, message: str) -> None:
+def test_a_broken_checkpoint_is_one_line(
+    checkpoint: Path, refusal: Callable[..., str], spoil: Spoil, message: str
+) -> None:
     spoil(checkpoint)
     line = refusal(checkpoint)
     assert message in line
     assert len(line) < 500
 
 
-def test_a_file_an_empty_directory_and_nothing_are_told_apart(tmp_path: Path, refusal: Callable[..., str]) -> None:
+def test_a_file_an_empty_directory_and_nothing_have_lines_of_their_own(
+    tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     weights, empty, around = tmp_path / "model.safetensors", tmp_path / "empty", tmp_path / "around"
     weights.write_bytes(b"")
     empty.mkdir()
@@ -215,7 +219,7 @@ def test_a_file_an_empty_directory_and_nothing_are_told_apart(tmp_path: Path, re
     assert "Could not determine home directory" in refusal("~nobody-of-this-name/model")
 
 
-def test_a_directory_that_may_not_be_read_is_told(checkpoint: Path, refusal: Callable[..., str]) -> None:
+def test_a_directory_that_may_not_be_read_is_one_line(checkpoint: Path, refusal: Callable[..., str]) -> None:
     refusal(checkpoint / "nothing")  # loads what a user without rights may not load
     mode, user = checkpoint.stat().st_mode, os.geteuid()
     checkpoint.chmod(0)
@@ -237,7 +241,7 @@ def test_a_directory_that_may_not_be_read_is_told(checkpoint: Path, refusal: Cal
         (["--decoder", "beam"], "unknown decoder 'beam'"),
     ],
 )
-def test_settings_that_do_not_go_with_the_model_are_told_before_it_is_loaded(
+def test_settings_that_do_not_fit_the_model_are_refused_before_it_is_loaded(
     checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

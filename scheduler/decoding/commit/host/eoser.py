@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...lane_tree import Lane
-from ...params import Choice, Params, Range
+from ...params import Choice, Params, Range, doublings
 from ..base import CommitDecision, HostCommitRule, StepView, top
-from ..shared.schedule import Schedule, doublings
+from ..shared.schedule import Schedule
 
 
 class Eoser(HostCommitRule):

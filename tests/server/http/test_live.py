@@ -1,4 +1,4 @@
-"""Over real sockets: a client that leaves frees what it asked for, and OpenAI's own SDK is content."""
+"""Over real sockets: a client that leaves frees its requests, and OpenAI's own SDK reads the answers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from asynclane.server import errors
 from asynclane.server.engine.messages import Delta
 
-from ..support.fake_engine import SCRIPT, FakeEngine
-from ..support.http import CHAT, CONTEXT
+from ...support.fake_engine import SCRIPT, FakeEngine
+from ...support.http import CHAT, CONTEXT
 
 SOON_S = 5
 

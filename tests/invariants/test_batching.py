@@ -1,0 +1,86 @@
+"""An answer depends on its request alone: not on others in the batch, on steps in flight, on room, or on when it came.
+
+The requests are the table of `tests.support.cases`. Tokens, outcome, number of forwards, computed positions and
+log-probabilities are compared to the bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from asynclane.scheduler import DECODERS, AttentionPattern, ParamError, resolve
+
+from ..support.cases import NETWORKS, PARAMETERS, SMALL, VARIANTS, assert_same, cases, network, together
+from ..support.driver import TWO_IN_FLIGHT, refusal
+from ..support.scale import part
+
+PARTS = 4
+CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched", "prefix sharing")
+TABLES = [
+    (name, circumstance)
+    for name in ("tiny-llada", "tiny-sdar", *SMALL)
+    for circumstance in CIRCUMSTANCES
+    if circumstance != "prefix sharing" or name in ("tiny-sdar", "block-causal")  # others cannot share
+]
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, number) for name in NETWORKS for number in range(PARTS)])
+def test_an_answer_is_the_same_alone_and_batched_with_others(name: str, number: int) -> None:
+    some = list(cases(name))[number::PARTS]
+    assert_same(some, (network(name).run([cases(name)[case]])[0] for case in some), together(name))
+
+
+@pytest.mark.parametrize(("name", "circumstance"), TABLES)
+def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str) -> None:
+    net = network(name)
+    some = part(cases(name), 3 if name in SMALL else 4, seed=circumstance)
+    specs, options = [cases(name)[case] for case in some], dict[str, Any]()
+    if circumstance == "two steps in flight":
+        options["halving"] = TWO_IN_FLIGHT
+    elif circumstance == "few slots and pages":
+        options["limits"] = net.tight
+    elif circumstance == "prefix sharing":
+        options["limits"] = replace(net.limits, prefix_sharing=not net.limits.prefix_sharing)
+    else:
+        specs, options["arrive_every"] = [replace(spec, watched=True) for spec in specs], 1
+    answers = net.run(specs, **options)
+    assert_same(some, answers, together(name))
+    if circumstance.endswith("watched"):
+        assert all(answer.events for answer in answers)
+
+
+def test_the_table_has_all_that_it_says() -> None:
+    """Otherwise the tests above would prove less than they seem to."""
+    known = {(spec.decoder, *spec.params.items()) for name in SMALL for spec in cases(name).values()}
+    assert known >= {(decoder, *params.items()) for decoder, params in VARIANTS}
+    assert {decoder for decoder, *_ in known} == set(DECODERS)
+    for name in SMALL:
+        specs, answers = cases(name).values(), together(name).values()
+        assert {spec.max_tokens for spec in specs} >= set(network(name).lengths)
+        for parameter in PARAMETERS.values():
+            given = [all(getattr(spec, field) == value for field, value in parameter.items()) for spec in specs]
+            assert sum(given) >= 5, parameter
+        assert sum(answer.forks for answer in answers) > 4
+        assert sum(spec.constraint is not None for spec in specs) > 15
+        assert sum(len(spec.suffix) > 0 for spec in specs) > 10 or network(name).pattern.block_size
+    assert sum(answer.forks for answer in together("tiny-llada").values()) > 8
+    assert sum(answer.cached_tokens for answer in together("tiny-sdar").values()) >= 144
+
+
+def test_another_seed_gives_another_answer() -> None:
+    answers = [cases("tiny-llada")[case] for case in cases("tiny-llada") if "story" in case][:1]
+    seeds = [replace(answers[0], sampling=replace(answers[0].sampling, temperature=1.0, seed=n)) for n in range(4)]
+    assert len({tuple(answer.canvas) for answer in network("tiny-llada").run(seeds)}) == 4
+
+
+@pytest.mark.parametrize("pattern", SMALL.values(), ids=SMALL)
+def test_a_network_refuses_decoders_that_do_not_suit_it_by_name(pattern: AttentionPattern) -> None:
+    refusals = {decoder: refusal(decoder, pattern) for decoder in DECODERS}
+    for decoder, message in refusals.items():
+        if message is not None:
+            with pytest.raises(ParamError, match=message):
+                resolve(decoder, {}, 16, pattern)
+    assert 0 < sum(message is not None for message in refusals.values()) < 12

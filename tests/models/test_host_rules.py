@@ -1,0 +1,96 @@
+"""Rules that the host applies: at its limits each is the rule that it extends, and what it adds saves forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler import Sampling, Vocabulary
+
+from ..support.driver import Answer, Spec, run
+from ..support.golden import PROMPTS, WHOLE
+
+LENGTH = 32
+SOME = [PROMPTS[number] for number in (0, 2, 4, 5)]
+STORY = SOME[2]
+TWICE = {"early_stop": False, "block_length": 16, "steps": 8}
+NO_GAP = {"early_gap": 100.0, "mid_gap": 100.0, "late_gap": 100.0}
+NO_LEAP = {"near_threshold": 0.9}
+
+Params = Mapping[str, object]
+
+
+def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, params: Params) -> list[tuple[list[int], int]]:
+    specs = [Spec(prompt, LENGTH, decoder, params) for prompt in SOME]
+    return [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "params", "other", "its"),
+    [
+        ("klass", {"threshold": 1.0, **TWICE}, "llada", TWICE),
+        ("klass", {"threshold": 1.0, "watch": "lanes", **TWICE}, "llada", TWICE),
+        ("eoser", {"end_weight": 1.0, **TWICE}, "llada", TWICE),
+        ("prophet", {**NO_GAP, **TWICE}, "llada", TWICE),
+        ("prophet", {"threshold": 0.9, **NO_GAP}, "fast-dllm", {}),
+        ("ahd", {"drift": 0.0}, "fast-dllm", {}),
+        ("ce", {"horizon": 0}, "fast-dllm", {}),
+        ("credit", {"credit_alpha": 0.0, "cache": "prefix"}, "fast-dllm", {"cache": "prefix"}),
+        ("llada2", {"threshold": 0.7, "edit_steps": 0}, "fast-dllm", {"threshold": 0.7}),
+        ("localleap", {**NO_LEAP, "cache": "none"}, "fast-dllm", {"cache": "none"}),
+        ("localleap", {**NO_LEAP, "cache": "prefix"}, "fast-dllm", {"cache": "prefix"}),
+        ("localleap", NO_LEAP, "fast-dllm", {}),
+        (
+            "asynclane",
+            {"rule": "localleap", "near_threshold": 0.95, "threshold": 0.95, "cache": "compact"},
+            "asynclane",
+            {"cache": "compact"},
+        ),
+    ],
+    ids=str,
+)
+def test_a_rule_at_its_limit_is_the_one_it_extends(
+    decoder: str, params: Params, other: str, its: Params, runner: Runner, vocabulary: Vocabulary
+) -> None:
+    params, its = {"cache": "dual", **params}, {"cache": "dual", **its}
+    assert answers(runner, vocabulary, decoder, params) == answers(runner, vocabulary, other, its)
+
+
+def test_the_host_draws_and_scores_as_the_device_does(runner: Runner, vocabulary: Vocabulary) -> None:
+    """A token has the log-probability of the forward that committed it."""
+
+    def answer(decoder: str, params: Params) -> Answer:
+        return run(runner, vocabulary, [Spec(SOME[1], 64, decoder, params, Sampling(1.0, seed=7), ranks=2)])[0]
+
+    host, device = answer("localleap", NO_LEAP), answer("fast-dllm", {})
+    assert host.canvas.tolist() == device.canvas.tolist()
+    assert host.scores is not None
+    assert device.scores is not None
+    assert [part.tolist() for part in host.scores] == [part.tolist() for part in device.scores]
+
+
+def test_what_a_rule_adds_saves_forwards(runner: Runner, vocabulary: Vocabulary) -> None:
+    def forwards(decoder: str, prompt: list[int] = STORY, **params: object) -> int:
+        (answer,) = run(runner, vocabulary, [Spec(prompt, 64, decoder, {"cache": "dual", **params})])
+        return answer.steps
+
+    assert forwards("credit") < forwards("fast-dllm")
+    assert forwards("localleap") < forwards("fast-dllm")
+    assert forwards("ahd", history=1, drift=1.0, block_length=8) < forwards("ahd", drift=0.0, block_length=8)
+    assert forwards("ccd", steps=32) < forwards("ccd", steps=32, warmup=4096)
+    assert forwards("klass", steps=32) < forwards("llada", steps=32)
+    assert forwards("prophet", SOME[3], steps=32) < forwards("llada", SOME[3], steps=32)
+
+
+def test_ass_takes_as_many_forwards_as_a_block_has_doublings(runner: Runner, vocabulary: Vocabulary) -> None:
+    assert {steps for _, steps in answers(runner, vocabulary, "ass", {"cache": "none", **WHOLE})} == {5}
+    fives = answers(runner, vocabulary, "fast-dllm", {"rule": "ass", "block_length": 16, **WHOLE})
+    assert {steps for _, steps in fives} == {8}
+
+
+def test_prophet_commits_all_at_once_if_no_gap_is_needed(runner: Runner, vocabulary: Vocabulary) -> None:
+    for params in ({}, {"answer_at": 20}):
+        early = {"early_gap": 0.0, "cache": "none", **WHOLE, **params}
+        assert {steps for _, steps in answers(runner, vocabulary, "prophet", early)} == {1}

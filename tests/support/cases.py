@@ -1,0 +1,293 @@
+"""The table of requests whose answers must not depend on circumstances: networks, and requests for each.
+
+`cases(network)` has every decoder, lanes with every rule, every cache and every kind of sibling, with every kind of
+sampling, preferences, scores, suffixes and grammars. A new decoder, rule or cache is in it without a line here; a new
+parameter needs one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.exec.memory import Memory
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler.contract import Sampling
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.cache import CACHES
+from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.params import ParamError
+from asynclane.scheduler.decoding.registry import DECODERS
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.decoding.vocabulary import Vocabulary
+from asynclane.scheduler.logit_bias import Preferences
+from asynclane.scheduler.memory.pages import Limits
+from asynclane.server.text.tokenizer import Tokenizer
+
+from . import fakes
+from .checkpoints import CONFIGS, write_checkpoint
+from .driver import (
+    BLOCKS_MODEL,
+    FILLING,
+    LIMITS,
+    MODEL,
+    Answer,
+    Spec,
+    embedded_runner,
+    embedded_vocabulary,
+    refusal,
+    run,
+)
+from .golden import WHOLE
+from .grammars import ORDER, Verses, schema
+from .scale import ALL
+from .small_network import small_runner
+
+Variant = tuple[str, dict[str, object]]
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "Tom has 12 books. He buys 7 more books. How many books does Tom have now?",
+    "Sort these numbers from small to large: 41, 7, 93, 20.",
+    "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list.",
+    "Tell me a short story about Mia and a fox at the park.",
+    "Reverse this list: 5, 3, 8.",
+    "Who are you?",
+    "Repeat this list: 1, 2, 3, 4, 5, 6.",
+]
+TEXT = Tokenizer(MODEL)
+
+
+def chat(question: str) -> list[int]:
+    return TEXT.encode_chat([{"role": "user", "content": question}])
+
+
+CHATS = [chat(question) for question in QUESTIONS]
+STORY, REPEAT = CHATS[4], CHATS[7]
+FAMILY_LIMITS = Limits(slots=8, pages=64, page_size=16, step_tokens=256, max_model_len=96, max_queue=1024)
+FAMILY_PROMPTS = [[7, 300, 21, 999], [5 + n for n in range(17)], [44]]
+FAMILY_LENGTH = 16
+
+# Every parameter of a request that is not the decoder's, by what it changes. Token ids are in every vocabulary here.
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"sampling": Sampling(0.8, 0.9, 3)},
+    "scored": {"ranks": 2},
+    "hot": {"sampling": Sampling(1.3, 1.0, 4), "ranks": 0},
+    "presence": {"preferences": Preferences(presence=1.5)},
+    "narrow": {"sampling": Sampling(1.0, 0.95, 11, top_k=8, min_p=0.02)},
+    "frequency": {"preferences": Preferences(frequency=1.0), "ranks": 5},
+    "bias": {"preferences": Preferences(bias={17: -math.inf, 12: 3.0})},
+    "endless": {"preferences": Preferences(ignore_end=True)},
+    "min_tokens": {"preferences": Preferences(presence=0.5, min_tokens=20)},
+    "all": {
+        "preferences": Preferences(-0.5, 0.5, {17: 2.0}, min_tokens=25),
+        "sampling": Sampling(0.9, 1.0, 12, top_k=40),
+        "ranks": 3,
+    },
+}
+
+# Parameters of decoders that are worth a case of their own, besides every decoder with its defaults.
+VARIANTS: list[Variant] = [
+    ("asynclane", {"threshold": 0.7, "refresh_every": 1, "max_lanes": 8}),
+    ("asynclane", {"threshold": 0.6, "refresh_every": 1, "max_lanes": 8, "block_length": 8}),
+    ("asynclane", {"siblings": "isolated", "threshold": 0.99, "max_lanes": 3, "lookahead": 1}),
+    ("asynclane", {"siblings": "isolated", "threshold": 0.9, "max_lanes": 3, "boundary": "comma", "lookahead": 1}),
+    ("asynclane", {"siblings": "commit", "boundary": "comma"}),
+    ("asynclane", {"siblings": "coupled", "threshold": 0.5, "draft_threshold": 0.8, "max_lanes": 8}),
+    ("asynclane", {"threshold": 0.5, "settle": False, "boundary": "stride"}),
+    ("asynclane", {"reuse": False, "refresh_every": 2, "refresh_on": "steps", "end_threshold": 0.0}),
+    ("asynclane", {"reuse": False, "stable_steps": 1, "threshold": 0.6}),
+    ("adablock", {"cache": "none", "delimiters": "newlines"}),
+    ("adablock", {"factor": 1.0, "delimiters": "newline_period_comma"}),
+    ("ass", {"block_count": 1, "cache": "prefix"}),
+    ("ass", {"block_count": 1, "cache": "dual"}),
+    ("d2f", {"add_threshold": 0.2}),
+    ("d2f", {"cache": "finished", "cache_delay": 2, "refresh_interval": 7}),
+    ("d3llm", {"cache": "finished", "cache_delay": 1, "refresh_interval": 4}),
+    ("d3llm", {"cache": "prefix"}),
+    ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
+    ("dream", {"steps": 12, "alg": "origin", "cache": "dual"}),
+    ("dream", {"alg_temp": 0.5}),
+    ("fast-dllm", {"cache": "prefix", "factor": 1.0, "block_length": 16}),
+    ("fast-dllm", {"cache": "none", "threshold": 0.8}),
+    ("fast-dllm", {"cache": "d2", "candidates": 4}),
+    ("fast-dllm", {"rule": "klass", "watch": "canvas", "cache": "prefix"}),
+    ("fast-dllm", {"rule": "tspd"}),
+    ("freedave", {"draft_steps": 3, "cache": "none"}),
+    ("klass", {"history": 1, "kl_threshold": 0.2, "cache": "dual"}),
+    ("leap", {"block_length": 16, "cache": "dual"}),
+    ("learn2pd", {"eotp": False, "extrapolate": True, "cache": "prefix"}),
+    ("llada", {"steps": 12, "block_length": 12, "cache": "dual"}),
+    ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
+    ("lopa", {"block_length": 12, "cache": "prefix", "branches": 2}),
+    ("saber", {"block_length": 16, "precision": "double"}),
+    ("slowfast", {"explore": "stable", "slow_calls": 3}),
+    ("tccf", {"turn": "newline", "fine_length": 4}),
+    ("tccf", {"turn": "newline", "block_length": 32}),
+    ("tspd", {"extrapolate": True, "cache": "none"}),
+    ("window", {"cycle": 3, "window_tokens": 12, "active_tokens": 4}),
+    ("wino", {"block_length": 16, "cache": "prefix"}),
+]
+BY_DEVICE = ("asynclane", "fast-dllm", "llada")  # decoders whose rule the device applies
+AGAIN = 3 if ALL else 1  # prompts for each decoder
+UNSCORED = ("blockbatch", "lopa")  # they do not know how likely a token was
+UNGUIDED = ("blockbatch", "llada2", "saber", "wino")  # they do not commit from left to right
+# Those with a grammar on the embedded models: rules of the device and of the host, drafts, measures, several blocks.
+GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "learn2pd", "d2cache")
+FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has
+    "blockbatch": {"branches": 2},
+    "freedave": {"draft_steps": 2},
+    "lopa": {"branches": 2},
+    **FILLING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    runner: Runner
+    vocabulary: Vocabulary
+    pattern: AttentionPattern
+    limits: Limits
+    prompts: list[list[int]]
+    lengths: tuple[int, ...]  # of canvases
+
+    def run(self, specs: list[Spec], limits: Limits | None = None, **options: Any) -> list[Answer]:
+        return run(self.runner, self.vocabulary, specs, limits or self.limits, pattern=self.pattern, **options)
+
+    @property
+    def tight(self) -> Limits:
+        """So few slots, pages and positions in a step that requests wait for each of them."""
+        pages = -(-(max(map(len, self.prompts)) + 120) // self.limits.page_size)
+        length = pages * self.limits.page_size
+        return replace(self.limits, slots=4, pages=4 * pages, step_tokens=4 * length, max_model_len=length)
+
+
+FAMILIES = tuple(CONFIGS)
+SMALL = {
+    "whole-canvas": PLAIN,
+    "shifted": AttentionPattern(logit_shift=1),
+    "block-causal": AttentionPattern(block_size=8),
+}
+NETWORKS = ("tiny-llada", "tiny-sdar", *SMALL, *FAMILIES)
+
+
+@cache
+def network(name: str) -> Network:
+    """The embedded models, small networks of random weights whose vocabulary has many boundaries, and one of random
+    weights of every family."""
+    if name == "tiny-llada":
+        prompts = [CHATS[0], CHATS[7], CHATS[5], CHATS[6], [7]]
+        return Network(embedded_runner(), embedded_vocabulary(), PLAIN, LIMITS, prompts, (16, 24, 12, 1))
+    if name == "tiny-sdar":
+        pattern, limits = AttentionPattern(block_size=16), replace(LIMITS, prefix_sharing=True)
+        prompts = [(CHATS[3] * 2)[:48] + CHATS[0], (CHATS[3] * 2)[:48] + CHATS[6], CHATS[7], CHATS[5], [7]]
+        runner = embedded_runner(model=BLOCKS_MODEL)
+        return Network(runner, embedded_vocabulary(), pattern, limits, prompts, (16, 24, 33, 1))
+    if name in SMALL:
+        pattern, rng = SMALL[name], random.Random(2)
+        runner = small_runner(shift=pattern.logit_shift, block=pattern.block_size)
+        prompts = [[rng.randrange(2, 19) for _ in range(size)] for size in (1, 16, 31, 32, 19)]
+        return Network(runner, fakes.vocabulary(), pattern, LIMITS, prompts, (16, 25, 1))
+    with TemporaryDirectory() as directory:
+        path, limits = write_checkpoint(Path(directory), name), FAMILY_LIMITS
+        config = read_config(path)
+        memory = Memory(limits.slots, limits.page_size, limits.step_tokens, limits.pages * limits.page_size)
+        runner = load_runner(path, config, memory, Hardware("cpu", "float32"), [1]).runner
+    return Network(runner, embedded_vocabulary(), config.pattern, limits, FAMILY_PROMPTS, (FAMILY_LENGTH,))
+
+
+def decoders(pattern: AttentionPattern) -> Iterator[Variant]:
+    """Every decoder that the network takes."""
+    return ((name, FEWER.get(name, {})) for name in DECODERS if refusal(name, pattern) is None)
+
+
+def variants(pattern: AttentionPattern) -> Iterator[Variant]:
+    """`VARIANTS`, and lanes with every rule and every cache, as far as the network takes them."""
+    pairs = itertools.product(HOST_RULES, CACHES) if ALL else zip(HOST_RULES, itertools.cycle(CACHES), strict=False)
+    axes = [*({"cache": cached} for cached in CACHES), *({"rule": rule, "cache": cached} for rule, cached in pairs)]
+    lanes = [("asynclane", {**axis, "lookahead": "canvas" if axis["cache"] == "dual" else 1}) for axis in axes]
+    for name, params in [*VARIANTS, *lanes]:
+        with suppress(ParamError):  # the tests of decoders have the refusals
+            resolve(name, params, 32, pattern)
+            yield name, params
+
+
+def fitting(params: Mapping[str, object], length: int) -> dict[str, object]:
+    """Parameters as far as a canvas of `length` positions takes them."""
+    steps = params.get("steps")
+    return {**params, **({"steps": min(steps, length)} if isinstance(steps, int) else {})}
+
+
+@cache
+def cases(name: str) -> dict[str, Spec]:
+    """The requests of a network, by a name for each."""
+    net = network(name)
+    cycle = itertools.cycle(PARAMETERS)
+    every, pattern = list(decoders(net.pattern)), net.pattern
+    if name in FAMILIES:
+        chosen = [(decoder, WHOLE | params, "greedy") for decoder, params in every for _ in net.prompts[:AGAIN]]
+    else:
+        chosen = [(*variant, next(cycle)) for variant in every]
+    if name in SMALL:  # where a case costs little
+        chosen += [(*variant, next(cycle)) for variant in variants(pattern)]
+        chosen += [(*variant, other) for variant in every for other in PARAMETERS if ALL or variant[0] in BY_DEVICE]
+    found = {}
+    for number, (decoder, params, parameter) in enumerate(chosen):
+        prompt, length = (few[number % len(few)] for few in (net.prompts, net.lengths))
+        spec = Spec(prompt, length, decoder, fitting(params, length), **PARAMETERS[parameter])
+        if decoder in UNSCORED:
+            spec = replace(spec, ranks=None)
+        if number % 7 == 2 and not pattern.block_size and params.get("siblings") != "isolated":
+            spec = replace(spec, suffix=prompt[:5])
+        found[f"{number} {decoder} {params} {parameter}"] = spec
+    if name == "tiny-llada":  # lanes that fork
+        found |= {f"{decoder} {params} story": Spec(STORY, 48, decoder, params) for decoder, params in VARIANTS[:5]}
+    return found | _in_a_grammar(name)
+
+
+def _in_a_grammar(name: str) -> dict[str, Spec]:
+    net, found = network(name), dict[str, Spec]()
+    if name not in ("tiny-llada", "tiny-sdar", *SMALL):
+        return found
+    prompt, length, grammar = (net.prompts[4], 24, Verses) if name in SMALL else (CHATS[1], 48, schema(ORDER))
+    for number, (decoder, params) in enumerate(decoders(net.pattern)):
+        if decoder not in UNGUIDED and (name in SMALL or decoder in GUIDED):
+            sampling = Sampling(0.8 * (number % 2), 0.95, seed=number)
+            ranks = None if decoder in UNSCORED else number % 3
+            spec = Spec(prompt, length, decoder, params, sampling, ranks=ranks, constraint=grammar)
+            found[f"{decoder} {params} in a grammar"] = spec
+    return found
+
+
+@cache
+def together(name: str) -> dict[str, Answer]:
+    """The answers to all cases of a network, sent at once."""
+    return dict(zip(cases(name), network(name).run(list(cases(name).values())), strict=True))
+
+
+def comparable(answer: Answer) -> dict[str, object]:
+    """All that must not depend on circumstances, to the bit. Positions computed by another request count as well."""
+    return {
+        "canvas": answer.canvas.tolist(),
+        "streamed": answer.streamed,
+        "outcome": answer.outcome,
+        "forwards": answer.steps,
+        "positions": answer.computed_tokens + answer.cached_tokens,
+        "scores": None if answer.scores is None else [part.tolist() for part in answer.scores],
+    }
+
+
+def assert_same(names: Iterable[str], answers: Iterable[Answer], wanted: Mapping[str, Answer]) -> None:
+    for name, answer in zip(names, answers, strict=True):
+        assert comparable(answer) == comparable(wanted[name]), name

@@ -1,0 +1,72 @@
+"""Grammars of tests: those that the server makes of a request, for the embedded model, and a small one of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from asynclane.scheduler.grammar_guide import Constraint
+from asynclane.server.structured.grammar import Grammars, Wanted
+from asynclane.server.text.tokenizer import Tokenizer
+
+from .driver import MODEL
+from .fakes import END, IDS
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "item": {"enum": ["book", "egg"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "note": {"type": "string", "maxLength": 12},
+    },
+    "required": ["item", "count", "note"],
+    "additionalProperties": False,
+}
+
+
+@cache
+def _grammars() -> Grammars:
+    return Grammars(Tokenizer(MODEL))
+
+
+def constraints(wanted: Wanted) -> Callable[[], Constraint]:
+    grammar = asyncio.run(_grammars().compile(wanted))
+    return lambda: _grammars().constraint(grammar)
+
+
+def schema(value: object) -> Callable[[], Constraint]:
+    return constraints(Wanted("response_format", schema=json.dumps(value)))
+
+
+def regex(pattern: str) -> Callable[[], Constraint]:
+    return constraints(Wanted("guided_regex", regex=pattern))
+
+
+class Verses:
+    """Words of an odd number, each third token a comma, and an end after nine tokens or more."""
+
+    name, failed, finished, closing = "verses", "", False, False
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.count >= 9
+
+    def _tokens(self) -> list[int]:
+        return [IDS[","]] if self.count % 3 == 2 else [*range(5, 19, 2), *[END] * self.complete]
+
+    def allowed(self) -> np.ndarray:
+        return np.array([sum(1 << token for token in self._tokens())], np.int32)
+
+    def accept(self, token: int, room: int) -> bool:
+        self.count += (fits := token in self._tokens())
+        return fits
+
+    def forced(self, room: int) -> list[int]:
+        return [IDS[","]] if self.count % 3 == 2 else []

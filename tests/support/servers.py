@@ -1,0 +1,97 @@
+"""Real servers on the embedded model, in a process of their own, as `asynclane serve` starts them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+
+from .processes import ASYNCLANE, end, start
+
+START_S = 60
+WAIT_S = 40  # a machine may be busy
+PARIS = "What is the capital of France?"
+TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"
+STORY = "Tell me a short story about Mia and a fox at the park."
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    url: str
+    process: subprocess.Popen[str]
+    reader: threading.Thread
+
+
+def start_server(*flags: str) -> Server:
+    """With port 0 the system chooses one, which the log names."""
+    command = [*ASYNCLANE, "serve", "--port", "0", *flags]
+    process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # the access log is left out
+    assert process.stderr is not None
+    log: list[str] = []
+    for line in process.stderr:
+        log.append(line)
+        found = re.search(r"running on (http://127\.0\.0\.1:\d+)", line)
+        if found:
+            break
+    else:
+        end(process)
+        raise AssertionError("the server did not start:\n" + "".join(log))
+    # Somebody has to read what the server says, or it waits for room in the pipe.
+    reader = threading.Thread(target=log.extend, args=[process.stderr], daemon=True)
+    reader.start()
+    return Server(found.group(1), process, reader)
+
+
+def stop_server(server: Server) -> None:
+    """Kills it if it does not end by itself, which is a fault."""
+    server.process.terminate()
+    try:
+        server.process.wait(timeout=20)
+    finally:
+        server.process.kill()
+        server.reader.join(timeout=5)
+        end(server.process)
+
+
+def gauge(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(f"asynclane_{name} ")))
+
+
+def aborted(url: str) -> float:
+    """No line yet means none."""
+    found = re.search(r'requests_total{outcome="aborted"} (\S+)', httpx.get(f"{url}/metrics").text)
+    return float(found.group(1)) if found else 0.0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def chat(client: openai.OpenAI, question: str, **options: Any) -> Any:
+    messages: Any = [{"role": "user", "content": question}]
+    return client.chat.completions.create(model="tiny-llada", messages=messages, **options)
+
+
+def text_of(client: openai.OpenAI, question: str, **options: Any) -> str:
+    return str(chat(client, question, **options).choices[0].message.content)
+
+
+def cost(done: Any, name: str) -> int:
+    return int(done.usage.completion_tokens_details.model_extra[name])
+
+
+def slow_body(**options: object) -> dict[str, object]:
+    """A chat that takes hundreds of steps."""
+    body = {"model": "tiny-llada", "messages": [{"role": "user", "content": STORY}], "max_tokens": 800}
+    return {**body, "decoder": "llada", "early_stop": False, **options}
