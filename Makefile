@@ -25,16 +25,16 @@ test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(ARGS)
 
 # Without the files that take most of the time: they run the embedded model, processes or long properties.
-FAST := tests/test_architecture.py tests/scheduler tests/server tests/clients
+FAST := tests/test_architecture.py tests/test_words.py tests/scheduler tests/server tests/clients
 SLOW := tests/scheduler/test_properties.py tests/server/api/test_blocks.py tests/server/api/test_page.py \
   tests/server/cli/test_generate.py tests/server/cli/test_inspect.py tests/server/cli/test_main.py \
-  tests/server/http/test_body.py tests/server/test_live.py tests/server/text/test_detokenizer.py \
+  tests/server/http/test_body.py tests/server/http/test_live.py tests/server/text/test_detokenizer.py \
   tests/server/text/test_lanes.py tests/server/text/test_published.py
 
 test-fast: $(VENV)/with-test ## run the quick tests, about a minute on two cores; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(FAST) $(SLOW:%=--ignore=%) $(ARGS)
 
-test-golden: $(VENV)/with-test ## what `make test` does a part of, in full: every golden prompt, every crowd: some minutes
+test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of which `make test` runs a part
 	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \
 	  $$(grep -rl --include='*.py' 'scale import' tests) $(ARGS)
 

@@ -41,7 +41,7 @@ def propose(slot: int, position: int) -> tuple[int, float]:
 
 
 def wrong(part: object, method: str, call: int) -> object:
-    """The `part` of a decoder, with a method, property or attribute that raises in its `call`-th use."""
+    """The `part` of a decoder, with a `method` or attribute that raises when it is used for the `call`-th time."""
     right, calls = getattr(type(part), method), itertools.count(1)
 
     def raising(self: object, *args: object) -> object:

@@ -94,7 +94,7 @@ def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
                 leaver = rng.choice(sequences)
                 alive = leaver.state is not State.FINISHED
                 scheduler.end(leaver.id, Outcome.ABORTED)
-                if alive and leaver.state is State.FINISHED:  # held nothing in this step: gone without an update
+                if alive and leaver.state is State.FINISHED:  # it was in no step: gone without an update
                     ended.append(leaver.id)
             failed = rng.random() < 0.02
             plan = in_flight.popleft()
