@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .contract import Ints, Row, Scores, Span, StepResult
+from .contract import DeviceCommitRule, Ints, Row, Scores, Span, StepResult
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
@@ -69,7 +69,8 @@ class Sequence:
         self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
         self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
         biasing = None if neutral else Biasing(request.preferences, vocabulary, prompt, length)
-        self.source = RowSource(request, self.tree, biasing, self.host_rule, self.guide)
+        drafts = DeviceCommitRule(sure=0, threshold=decoder.draft_threshold)
+        self.source = RowSource(request, self.tree, drafts, biasing, self.host_rule, self.guide)
         self._vocabulary = vocabulary
         self._revises = decoder.revises  # the tokens of a lane are not final before it ends
         self.state = State.WAITING
@@ -133,9 +134,10 @@ class Sequence:
 
     def plan(self) -> PlannedRequest:
         """The next step of the request, which may still have to wait."""
-        extent = self._extent()
+        lookahead_end = self._lookahead_end()
+        extent = self._extent(lookahead_end)
         window = self._window(extent)
-        inputs = StepInputs(self.steps, self.frontier, self.end_at, self._lookahead_end())
+        inputs = StepInputs(self.steps, self.frontier, self.end_at, lookahead_end)
         rows = self.layout.rows(window, inputs)
         spans = tuple([span for row in rows for span in row.spans])
         open_ = self.open_tokens() if self.request.decoder.adaptive else 0
@@ -145,11 +147,11 @@ class Sequence:
         """The masks that can still be reached."""
         return self.tree.masks(0, self.tree.limit)
 
-    def _extent(self) -> RequestExtent:
+    def _extent(self, lookahead_end: int) -> RequestExtent:
         """The positions that matter to the next step. They end where a block of the network does: it has never seen a
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
-        end = self.request.length if len(self.request.suffix) else prompt + self._lookahead_end()
+        end = self.request.length if len(self.request.suffix) else prompt + lookahead_end
         canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NO_CANVAS
         start, last, frontier = prompt + live[0].start, prompt + live[-1].end, pattern.floor(prompt + self.frontier)
         return RequestExtent(start, last, pattern.ceil(end), frontier, canvas)

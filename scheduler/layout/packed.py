@@ -36,6 +36,7 @@ class RowSource:
 
     request: Request
     tree: LaneTree
+    drafts: DeviceCommitRule  # commits in the look-ahead, without a host rule
     biasing: Biasing | None
     host_rule: HostRuleRunner | None
     guide: GrammarGuide | None
@@ -152,9 +153,7 @@ def lookahead_span(source: RowSource, end: int) -> list[Span]:
     sees_ahead = host_rule is not None and host_rule.sees_ahead
     if start >= end or (decoder.draft_threshold == decoder.end_threshold == math.inf and not sees_ahead):
         return []
-    rule = DeviceCommitRule(sure=0, threshold=decoder.draft_threshold)
-    if host_rule is not None:
-        rule = decoder.rule.for_lane(last, first=False)
+    rule = source.drafts if host_rule is None else decoder.rule.for_lane(last, first=False)
     return [Span(start, end, rule, may_end=sees_ahead)]
 
 
