@@ -28,7 +28,7 @@ def test_a_line_that_follows_from_the_suffix_alone_is_written(
     specs = []
     for gap in GAPS:
         chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
-        specs.append(Spec(TEXT.encode_chat(chat), len(ids(gap.middle)), decoder, suffix=ids(gap.behind)))
+        specs.append(Spec(TEXT.encode_chat(chat), len(ids(gap.middle)), decoder, suffix=ids(gap.after)))
     blind = [replace(spec, suffix=()) for spec in specs]
     texts = [TEXT.decode(answer.text) for answer in run(runner, vocabulary, [*specs, *blind])]
     filled = [gap.filled(text) for gap, text in zip([*GAPS, *GAPS], texts, strict=True)]
