@@ -36,7 +36,7 @@ test-fast: $(VENV)/with-test ## run the quick tests, about a minute on two cores
 
 test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of which `make test` runs a part
 	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \
-	  $$(grep -rl --include='*.py' 'scale import' tests) $(ARGS)
+	  $$(grep -rlE --include='test_*.py' 'support\.(scale|cases|golden|schedules) import' tests) $(ARGS)
 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)

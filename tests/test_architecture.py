@@ -152,3 +152,9 @@ def test_the_server_uses_only_what_the_scheduler_exports() -> None:
     for path in files("server"):
         inner = [module for level, module in imports(path) if level and module.startswith("scheduler.")]
         assert not inner, f"{path.relative_to(ROOT)} imports {inner}"
+
+
+def test_no_test_file_imports_another() -> None:
+    for path in files("tests"):
+        found = [module for _, module in imports(path) if module.rpartition(".")[2].startswith("test_")]
+        assert not found, f"{path.relative_to(ROOT)} imports {found}"
