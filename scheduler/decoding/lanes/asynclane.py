@@ -52,6 +52,10 @@ class AsyncLane(LanePolicy):
             early_stop=params["early_stop"] is True,
         )
 
+    def open(self, tree: LaneTree) -> None:
+        tree.block_length = tree.block_length or self.block_length  # with block_length "auto" the load has set it
+        tree.append(0)
+
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         for lane, status in zip(tuple(tree.live), statuses, strict=True):
             ends = self.early_stop and status.end_at != ABSENT

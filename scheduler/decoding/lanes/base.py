@@ -54,8 +54,8 @@ class LanePolicy(ABC):
         return cls(**{name: params[name] for name in fields if name in params})
 
     def open(self, tree: LaneTree) -> None:
-        """Put the first lane on an empty canvas. A block length that the tree has already stays."""
-        tree.block_length = tree.block_length or self.block_length
+        """Put the first lane on an empty canvas."""
+        tree.block_length = self.block_length
         tree.append(0)
 
     def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:  # noqa: B027
