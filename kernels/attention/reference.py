@@ -78,14 +78,15 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None) -> Tenso
     few = keys % BLOCK_ROWS if keys % BLOCK_ROWS <= FEW_ROWS else 0
     cut = max(queries - few, 0)
     parts = [slice(start, end) for start, end in ((0, cut), (cut, queries)) if start < end]
-    out = [_sdpa(q[:, part], k, v, None if masked is None else masked[part]) for part in parts]
+    out = [_sdpa(q[:, part], k, v, None if masked is None else masked[part], part.start < cut) for part in parts]
     return (out[0] if len(out) == 1 else torch.cat(out, dim=1)).transpose(0, 1)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
-    """As `sdpa`, but [H, queries, D], for queries that torch sums in whole blocks or for a few that it does not."""
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, whole: bool) -> Tensor:
+    """As `sdpa`, but [H, queries, D]. `whole`: torch sums these queries in whole blocks, even if the row has only a
+    few of them; else they are the few that it sums otherwise."""
     queries = q.shape[1]
-    if queries > FEW_ROWS:
+    if whole:
         q = F.pad(q, (0, 0, 0, -queries % MIN_ROWS))
     seen = None
     if masked is not None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.decoding.commit.host.localleap import LocalLeap
+from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import State
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server import errors
+from asynclane.server.engine import messages
 from asynclane.server.engine.engine import Device, Engine
 from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish, Usage
 from asynclane.server.metrics import Metrics
@@ -385,3 +388,42 @@ async def test_an_unknown_decoder_is_refused_with_the_known_ones(bench: Bench) -
 async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: Bench) -> None:
     with pytest.raises(errors.ContextLengthExceeded, match="256"):
         await complete(bench, max_tokens=256)
+
+
+OPTIONS: dict[str, object] = {
+    "max_tokens": 5,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "seed": 3,
+    "top_k": 2,
+    "min_p": 0.1,
+    "presence_penalty": 1.0,
+    "frequency_penalty": 1.0,
+    "logit_bias": ((3, 1.0),),
+    "ignore_end": True,
+    "min_tokens": 1,
+    "grammar": messages.Grammar("guided_regex", 'start: "a"'),
+    "suffix": (7,),
+    "ranks": 1,
+    "share_group": "one",
+    "cache_salt": "salt",
+    "decoder": "llada",
+    "params": (("threshold", 0.5),),
+    "watch": True,
+}
+OF_THE_TEXT = {"stop", "stop_ids"}  # the engine matches them in the answer
+
+
+async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
+    def facts(**options: object) -> str:
+        given = {"max_tokens": 8, **options}
+        request = bench.engine._request(messages.Submit(0, (7, 8), AnswerOptions(**given)))  # type: ignore[arg-type]
+        decoder = request.decoder
+        constraint = request.constraint and request.constraint.name
+        shown = replace(request, constraint=None, decoder=None)  # type: ignore[arg-type]
+        rule = decoder.rule.for_lane(Lane(0, None, Role.GENERATE, 0, 8, 8), True)
+        return repr((shown, constraint, decoder.name, rule))
+
+    assert {field.name for field in fields(AnswerOptions)} == {*OPTIONS, *OF_THE_TEXT}
+    for name, value in OPTIONS.items():
+        assert facts(**{name: value}) != facts(), name
