@@ -241,8 +241,8 @@ def cases(name: str) -> dict[str, Spec]:
         chosen = [(*variant, next(cycle)) for variant in every]
     if name in SMALL:  # where a case costs little
         chosen += [(*variant, next(cycle)) for variant in variants(pattern)]
-        product = [(*variant, other) for variant in every for other in PARAMETERS]
-        chosen += product if ALL else [case for case in product if name == "whole-canvas" and case[0] in BY_DEVICE]
+        some = tuple(DECODERS) if ALL else BY_DEVICE if name == "whole-canvas" else ("asynclane",)
+        chosen += [(*variant, other) for variant in every for other in PARAMETERS if variant[0] in some]
     found = {}
     for number, (decoder, params, parameter) in enumerate(chosen):
         prompt, length = (few[number % len(few)] for few in (net.prompts, net.lengths))

@@ -71,26 +71,26 @@ class ScriptedExecutor:
         for slot, spans in parts(plan):
             at = np.concatenate([np.arange(span.start, span.end) for span in spans])
             proposed = [self.propose(slot, position) for position in at.tolist()]
-            held = self.canvases[slot][at]
-            self._commit(held, proposed, spans[0])
-            self.canvases[slot][at] = held
-            tokens.append(held)
+            found = self.canvases[slot][at]
+            self._commit(found, proposed, spans[0])
+            self.canvases[slot][at] = found
+            tokens.append(found)
             proposals += [token for token, _ in proposed]
             confidence += [chance for _, chance in proposed]
         packed = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
         return StepResult(packed, np.array(proposals, np.int32), np.array(confidence, np.float64), device_s=0.0)
 
-    def _commit(self, held: np.ndarray, proposed: list[tuple[int, float]], span: Span) -> None:
+    def _commit(self, found: np.ndarray, proposed: list[tuple[int, float]], span: Span) -> None:
         """Where a span may not end, the word that stands in for an end token has no confidence."""
         scored = [
             (INSTEAD, 0.0, at) if token == END and not span.may_end else (token, chance, at)
             for at, (token, chance) in enumerate(proposed)
-            if held[at] == self.mask
+            if found[at] == self.mask
         ]
         scored.sort(key=lambda item: -item[1])
         for rank, (token, chance, at) in enumerate(scored):
             if rank < span.rule.sure or chance >= span.rule.threshold:
-                held[at] = token
+                found[at] = token
 
 
 def parts(plan: StepPlan) -> list[tuple[int, list[Span]]]:
