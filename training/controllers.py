@@ -1,6 +1,6 @@
 """Trains the rules that are learnt, Learn2PD's filter and TSPD's controller, from traces of the embedded models.
 
-Usage: python -m asynclane.training.controllers TRACES.npz ... --out scheduler/rules [--seed 0]
+Usage: python -m asynclane.training.controllers TRACES.npz ... --out scheduler/decoding/commit/shared [--seed 0]
 The traces are of the policy `parallel`; an observation is right if its token is the final one. Both see probabilities
 alone, so one of each serves all models. A tenth of the problems is for validation; the report is on them.
 """
