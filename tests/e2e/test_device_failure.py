@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -34,17 +35,28 @@ def failing(fault: str, *flags: str) -> Iterator[Server]:
 )
 def test_clients_and_probes_get_the_reason_before_the_process_ends(fault: str, reason: str) -> None:
     with failing(fault, "--step-timeout-s", "1") as server, ThreadPoolExecutor() as pool:
+        probes = [pool.submit(last_response, server.url + path) for path in ("/health", "/ready", "/metrics")]
         url = f"{server.url}/v1/chat/completions"
         asked = [pool.submit(httpx.post, url, json=slow_body(stream=stream), timeout=60) for stream in (False, True)]
         for answer in asked:
             assert answer.result().status_code == 503
-            assert answer.result().json()["error"]["message"] == f"the engine has failed: {reason}"
-        for path in ("/health", "/ready"):
-            probe = httpx.get(server.url + path)
-            assert (probe.status_code, probe.json()) == (503, {"status": f"failed: {reason}"})
-        assert httpx.post(url, json=slow_body(), timeout=60).json()["error"]["code"] == "engine_down"
-        assert gauge(server.url, "engine_up") == 0
+            error = answer.result().json()["error"]
+            assert (error["code"], error["message"]) == ("engine_down", f"the engine has failed: {reason}")
         assert server.process.wait(EXIT_S) == 1
+        *states, metrics = [probe.result() for probe in probes]
+        assert [(state.status_code, state.json()) for state in states] == [(503, {"status": f"failed: {reason}"})] * 2
+        assert "asynclane_engine_up 0.0" in metrics.text
+
+
+def last_response(url: str) -> httpx.Response:
+    """The last one before the server is gone."""
+    with httpx.Client(timeout=60) as client:
+        response = client.get(url)
+        with suppress(httpx.TransportError):
+            while True:
+                time.sleep(0.05)
+                response = client.get(url)
+    return response
 
 
 def test_an_event_loop_that_is_stuck_does_not_keep_the_process() -> None:
