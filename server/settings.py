@@ -87,6 +87,13 @@ class Settings:
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
     max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
+    step_timeout_s: int | None = _number(
+        None,
+        "seconds after which a step hangs, and the process ends; default: 60, or ten times the longest step",
+        1,
+        86400,
+    )
+    max_failed_steps: int = _number(3, "steps that fail one after another, after which the process ends", 1)
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
 

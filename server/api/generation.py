@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -178,7 +178,8 @@ async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> list[Fin
 async def _events(
     answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, body: GenerationRequest, prompt_tokens: int
 ) -> AsyncGenerator[bytes, None]:
-    """The events of one streamed response."""
+    """The events of one streamed response. An error before the first event is raised."""
+    begun = False
     usages: dict[int, Usage] = {}
     ends: dict[int, Finish] = {}
 
@@ -188,15 +189,21 @@ async def _events(
         )
         return event({**payload, **so_far})
 
-    try:
+    def opening() -> Iterator[bytes]:
         for index, echo in enumerate(echoes):
-            opening = reply.opening(index)
-            if opening is not None:
-                yield chunk(opening)
+            first = reply.opening(index)
+            if first is not None:
+                yield chunk(first)
             if echo:
                 yield chunk(reply.delta(index, echo))
+
+    try:
         async with aclosing(merge(answers)) as deltas:
             async for index, delta in deltas:
+                if not begun:
+                    begun = True
+                    for data in opening():
+                        yield data
                 usages[index] = delta.usage or usages.get(index, Usage())
                 if delta.lanes is not None:
                     yield chunk(reply.lanes(index, delta.lanes))
@@ -210,6 +217,8 @@ async def _events(
             yield event(usage_chunk(reply, usage_json(prompt_tokens, usages, body.choices)))
         yield DONE
     except Exception as error:
+        if not begun:
+            raise
         # The status has been sent: the error becomes an event, and the stream ends without DONE.
         if not isinstance(error, errors.ApiError):
             logging.getLogger(__name__).exception("a stream failed")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
+import os
 import signal
 import socket
 from concurrent.futures import Future
@@ -16,6 +18,9 @@ from ..settings import Settings
 
 FAILED = 1
 FLUSH_S = 5  # for the last bytes of answers that are done
+# After the engine has failed:
+REPORT_S = 3.0  # so long clients and probes get the reason
+EXIT_S = 9.0  # then the process has ended, whatever hangs
 
 
 def serve_main(settings: Settings) -> int:
@@ -62,10 +67,21 @@ def _serve(settings: Settings, service: Service, listener: socket.socket) -> int
             else:  # a second signal ends draining
                 self.hurry = asyncio.run_coroutine_threadsafe(service.drain(0.0), self.loop)
 
+        def report(self, death: Future[str]) -> None:
+            """The engine has failed for good; runs in any thread."""
+            self.loop.call_soon_threadsafe(self.loop.call_later, REPORT_S, setattr, self, "should_exit", True)
+            faulthandler.dump_traceback_later(EXIT_S, exit=True)  # needs neither the event loop nor the interpreter
+
     server = Server(config)
+    service.death.add_done_callback(server.report)
     # uvicorn drains on SIGTERM, then raises the signal again: the drained process is done, not killed.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    server.run(sockets=[listener])
+    try:
+        server.run(sockets=[listener])
+    finally:
+        if service.death.done():  # a device that hangs may hold up the end of the interpreter for ever
+            logging.shutdown()
+            os._exit(FAILED)
     return 0 if server.started else FAILED
 
 

@@ -107,5 +107,7 @@ def error_of(failure: Failure) -> errors.ApiError:
             return errors.InvalidValue(failure.param, failure.message)
         case Fault.DRAINING:
             return errors.Draining(failure.message)
+        case Fault.DOWN:
+            return errors.EngineDown(failure.message)
         case Fault.ENGINE:
             return errors.EngineFailure(failure.message)

@@ -32,6 +32,7 @@ class Fault(StrEnum):
     PARAMETER = "parameter"  # the value of a parameter
     ENGINE = "engine"
     DRAINING = "draining"
+    DOWN = "down"  # the engine has failed for good
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more."""
+    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
 
     ready: bool
+    failure: str | None = None
 
 
 class Answer(Protocol):
@@ -158,5 +160,5 @@ class AnswerSource(Protocol):
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:
         """Queue a request. Raises `errors.InvalidValue`, `errors.ContextLengthExceeded`, `errors.Overloaded`,
-        `errors.Draining` at once."""
+        `errors.Draining`, `errors.EngineDown` at once."""
         ...

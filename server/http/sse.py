@@ -73,7 +73,8 @@ async def merge(sources: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int
 
 
 class EventStream(Response):
-    """A response that closes `events`, and then `owner`, when it ends or the client leaves."""
+    """A response that closes `events`, and then `owner`, when it ends or the client leaves. It begins with the first
+    event: what goes wrong before that is raised, for a response of its own."""
 
     media_type = "text/event-stream"
 
@@ -93,7 +94,9 @@ class EventStream(Response):
     async def _pump(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         async with aclosing(self._events) as events:
+            data = await anext(events, None)
             await send(start)
-            async for data in events:
+            while data is not None:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+                data = await anext(events, None)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -6,7 +6,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +29,9 @@ class Server:
     reader: threading.Thread
 
 
-def start_server(*flags: str) -> Server:
+def start_server(*flags: str, program: Sequence[str] = ASYNCLANE) -> Server:
     """With port 0 the system chooses one, which the log names."""
-    command = [*ASYNCLANE, "serve", "--port", "0", *flags]
+    command = [*program, "serve", "--port", "0", *flags]
     process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # the access log is left out
     assert process.stderr is not None
     log: list[str] = []
