@@ -85,6 +85,7 @@ class Engine:
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
         self._since = 0.0  # when the last step ended, or the first request came
+        self._began = 0.0  # when the step began whose updates are delivered
 
     @property
     def health(self) -> Health:
@@ -203,6 +204,7 @@ class Engine:
 
     async def _execute(self, plan: StepPlan, waiter: Waiter) -> list[Update]:
         """Wait for a step and commit it. An error ends only the requests of this step."""
+        self._began = self._since
         try:
             result = await self._device.collect(waiter)
             updates = self._scheduler.commit(result)
@@ -224,7 +226,7 @@ class Engine:
             if answer is None:
                 continue
             try:
-                outcome = answer.take(update)
+                outcome = answer.take(update, self._began)
             except Exception:
                 logging.getLogger(__name__).exception("a text could not be decoded")
                 answer.send(ENGINE_FAILED)
