@@ -20,7 +20,8 @@ from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
-from .http.limits import BodyLimit, RequestId, RequireKey
+from .http.limits import BodyLimit, RequireKey
+from .http.request_log import RequestLog
 from .metrics import Metrics
 from .schema.openapi import document
 from .schema.responses import ModelCard
@@ -63,12 +64,12 @@ def create_app(
     document(app, OPEN_PATHS, has_key=settings.api_key is not None)
     install_error_handlers(app, metrics.http_response)
     app.add_middleware(Panics)
-    # The middleware added last is the outermost: every response has a request id, and a body is read only after the
-    # key has been checked.
+    # The middleware added last is the outermost: every response has a request id and a line in the log,
+    # and a body is read only after the key has been checked.
     app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
     if settings.api_key is not None:
         app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
-    app.add_middleware(RequestId, count=metrics.http_response)
+    app.add_middleware(RequestLog, count=metrics.http_response)
     return app
 
 

@@ -7,10 +7,12 @@ ApiError
 |-- UnknownModel            404
 |-- BodyTooSlow             408
 |-- BodyTooLarge            413
+|-- EncodedBody             415  the body is compressed
 |-- Overloaded              429  the queue is full; Retry-After says when to try again
 |-- EngineFailure           500  a fault of the server
 |-- Draining                503  the server is shutting down
-`-- EngineDown              503  the engine has failed, and the process is about to end
+|-- EngineDown              503  the engine has failed, and the process is about to end
+`-- TooManyConnections      503  more connections than may be open
 """
 
 from __future__ import annotations
@@ -119,6 +121,12 @@ class BodyTooLarge(ApiError):
         super().__init__(f"the body is larger than {limit_bytes} bytes", code="body_too_large")
 
 
+class EncodedBody(ApiError):
+    def __init__(self, encoding: str) -> None:
+        message = f"the body is encoded as {shown(encoding)}: send it without Content-Encoding"
+        super().__init__(message, code="unsupported_encoding", headers={"accept-encoding": "identity"})
+
+
 class Overloaded(ApiError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message, code="overloaded", headers={"retry-after": str(retry_after_s)})
@@ -140,6 +148,12 @@ class EngineDown(ApiError):
         super().__init__(message, code="engine_down")
 
 
+class TooManyConnections(ApiError):
+    def __init__(self, limit: int) -> None:
+        message = f"{limit} connections are open, and no more may be: try again later"
+        super().__init__(message, code="too_many_connections", headers={"retry-after": "1"})
+
+
 # HTTP status and OpenAI's error type.
 STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     InvalidValue: (400, "invalid_request_error"),
@@ -148,10 +162,12 @@ STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     UnknownModel: (404, "invalid_request_error"),
     BodyTooSlow: (408, "invalid_request_error"),
     BodyTooLarge: (413, "invalid_request_error"),
+    EncodedBody: (415, "invalid_request_error"),
     Overloaded: (429, "rate_limit_error"),
     EngineFailure: (500, "server_error"),
     Draining: (503, "server_error"),
     EngineDown: (503, "server_error"),
+    TooManyConnections: (503, "server_error"),
 }
 
 

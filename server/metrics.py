@@ -6,12 +6,16 @@ The engine calls these methods with plain data; each call is a handful of additi
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from ..scheduler import Load, RequestStats
 from .engine.messages import Usage
+from .logs import lines_dropped
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -44,9 +48,17 @@ class RequestReport:
     first_text_s: float | None = None
 
 
+class LogCollector(Collector):
+    """The log's own count, read when metrics are scraped: the log is older than all metrics."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily("asynclane_log_lines_dropped", "Log lines that nobody read in time", lines_dropped())
+
+
 class Metrics:
     def __init__(self, pages_total: int = 0) -> None:
         self.registry = registry = CollectorRegistry()
+        registry.register(LogCollector())
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"asynclane_{name}", text, labels, registry=registry)

@@ -62,6 +62,7 @@ class Engine:
         self._since = 0.0  # when the last step ended, or the first request came
         self._failed_steps = 0  # since one succeeded
         self._watchdog = Watchdog(lambda limit_s: self._die(f"a step took longer than {limit_s:g} s"))
+        self._began = 0.0  # when the step began whose updates are delivered
 
     @property
     def health(self) -> Health:
@@ -213,6 +214,7 @@ class Engine:
         """Wait for a step and commit it. An error ends only the requests of this step, unless the device is lost or
         several steps have failed in a row."""
         self._watchdog.begin(self._device.step_timeout_s)
+        self._began = self._since
         try:
             result = await self._device.collect(waiter)
             updates = self._scheduler.commit(result)
@@ -242,7 +244,7 @@ class Engine:
             if answer is None:
                 continue
             try:
-                outcome = answer.take(update)
+                outcome = answer.take(update, self._began)
             except errors.INTERRUPTS:
                 raise
             except BaseException:

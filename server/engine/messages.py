@@ -96,10 +96,11 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Answer tokens (end token not counted) and the request's counters."""
+    """Answer tokens (end token not counted), the request's counters, and the seconds before its first step."""
 
     completion_tokens: int = 0
     stats: RequestStats = field(default_factory=RequestStats)
+    queue_s: float = 0.0
 
     @classmethod
     def total(cls, usages: Collection[Usage]) -> Usage:

@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+PROBE = "probe"  # the key in a request's state of bytes that may be sent at any time in the middle of its response
+COMMENT = b":\n\n"  # clients ignore it
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -85,6 +87,7 @@ class EventStream(Response):
         self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[PROBE] = COMMENT
         async with self._owner:
             try:
                 await until_gone(receive, self._pump(send))
