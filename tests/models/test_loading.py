@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asynclane.models.checkpoint.config import ModelError, read_config
-from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import find_model
 from asynclane.models.checkpoint.weights import INDEX, SINGLE, check_weights, load_weights
 from asynclane.models.network import Weights, allocate
@@ -37,7 +36,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def load(directory: Path) -> Weights:
     config = read_config(directory)
-    check_weights(directory, tensor_shapes(config))
+    check_weights(directory, config)
     weights, parts = allocate(config, Numerics(torch.float32), torch.device("cpu"))
     load_weights(directory, parts)
     return weights
