@@ -21,12 +21,18 @@ ChatMessage = Mapping[str, str]
 MARKER = "asynclane"  # stands for a message's text, to find where the template puts it
 SHOWN_CHARS = 200  # of an error
 
-# The unit of work is a character or an element that a template handles. At the bound, it has run for about a second.
-STEP = 100  # of a loop, a call or a filter
-BOUND = 10**8
-BOUND_PER_CHAR = 1000  # is added for each character of the messages
+# The unit of work is a character that a template handles. At the bound, it has run for well below a second.
+STEP = 1000  # of a loop, a call or a filter
+ELEMENT = 50  # of a list
+BOUND = 2 * 10**7
+BOUND_PER_CHAR = 1000  # is added for each character of the messages, and a message counts as MESSAGE_CHARS more
+MESSAGE_CHARS = 100
 LARGEST = 2**63
 EACH = "each of"  # a filter that no template can name
+# Filters that do not look into the elements of a list.
+SHALLOW = frozenset(
+    "count d default dictsort first items last length list map reject rejectattr reverse select selectattr".split()
+)
 
 
 class TemplateFailure(Exception):
@@ -73,7 +79,8 @@ class ChatTemplate:
         def content(text: str) -> str | list[dict[str, str]]:
             return [{"type": "text", "text": text}] if parts else text
 
-        self._sandbox.allow(BOUND + BOUND_PER_CHAR * sum(len(message["content"]) for message in messages))
+        chars = sum(MESSAGE_CHARS + len(message["content"]) for message in messages)
+        self._sandbox.allow(BOUND + BOUND_PER_CHAR * chars)
         try:
             return self._template.render(
                 {
@@ -134,11 +141,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
         text = getattr(method, "__self__", None)
-        self._count(getattr(method, "__name__", ""), text, [*args, *kwargs.values()])
+        if isinstance(text, str):
+            self._count(method.__name__, text, [*args, *kwargs.values()])
+        else:
+            self._spend(STEP + sum(map(self._length, (*args, *kwargs.values()))))
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        sizes = self._size(left), self._size(right)
+        sizes = self._length(left), self._length(right)
         if operator == "**":
             self._spend(sizes[1] ** 2)
         elif isinstance(left, str) and operator == "%":
@@ -176,26 +186,31 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def _count(self, name: str, value: Any, others: Sequence[Any]) -> None:
-        """Count a filter or a method of a value: it may put the others between all of its characters."""
+        """Count a filter or a method of a string: it may put the others between all of its characters."""
         sizes = 1 + sum(map(self._size, others))
         if isinstance(value, str) and name.startswith("format"):
             sizes += sum(map(int, re.findall(r"\d{1,18}", value)))  # widths
-        self._spend(STEP + self._size(value) * sizes)
+        self._spend(STEP + (self._length if name in SHALLOW else self._size)(value) * sizes)
 
     def _size(self, value: Any) -> int:
-        """The characters and elements of a value, also of those within it; a number's own size."""
+        """The length of a value, with all that is within it."""
+        if isinstance(value, dict):
+            value = [*value, *value.values()]
+        length = self._length(value)
+        if not isinstance(value, list | tuple):
+            return length
+        self._spend(STEP + length)  # before its elements, which may be the same large list over and over
+        return length + sum(map(self._size, value))
+
+    def _length(self, value: Any) -> int:
+        """The characters or elements of a value; of a number, how large it is."""
         if isinstance(value, int):
             if abs(value) > LARGEST:
                 raise TooMuchWork("a number is too large")
             return abs(value)
-        if isinstance(value, str | range):
-            return len(value)
-        if isinstance(value, Mapping):
-            value = [*value, *value.values()]
-        if not isinstance(value, list | tuple):
-            return 1
-        self._spend(len(value))  # a list within itself ends here
-        return len(value) + sum(map(self._size, value))
+        if isinstance(value, list | tuple | dict):
+            return ELEMENT * len(value)
+        return len(value) if isinstance(value, str | range) else 1
 
     def _spend(self, units: int) -> None:
         self._left.units -= units

@@ -187,16 +187,19 @@ class Tokenizer:
             if step["type"] not in DECODERS:
                 kinds = ", ".join(DECODERS)
                 raise BadTokenizer(f"{self._dir}: the tokenizer's decoder is {step['type']}, only {kinds} can be read")
-        kept = [
-            {**step, "prepend_scheme": "never"} if step["type"] == "Metaspace" else step
-            for step in steps
-            if step["type"] != "Strip"
-        ]
-        if kept == steps:
+        if any(step["type"] == "ByteLevel" for step in steps):
             return False
-        decoder.__setstate__(json.dumps({"type": "Sequence", "decoders": kept}).encode())
+        kept = [
+            {"type": "Replace", "pattern": {"String": step["replacement"]}, "content": " "}
+            if step["type"] == "Metaspace"
+            else step
+            for step in steps
+            if step["type"] not in ("Strip", "Fuse", "ByteFallback")
+        ]
+        # Grammars need to see that bytes are read, even where no token is one.
+        decoder.__setstate__(json.dumps({"type": "Sequence", "decoders": [*kept, {"type": "ByteFallback"}]}).encode())
         self.backend.decoder = decoder
-        return True
+        return any(step["type"] == "Strip" or step.get("prepend_scheme", "never") != "never" for step in steps)
 
     def _chat_template(self) -> ChatTemplate | None:
         source = self._tokenizer.chat_template
