@@ -194,7 +194,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 def _refuse_unread(raw: _Keys, config: ModelConfig) -> None:
     """Raises `ValueError` for a key that changes the computation and that the family's reader has not looked up."""
     neutral = dict(NEUTRAL)
-    if "use_sliding_window" in raw.read:  # it decides, and must be off
+    if "use_sliding_window" in raw.keys() | raw.read:  # it decides, and must be off
         del neutral["sliding_window"]
     for key, values in neutral.items():
         if key in raw and key not in raw.read and raw[key] not in values:
@@ -245,8 +245,9 @@ def _checked(config: ModelConfig) -> ModelConfig:
 def _require(raw: Mapping[str, Any], fixed: Mapping[str, object]) -> None:
     """Raises `ValueError` where a configuration says something else than the one way that the network knows."""
     for key, value in fixed.items():
-        if raw.get(key, value) != value:
-            raise ValueError(f"{key} = {_shown(raw[key])} is not supported, only {value!r}")
+        said = raw.get(key, value)
+        if said != value and not (said is None and not value):
+            raise ValueError(f"{key} = {_shown(said)} is not supported, only {value!r}")
 
 
 # What a configuration must say where the network here knows only one way, if it says anything.
@@ -410,15 +411,16 @@ def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
 
 def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
     """Older files say it at the top, newer ones among `rope_parameters`; positions are never scaled here."""
-    given = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
-    kind = given.pop("rope_type", given.pop("type", "default"))
-    if kind != "default":
-        raise ValueError(f"rope type {_shown(kind)} is not supported, only 'default'")
-    top = dict(raw)  # not counted as looked up
-    for key, value in given.items():
-        if value != top[key] if key in top else key != "rope_theta" and value not in (None, 1):
-            raise ValueError(f"{key} = {_shown(value)} among the rope parameters is not supported")
-    theta = raw.get("rope_theta", given.get("rope_theta", default))
+    top, theta = dict(raw), raw.get("rope_theta", default)  # a copy, whose keys are not looked up here
+    for name in ("rope_parameters", "rope_scaling"):
+        given = dict(raw.get(name) or {})
+        kind = given.pop("rope_type", given.pop("type", "default"))
+        if kind != "default":
+            raise ValueError(f"rope type {_shown(kind)} is not supported, only 'default'")
+        for key, value in given.items():
+            if value != top[key] if key in top else key != "rope_theta" and value not in (None, 1):
+                raise ValueError(f"{key} = {_shown(value)} among the rope parameters is not supported")
+        theta = given.get("rope_theta", theta)
     if theta is None:
         raise KeyError("rope_theta")
     return float(theta)
