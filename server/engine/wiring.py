@@ -75,7 +75,7 @@ def open_checkpoint(model: str) -> Checkpoint:
         )
     if text.mask_id != config.mask_id:
         raise ModelError(f"{directory}: mask tokens {text.mask_id} and {config.mask_id} do not belong together")
-    if spelt := text.decode([config.mask_id]):
+    if spelt := text.pieces[config.mask_id]:
         raise ModelError(
             f"{directory}: the tokenizer has no mask token, for {config.mask_id}, which config.json names, is {spelt!r}"
         )
@@ -103,6 +103,8 @@ def build_parts(settings: Settings) -> EngineParts:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
     checkpoint = open_checkpoint(settings.model)
     config, text = checkpoint.config, checkpoint.text
+    if text.other_templates:
+        logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern = config.pattern
     limits = _limits(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
