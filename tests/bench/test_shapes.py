@@ -60,7 +60,7 @@ def test_a_checkpoint_of_each_shape_is_served(shape: str, tmp_path: Path) -> Non
         assert checkpoint.main([str(tmp_path), "--shape", shape]) == 0
     else:
         checkpoint.write(tmp_path, small(SHAPES[shape]), torch.device("cpu"))
-    with Offline(Settings(model=str(tmp_path), device="cpu", kv_cache_tokens=1024)) as offline:
+    with Offline(Settings(model=str(tmp_path), device="cpu", kv_cache_tokens=4096)) as offline:
         (answer,) = offline.answer([[100, 101, 102]], AnswerOptions(8))
     assert answer.usage.completion_tokens <= 8
     assert all(word.startswith("w") or word == "." for word in answer.text.split())
