@@ -26,10 +26,7 @@ def test_the_outputs_belong_to_the_embedded_weights() -> None:
 
 
 def test_every_entry_is_tested() -> None:
-    """Except those of Fast-dLLM's revision of June 2025, which spends one more forward on a block that its full pass
-    has filled."""
-    names = {name for prompt in GOLDEN["prompts"] for name in prompt["decoders"]}
-    assert {name for name in names if "2025_06" not in name} == {*CASES, "saber"}
+    assert {name for prompt in GOLDEN["prompts"] for name in prompt["decoders"]} == {*CASES, "saber"}
     assert {CASES[case][0] for case in SOME_CASES} == {decoder for decoder, _ in CASES.values()}
 
 
