@@ -4,7 +4,6 @@ only part of the server that sees `models`."""
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,10 +30,13 @@ from ..metrics import Metrics
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
-from .engine import Device, Engine
+from .device import Device, DeviceThread
+from .engine import Engine
 
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
+STEP_TIMEOUT_S = 60.0
+LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
 MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
 
 
@@ -127,7 +129,7 @@ def build_parts(settings: Settings) -> EngineParts:
     )
     # The thread that will run the model also loads it: OpenMP keeps a team for every thread that has computed, and
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
-    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+    worker = DeviceThread()
     loaded = worker.submit(load_runner, checkpoint.directory, config, memory, hardware, text.end_ids).result()
     runner = loaded.runner
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
@@ -138,7 +140,14 @@ def build_parts(settings: Settings) -> EngineParts:
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     metrics, grammars = Metrics(pages_total=limits.pages), Grammars(text)
-    device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
+    device = Device(
+        worker,
+        runner.launch,
+        IN_FLIGHT if runner.on_gpu else 1,
+        runner.captured,
+        settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost(limits.step_tokens)),
+        settings.max_failed_steps,
+    )
     engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)
     return EngineParts(engine, text, grammars, metrics, limits, loaded.footprint, pattern)
 

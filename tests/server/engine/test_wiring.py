@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.server.cli import main as cli
 from asynclane.server.engine.wiring import build_parts, warn_of_missing_boundaries
@@ -381,3 +382,21 @@ def test_a_default_decoder_that_no_request_could_use_is_refused_at_start(
 ) -> None:
     with pytest.raises(ValueError, match=f"cannot have '{decoder}', whose defaults fail: .*{message}"):
         build_parts(Settings(model=model, decoder=decoder, threads=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [({}, (60.0, 3)), ({"step_timeout_s": 7, "max_failed_steps": 2}, (7.0, 2))],
+    ids=["default", "set"],
+)
+def test_the_limits_of_failing_steps_reach_the_device(settings: dict[str, int], limits: tuple[float, int]) -> None:
+    device = build_parts(Settings(**settings)).engine._device
+    device.worker.shutdown()
+    assert (device.step_timeout_s, device.max_failed_steps) == limits
+
+
+def test_where_steps_take_long_they_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "step_seconds", lambda runner, tokens: tokens / 100)
+    device = build_parts(Settings(max_step_tokens=2048)).engine._device
+    device.worker.shutdown()
+    assert device.step_timeout_s == pytest.approx(204.8)
