@@ -87,6 +87,10 @@ class Settings:
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
     max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
+    grammar_timeout_s: float = _number(2.0, "seconds of a processor that compiling one format may take", 0.01, 3600)
+    grammar_memory_mb: int = _number(
+        512, "memory that compiling one format may take, and the compiled ones together", 16
+    )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
 
