@@ -29,7 +29,7 @@ PATIENCE = 5.0  # on a busy machine: seconds for each second of a processor
 STACK_BYTES = 1 << 20  # less than any thread of the server has
 
 TIME, MEMORY, WAITED = "time", "memory", "waited"  # limits
-LIMITS = {signal.SIGPROF: TIME, signal.SIGALRM: WAITED, signal.SIGABRT: MEMORY, signal.SIGKILL: MEMORY}
+LIMITS: dict[int, str] = {signal.SIGPROF: TIME, signal.SIGALRM: WAITED, signal.SIGABRT: MEMORY, signal.SIGKILL: MEMORY}
 CODE = "import sys; sys.path[:] = sys.argv[1:]; from {} import main; main()"
 
 
@@ -68,7 +68,7 @@ class Trial:
         with self._lock:
             self._closed = True
             if self._process is not None:
-                self._process.kill()
+                _kill(self._process)
         with self._running:
             self._stop()
 
@@ -102,12 +102,18 @@ class Trial:
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            _kill(process)
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 with suppress(OSError):
                     pipe.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and what it has forked."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _send(pipe: IO[bytes] | None, message: Mapping[str, Any]) -> None:
@@ -129,8 +135,7 @@ def main() -> None:
             _try(vocabulary, job, setup["timeout_s"], setup["memory_bytes"])
         _, status = os.waitpid(fork, 0)
         if status:
-            ended_by = signal.Signals(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
-            limit = LIMITS.get(ended_by) if ended_by else None
+            limit = LIMITS.get(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
             _send(sys.stdout.buffer, {"limit": limit} if limit else {"refused": TOO_COMPLEX})
 
 
