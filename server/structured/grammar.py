@@ -13,7 +13,7 @@ import weakref
 from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -76,9 +76,9 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, timeout_s: float = 2.0, memory_mb: int = 512) -> None:
         """The limits are those of one compilation, of all that the trial needs for it: seconds of a processor, and
         memory. The results that are kept take as much memory again."""
-        self._tokenizer = tokenizer
         self._timeout_s, self._memory_mb = timeout_s, memory_mb
-        self._trial = Trial(partial(_described, tokenizer), timeout_s, memory_mb)
+        self._described = cache(partial(_described, tokenizer))
+        self._trial = Trial(self._described, timeout_s, memory_mb)
         self._tested = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._plain = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plain-grammar")
         self._results: OrderedDict[Key, Future[Compiled]] = OrderedDict()
@@ -177,7 +177,7 @@ class Grammars:
     def _loaded(self) -> Vocabulary:
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = Vocabulary(_described(self._tokenizer))
+                self._vocabulary = Vocabulary(self._described())
             return self._vocabulary
 
 
