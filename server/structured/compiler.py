@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_STEP_S = 0.2  # of a processor, on the event loop; llguidance's own limits end most steps after some 20 ms
-MAX_LEXER_STATES = 50_000  # of all answers of one compiled grammar: some 100 MB
+MAX_LEXER_STATES = 250_000  # of all answers of one compiled grammar: some 150 MB
 LONGEST_END = 256  # tokens: longer ways to an end are not searched
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine import messages
-from ..errors import Draining, InvalidValue, Overloaded
+from ..errors import ApiError, Draining, EngineFailure, InvalidValue, Overloaded
 from ..text.tokenizer import Tokenizer
 from .compiler import LONGEST_END, Compiled, Vocabulary, compiled, describe, grammar_text
 from .grammar_errors import GrammarError
@@ -32,8 +32,10 @@ Key = tuple[object, ...]
 MAX_CHARS = 1 << 16  # of a schema or an expression
 MAX_WAITING = 32  # grammars that wait to be compiled
 KEPT = 128  # results
-WORN_S = 1.0  # of a processor on one compiled grammar, after which it is compiled anew: its lexer grows all the time
-GROWTH_BYTES = 64 << 20  # a lexer's, in this time, at most
+WORN_S = (
+    0.3  # of a processor on one compiled grammar, after which new answers get another: its lexer grows all the time
+)
+GROWTH_BYTES = 32 << 20  # a lexer's, in this time, at most
 PLAIN_CHARS = 2048  # of choices that are compiled without a trial: they take milliseconds
 ANY_OBJECT = '{"type": "object"}'
 # Tokens that lead to an end, in order of preference: ends of strings, objects and arrays, what follows a value, short
@@ -123,7 +125,7 @@ class Grammars:
             found = await asyncio.shield(asyncio.wrap_future(future))
         except GrammarError as error:
             raise InvalidValue(param, f"{param}: {error}") from None
-        except (Overloaded, Draining):
+        except ApiError:  # of this moment, not of the grammar
             self._results.pop(key, None)
             raise
         finally:
@@ -153,11 +155,11 @@ class Grammars:
                 del self._results[key]
 
     def _try(self, kind: str, job: dict[str, Any]) -> Compiled:
-        """Compile a grammar in the other process, then here. Raises `GrammarError`, `Overloaded`, `Draining`."""
+        """Compile a grammar in the other process, then here. Raises `GrammarError` and `ApiError`."""
         try:
             reply = self._trial.run(job)
         except TrialEnded:
-            raise Draining("the server is shutting down") from None
+            raise Draining() if self._trial.closed else EngineFailure("formats cannot be compiled") from None
         if "refused" in reply:
             raise GrammarError(reply["refused"])
         limit = reply.get("limit")

@@ -16,7 +16,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"regex parse error: .* error: look-around", "look-around is not supported in expressions"),
     (r"regex parse error: .* error: (.*?)(?: 1 \| start: .*)?$", r"not an expression that can be read: \1"),
     (r"invalid regex", "not an expression that can be read"),
-    (r"Unable to determine|fuel exhausted|too many (expressions|states)", TOO_COMPLEX),
+    (r"Unable to determine|fuel exhausted|too many (expressions|states)|Current row has", TOO_COMPLEX),
     (r'Unimplemented keys: \["(\w+)"', r"\1 is not supported"),
     (r"min/maxProperties only supported", f"{NAME_COUNTS} not supported where a declared name may be left out"),
     (r"oneOf constraints are not supported", "oneOf whose options overlap cannot be enforced: anyOf can"),

@@ -25,7 +25,7 @@ from .compiler import Vocabulary, compiled, grammar_text
 from .grammar_errors import TOO_COMPLEX, GrammarError
 from .json_schema import placed
 
-PATIENCE = 5.0  # on a busy machine: seconds for each second of a processor
+PATIENCE = 30.0  # on a busy machine: seconds for each second of a processor
 STACK_BYTES = 1 << 20  # less than any thread of the server has
 
 TIME, MEMORY, WAITED = "time", "memory", "waited"  # limits
@@ -34,7 +34,7 @@ CODE = "import sys; sys.path[:] = sys.argv[1:]; from {} import main; main()"
 
 
 class TrialEnded(Exception):
-    """The process was closed, or ended by itself."""
+    """The process was closed, or does not start."""
 
 
 class Trial:
@@ -45,7 +45,7 @@ class Trial:
         self._describe = describe
         self._limits = {"timeout_s": timeout_s, "memory_bytes": memory_mb << 20}
         self._process: subprocess.Popen[bytes] | None = None
-        self._closed = False
+        self.closed = False
         self._lock = threading.Lock()
         self._running = threading.Lock()
 
@@ -66,7 +66,7 @@ class Trial:
     def close(self) -> None:
         """End the process; a `run` in another thread raises `TrialEnded`."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             if self._process is not None:
                 _kill(self._process)
         with self._running:
@@ -74,7 +74,7 @@ class Trial:
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise TrialEnded
             if self._process is None:
                 self._process = subprocess.Popen(
@@ -124,6 +124,9 @@ def _send(pipe: IO[bytes] | None, message: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Try grammars until the input ends."""
+    for number in LIMITS.keys() - {signal.SIGKILL}:  # a process inherits what its parent ignores and blocks
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     setup = json.loads(sys.stdin.buffer.readline() or b"null")
     if setup is None:
         return

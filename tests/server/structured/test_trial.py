@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from asynclane.server.structured import trial
 from asynclane.server.structured.compiler import describe
 from asynclane.server.structured.trial import Trial, TrialEnded
 from asynclane.server.text.tokenizer import Tokenizer
@@ -60,6 +61,13 @@ def test_a_process_that_was_killed_is_replaced(tried: Trial) -> None:
     os.kill(killed, signal.SIGKILL)
     assert tried.run(SMALL)["text"] == first["text"]
     assert pid_of(tried) != killed
+
+
+def test_one_that_does_not_start_is_reported(tried: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "CODE", "raise SystemExit(3)  # {}")
+    with pytest.raises(TrialEnded):
+        tried.run(SMALL)
+    assert not tried.closed
 
 
 def test_closing_it_ends_what_runs(tried: Trial) -> None:
