@@ -52,7 +52,8 @@ def create_app(
     shares its `grammars`, so that none is compiled twice."""
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
-    backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer))
+    grammars = grammars or Grammars(tokenizer, settings.grammar_timeout_s, settings.grammar_memory_mb)
+    backend = Backend(engine, tokenizer, settings, card, grammars)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
@@ -103,6 +104,7 @@ def build_service(settings: Settings) -> Service:
             yield
         finally:
             await parts.engine.stop(STOP_S)
+            parts.grammars.close()
 
     app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars)
     return Service(app, parts.engine.drain, parts.engine.death)

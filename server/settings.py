@@ -105,6 +105,10 @@ class Settings:
     write_timeout_s: float = _number(
         60.0, "seconds without progress after which a connection whose client does not read is closed", 0.01, 86400
     )
+    grammar_timeout_s: float = _number(2.0, "seconds of a processor that compiling one format may take", 0.01, 3600)
+    grammar_memory_mb: int = _number(
+        512, "memory that compiling one format may take, and the compiled ones together", 16
+    )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
     log_format: str = _word("text", "a line of the log: words, or a JSON object", "text", "json")

@@ -24,8 +24,8 @@ from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Range
 from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from ..http.body import Body, Strict, refused
-from ..structured.grammar import Wanted
-from .formats import ANY_OBJECT, Options, ResponseFormat, Schema, StructuredOutputs
+from ..structured.grammar import ANY_OBJECT, Wanted
+from .formats import Options, ResponseFormat, Schema, StructuredOutputs
 from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_by
 
 INT32, INT64 = 2**31, 2**63
