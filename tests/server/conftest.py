@@ -16,7 +16,7 @@ from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.fake_engine import FakeEngine
-from ..support.http import CONTEXT, PARAMS, TINY, Api, serving
+from ..support.http import CONTEXT, CREATED, PARAMS, TINY, Api, serving
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def text() -> Tokenizer:
 @pytest.fixture
 def build(text: Tokenizer) -> Callable[..., FastAPI]:
     def build(engine: FakeEngine | None = None, **settings: Any) -> FastAPI:
-        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane")
+        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane", CREATED)
         return create_app(engine or FakeEngine(), text, Settings(**settings), Metrics(), card)
 
     return build

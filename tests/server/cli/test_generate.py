@@ -132,6 +132,12 @@ def test_generate_takes_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     assert ", 0 forks, " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["generate", "trace"])
+def test_an_empty_prompt_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, " \n"]) == 2
+    assert capsys.readouterr().err == "asynclane: the prompt is empty: give a text to answer\n"
+
+
 FLAGS = [
     (["--knob", "threshold"], "a parameter is NAME=VALUE, not 'threshold'"),
     (["--knob", "=1"], "a parameter is NAME=VALUE"),
