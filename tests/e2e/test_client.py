@@ -8,12 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from asynclane.clients import (
-    Answer,
-    AsyncClient,
-    Client,
-    StatusError,
-)
+from asynclane.clients import AsyncClient, Client, StatusError
 from asynclane.clients.types import Usage
 
 from ..support.scale import part
@@ -90,7 +85,7 @@ async def joined(client: AsyncClient, call: Call) -> tuple[Choices, Usage | None
 
 
 def test_random_requests_are_answered_the_same_streamed_whole_alone_and_batched(server: Server) -> None:
-    calls = part(map(random_request, [random.Random(20)] * REQUESTS), 2)
+    calls = part(map(random_request, [random.Random(20)] * REQUESTS), 5)
 
     async def both(client: AsyncClient, limit: asyncio.Semaphore, call: Call) -> Choices:
         async with limit:
@@ -119,7 +114,7 @@ def client(server: Server) -> Any:
 
 
 def test_an_answer_reports_its_cost(client: Client) -> None:
-    answer: Answer = client.chat([{"role": "user", "content": "What is the capital of France?"}], model="tiny-llada")
+    answer = client.chat([{"role": "user", "content": "What is the capital of France?"}], model="tiny-llada")
     assert answer.text == "The capital of France is Paris."
     assert answer.usage is not None
     assert answer.usage.cost is not None
