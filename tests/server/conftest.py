@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,11 +15,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from asynclane.server.app import ModelCard, create_app
+from asynclane.server.engine.messages import AnswerOptions, Health
 from asynclane.server.metrics import Metrics
 from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.fake_engine import FakeEngine
+from ..support.fake_engine import FakeAnswer, FakeEngine
 from ..support.http import CONTEXT, PARAMS, TINY, Api
 
 
@@ -27,11 +29,32 @@ def text() -> Tokenizer:
     return Tokenizer(TINY)
 
 
-@pytest.fixture
+class Relay:
+    """The engine of an application: each test gives it one of its own."""
+
+    engine: FakeEngine
+
+    @property
+    def health(self) -> Health:
+        return self.engine.health
+
+    def submit(self, prompt: list[int], options: AnswerOptions) -> FakeAnswer:
+        return self.engine.submit(prompt, options)
+
+
+@pytest.fixture(scope="session")
 def build(text: Tokenizer) -> Callable[..., FastAPI]:
+    """`build(engine, **settings)`. Applications are slow to make: all tests of the same settings share one."""
+
+    @functools.cache
+    def shared(**settings: Any) -> tuple[FastAPI, Relay]:
+        card, relay = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane"), Relay()
+        return create_app(relay, text, Settings(**settings), Metrics(), card), relay
+
     def build(engine: FakeEngine | None = None, **settings: Any) -> FastAPI:
-        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane")
-        return create_app(engine or FakeEngine(), text, Settings(**settings), Metrics(), card)
+        app, relay = shared(**settings)
+        relay.engine = engine or FakeEngine()
+        return app
 
     return build
 

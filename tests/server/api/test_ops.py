@@ -64,7 +64,7 @@ async def test_request_ids_are_echoed_or_made(api: Any) -> None:
 
 
 async def test_responses_are_counted_by_status(api: Any) -> None:
-    async with api(FakeEngine([RuntimeError("x")])) as client:
+    async with api(FakeEngine([RuntimeError("x")]), max_queue=77) as client:  # with counters of its own
         await client.chat(temperature=9)
         await client.chat()
         scraped = await client.http.get("/metrics")
