@@ -9,7 +9,7 @@ import pytest
 
 from asynclane.clients import StatusError, StreamError, UnexpectedReply
 
-from .conftest import ANSWER, DONE, HI, chunk, replies, streamed, text
+from .conftest import DONE, HI, chunk, replies, streamed, text
 
 CHOICE = {"index": 0, "delta": {"content": "b"}}
 ERRORS: dict[str, tuple[Any, str, str | None]] = {
@@ -144,12 +144,6 @@ def test_a_redirect_says_where_to(connect_either: Any, status: int) -> None:
 def test_what_is_no_stream_is_told_as_such(connect_either: Any, body: str) -> None:
     with pytest.raises(UnexpectedReply, match=r"sent no stream: .*Welcome"):
         text(connect_either, body)
-
-
-@pytest.mark.parametrize("at", range(4, len(ANSWER) - 20, 11))
-def test_a_stream_that_is_cut_is_still_one(connect_either: Any, at: int) -> None:
-    with pytest.raises(StreamError, match="broke off"):
-        text(connect_either, ANSWER[:at])
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../../health", "a?b", "a#b", "org/m", "Llama-3.1", "über"])

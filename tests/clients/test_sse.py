@@ -40,14 +40,6 @@ def decode(*pieces: bytes) -> list[Event]:
     return [event for piece in pieces for event in decoder.feed(piece)]
 
 
-def test_whole() -> None:
-    assert decode(STREAM) == EVENTS
-
-
-def test_byte_by_byte() -> None:
-    assert decode(*(bytes([byte]) for byte in STREAM)) == EVENTS
-
-
 @pytest.mark.parametrize("at", range(len(STREAM) + 1))
 def test_cut_at_every_byte(at: int) -> None:
     assert decode(STREAM[:at], STREAM[at:]) == EVENTS

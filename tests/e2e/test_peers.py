@@ -110,21 +110,6 @@ def test_no_special_token_is_seen_however_wild_the_answer(client: openai.OpenAI)
         assert not re.search(r"<\|.*?\|>|<mask>|\[MASK\]", choice.message.content)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"prompt_logprobs": 1}, {"logit_bias": {"999999": 1}}, {"top_k": -5}, {"steps": 10**9}, {"block_length": 0}],
-    ids=str,
-)
-def test_a_parameter_that_cannot_be_honoured_is_refused_and_the_engine_lives(
-    client: openai.OpenAI, options: dict[str, Any]
-) -> None:
-    """https://github.com/vllm-project/vllm/pull/45163"""
-    with pytest.raises(openai.BadRequestError) as caught:
-        chat(client, PARIS, extra_body=options)
-    assert str(caught.value.param).startswith(next(iter(options)))
-    assert chat(client, PARIS).choices[0].message.content == "The capital of France is Paris."
-
-
 def test_a_short_answer_does_not_wait_for_a_long_one(server: Server, client: openai.OpenAI) -> None:
     """https://github.com/sgl-project/sglang/pull/25280"""
     with chat(client, STORY, stream=True, **LONG) as long:

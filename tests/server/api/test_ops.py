@@ -113,9 +113,3 @@ def test_requests_are_counted_by_how_they_end() -> None:
     assert values(metrics, "time_to_first_token_seconds_sum", "tokens_per_forward_sum") == [0.2, 2.75]
     assert values(metrics, "time_per_output_token_seconds_sum") == [pytest.approx(0.1)]
     assert values(metrics, "request_seconds_count") == [2]
-
-
-def test_two_servers_in_a_process_do_not_mix() -> None:
-    one, two = Metrics(), Metrics()
-    one.step_failed()
-    assert values(two, "step_failures_total") == [0]

@@ -264,17 +264,14 @@ def test_a_tokenizer_without_tokenizer_json_is_read_if_it_is_qwens(
     assert "its tokenizer is 'BertTokenizer': without it, only Qwen2Tokenizer, Q" in refusal(checkpoint)
 
 
-def test_a_tokenizer_without_boundaries_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_without_boundaries_alone_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_boundaries(Vocabulary([".", "\n", ""], mask_id=2, end_ids=[]))
+    assert not caplog.records
     warn_of_missing_boundaries(Vocabulary(["a", "b", ""], mask_id=2, end_ids=[]))
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "auto, prose, code, comma" in record.getMessage()
     assert "where proposals have settled" in record.getMessage()
-
-
-def test_a_tokenizer_with_boundaries_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_missing_boundaries(Vocabulary([".", "\n", ""], mask_id=2, end_ids=[]))
-    assert not caplog.records
 
 
 def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
