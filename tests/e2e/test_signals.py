@@ -17,10 +17,11 @@ def test_requests_that_a_draining_server_cannot_finish_are_informed(name: str, c
     number = signal.Signals[f"SIG{name}"]
     server = start_server("--drain-s", str(drain_s))
     url, body = f"{server.url}/v1/chat/completions", slow_body(max_tokens=900, ignore_eos=True)
+    watched = {**body, "stream": True, "stream_options": {"include_lanes": True}}  # begins with the first step
     try:
         with ThreadPoolExecutor() as pool:
             whole = pool.submit(httpx.post, url, json=body, timeout=60)
-            streamed = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
+            streamed = pool.submit(httpx.post, url, json=watched, timeout=60)
             wait_for(lambda: gauge(server.url, "running_requests") == 2)
             server.process.send_signal(number)
             wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)

@@ -234,6 +234,7 @@ assert not {"torch", "fastapi", "transformers", "uvicorn"} & set(sys.modules)
 
 SERVE = """
 import asyncio, sys
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
@@ -256,7 +257,7 @@ async def slow():
         yield b"done"
     return StreamingResponse(body())
 
-serve.build_service = lambda settings: Service(app, lambda s: asyncio.sleep(0))
+serve.build_service = lambda settings: Service(app, lambda s: asyncio.sleep(0), Future())
 sys.exit(main(["serve", "--port", sys.argv[1]]))
 """
 
