@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.scheduler import DeviceLost
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.decoding.commit.host.localleap import LocalLeap
@@ -95,11 +94,6 @@ class Bench:
     def empty(self) -> bool:
         self.scheduler.check_integrity()
         return self.scheduler.idle and self.scheduler.pages.used == 0 and self.scheduler.slots.used == 0
-
-
-@pytest.fixture(scope="module")
-def text() -> Tokenizer:
-    return Tokenizer(EMBEDDED / "tiny-llada")
 
 
 @pytest.fixture(params=[1, 2], ids=["one-in-flight", "two-in-flight"])

@@ -15,7 +15,7 @@ from asynclane.server.engine.messages import Delta
 from asynclane.server.structured.grammar import Grammars
 
 from ...support.fake_engine import SCRIPT, FakeEngine
-from ...support.http import CHAT, CONTEXT, error_of
+from ...support.http import CHAT, error_of
 from ...support.schema_bombs import ENDLESS, HUGE_ENUM
 
 SOON_S = 5
@@ -132,31 +132,6 @@ def sdk(live: Any) -> Any:
 
 
 ASK: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "Hi"}]}
-
-
-async def test_the_sdk_reads_an_answer(sdk: Any) -> None:
-    async with sdk(api_key="key") as client:
-        answer = await client.chat.completions.create(**ASK, extra_body={"decoder": "asynclane", "max_lanes": 2})
-        text = await client.completions.create(model="tiny-llada", prompt="Hi")
-        models = await client.models.list()
-        model = await client.models.retrieve("tiny-llada")
-    assert answer.choices[0].message.content == text.choices[0].text == "Hello wörld"
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage.completion_tokens_details.forwards == 2
-    assert [one.id for one in models.data] == [model.id] == ["tiny-llada"]
-    assert model.max_model_len == CONTEXT
-
-
-async def test_the_sdk_reads_a_stream(sdk: Any) -> None:
-    async with sdk() as client:
-        stream = await client.chat.completions.create(**ASK, stream=True, n=2, stream_options={"include_usage": True})
-        chunks = [chunk async for chunk in stream]
-    texts = ["", ""]
-    for chunk in chunks:
-        for choice in chunk.choices:
-            texts[choice.index] += choice.delta.content or ""
-    assert texts == ["Hello wörld"] * 2
-    assert chunks[-1].usage.completion_tokens == 6
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,12 @@ async def test_looking_for_an_end_is_bounded(
         ({"schema": {"enum": []}}, "no text can be so"),
         ({"schema": {"type": "integer", "multipleOf": 982451653}}, "it is too complex"),
         ({"schema": {"type": "integer", "minimum": 5, "maximum": 3}}, "no text can be so: minimum (5) is greater"),
+        ({"schema": {"$ref": "#"}}, "no text can be so"),
+        # Keywords that the library would enforce differently.
+        ({"schema": {"exclusiveMinimum": 0, "exclusiveMaximum": 0.001}}, "exclusiveMinimum 0 cannot be enforced"),
+        ({"schema": {"items": {"exclusiveMinimum": 5, "maximum": 5.000001}}}, "exclusiveMinimum 5 cannot be enforced"),
+        ({"schema": {"type": "object", "minProperties": 2}}, "minProperties above 1 cannot be enforced"),
+        ({"schema": {"x-guidance": {"whitespace_flexible": True}}}, "x-guidance is not a keyword here"),
     ],
     ids=str,
 )
