@@ -126,7 +126,7 @@ class Connection(H11Protocol):
 
     @property
     def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return not getattr(self.cycle, "response_complete", True)  # there is no cycle before the first request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -144,7 +144,7 @@ class Connection(H11Protocol):
         else:
             self._headers_due.start()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn's always closes
         """Return whether the connection stays open. A client that has closed its half may still read the answer; one
         that has left looks the same until something is sent to it: its system then resets the connection."""
         # A client of HTTP/1.0 may not be sent a 100, and proxies that speak it close a connection to abort.
