@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from concurrent.futures import Future
 from types import FrameType
 
@@ -70,6 +71,9 @@ def _serve(settings: Settings, service: Service, listener: socket.socket, config
             """The engine has failed for good; runs in any thread."""
             self.loop.call_soon_threadsafe(self.loop.call_later, REPORT_S, setattr, self, "should_exit", True)
             faulthandler.dump_traceback_later(EXIT_S, exit=True)  # needs neither the event loop nor the interpreter
+            last = threading.Timer(EXIT_S + 0.5, os._exit, [FAILED])  # needs nobody who reads those stacks
+            last.daemon = True
+            last.start()
 
     server = Server(config)
     service.death.add_done_callback(server.report)
