@@ -30,7 +30,7 @@ from .sse import PROBE
 MOST_DESCRIPTORS = 2**20  # more than Linux gives a process, where the hard limit is "unlimited"
 DEFAULT_CONNECTIONS = 4096
 RESERVED_DESCRIPTORS = 32  # at least, for files and for connections that are being refused
-MOST_BACKLOG = 2048
+BACKLOG = (128, 2048)  # with fewer, clients have to try again after seconds
 FLUSH_S = 5  # at the end, for the last bytes of answers that are done
 GONE_CHECK_S = 0.1
 
@@ -76,7 +76,7 @@ class ConnectionConfig(uvicorn.Config):
             log_level=settings.log_level,
             access_log=False,
             # So many are accepted at once before the first can be refused, in up to four turns of the event loop.
-            backlog=max(1, min(MOST_BACKLOG, (descriptors - max_connections) // 4)),
+            backlog=max(BACKLOG[0], min(BACKLOG[1], (descriptors - max_connections) // 4)),
             timeout_keep_alive=settings.keep_alive_s,
             timeout_graceful_shutdown=FLUSH_S,
         )
