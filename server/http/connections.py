@@ -28,7 +28,7 @@ from .sse import PROBE
 MOST_DESCRIPTORS = 2**20  # more than Linux gives a process, where the hard limit is "unlimited"
 DEFAULT_CONNECTIONS = 4096
 RESERVED_DESCRIPTORS = 32  # at least, for files and for connections that are being refused
-MOST_BACKLOG = 2048
+BACKLOG = (128, 2048)  # with fewer, clients have to try again after seconds
 FLUSH_S = 5  # at the end, for the last bytes of answers that are done
 GONE_CHECK_S = 0.1
 
@@ -73,7 +73,7 @@ class ConnectionConfig(uvicorn.Config):
             log_level=settings.log_level,
             access_log=False,
             # So many are accepted at once before the first can be refused, in up to four turns of the event loop.
-            backlog=max(1, min(MOST_BACKLOG, (descriptors - max_connections) // 4)),
+            backlog=max(BACKLOG[0], min(BACKLOG[1], (descriptors - max_connections) // 4)),
             timeout_keep_alive=settings.keep_alive_s,
             timeout_graceful_shutdown=FLUSH_S,
         )
@@ -123,7 +123,7 @@ class Connection(H11Protocol):
 
     @property
     def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return not getattr(self.cycle, "response_complete", True)  # there is no cycle before the first request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -141,7 +141,7 @@ class Connection(H11Protocol):
         else:
             self._headers_due.start()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn's always closes
         """Return whether the connection stays open. A client that has closed its half may still read the answer; one
         that has left looks the same until something is sent to it: its system then resets the connection."""
         # A client of HTTP/1.0 may not be sent a 100, and proxies that speak it close a connection to abort.
