@@ -133,7 +133,12 @@ async def test_results_are_kept_up_to_a_number_and_a_size_and_refusals_too(
     grammars = Grammars(text, memory_mb=200)
     jobs: list[dict[str, Any]] = []
     run = grammars._trial.run
-    monkeypatch.setattr(grammars._trial, "run", lambda job: jobs.append(job) or run(job))
+
+    def counted(job: dict[str, Any]) -> dict[str, Any]:
+        jobs.append(job)
+        return run(job)
+
+    monkeypatch.setattr(grammars._trial, "run", counted)
     monkeypatch.setattr(grammar, "KEPT", 4)
 
     async def tried(regex: str) -> int:
