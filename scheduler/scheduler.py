@@ -59,6 +59,12 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    def has_room(self) -> bool:
+        """True if one more request may wait."""
+        if len(self.waiting) >= self.limits.max_queue:
+            self._admit()  # free slots and pages may not have been handed out since the last plan
+        return len(self.waiting) < self.limits.max_queue
+
     def load(self) -> Load:
         lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
         refining, kept = lanes.count(Role.REFINE), self._prefixes.idle
@@ -81,12 +87,9 @@ class Scheduler:
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
         sequence = Sequence(request, self._vocabulary, self.pattern)
         sequence.find_hashes(self._prefixes)
-        self.waiting[request.id] = sequence
-        if len(self.waiting) > self.limits.max_queue:
-            self._admit()  # free slots and pages may not have been handed out since the last plan
-        if len(self.waiting) > self.limits.max_queue:
-            del self.waiting[request.id]
+        if not self.has_room():
             raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
+        self.waiting[request.id] = sequence
 
     def end(self, request_id: int, outcome: Outcome) -> Ended | None:
         """End a request. Its slots and pages are free now, or at the commit of the step that carries it. Returns None

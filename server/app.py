@@ -12,15 +12,17 @@ from fastapi import FastAPI
 from ..scheduler import DECODERS, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
-from .api.generation import Backend
+from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import install_error_handlers
-from .http.limits import BodyLimit, RequestId, RequireKey
+from .http.limits import SMALL_BYTES, Bodies, RequestId, RequireKey
 from .metrics import Metrics
+from .off_loop import OffLoop
+from .schema.limits import default_body_bytes
 from .schema.openapi import document
 from .schema.responses import ModelCard
 from .settings import Settings, installed_version
@@ -48,20 +50,28 @@ def create_app(
     shares its `grammars`, so that none is compiled twice."""
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
-    backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer))
+    app.state.engine = engine
+    app.state.bodies = Bodies(
+        OffLoop(SMALL_BYTES, at_once=1, max_waiting=settings.max_queue),
+        limit_bytes=settings.max_body_bytes or default_body_bytes(card.max_model_len),
+        limit_s=settings.body_timeout_s,
+        least_rate=settings.min_body_bytes_per_s,
+        total_bytes=settings.max_unread_bytes,
+    )
+    encoding = OffLoop(SHORT_CHARS, at_once=ENCODED_AT_ONCE, max_waiting=settings.max_queue)
+    backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer), encoding)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
-        token_routes(tokenizer, card),
+        token_routes(backend),
         ops_routes(engine, metrics, card),
         page_routes(),
     ):
         app.include_router(router)
     document(app, OPEN_PATHS, has_key=settings.api_key is not None)
     install_error_handlers(app, metrics.http_response)
-    # The middleware added last is the outermost: every response has a request id, and a body is read only after the
-    # key has been checked.
-    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
+    # The middleware added last is the outermost: every response has a request id. Routes read bodies themselves, so the
+    # key has been checked before.
     if settings.api_key is not None:
         app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
     app.add_middleware(RequestId, count=metrics.http_response)

@@ -135,9 +135,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more."""
+    """The state of an engine: `ready` for new requests, or not yet, or no more. While its queue is full, there may be
+    room in about `retry_after_s`."""
 
     ready: bool
+    queue_full: bool = False
+    retry_after_s: int = 1
 
 
 class Answer(Protocol):
