@@ -60,9 +60,9 @@ class Scheduler:
         return not self.waiting and not self.running
 
     def has_room(self) -> bool:
-        """True if one more request may wait."""
+        """True if `add` would not raise `QueueFull`, for a queue of one request or more."""
         if len(self.waiting) >= self.limits.max_queue:
-            self._admit()  # free slots and pages may not have been handed out since the last plan
+            self._admit()  # as `add` does
         return len(self.waiting) < self.limits.max_queue
 
     def load(self) -> Load:
@@ -87,9 +87,12 @@ class Scheduler:
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
         sequence = Sequence(request, self._vocabulary, self.pattern)
         sequence.find_hashes(self._prefixes)
-        if not self.has_room():
-            raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
         self.waiting[request.id] = sequence
+        if len(self.waiting) > self.limits.max_queue:
+            self._admit()  # free slots and pages may not have been handed out since the last plan
+        if len(self.waiting) > self.limits.max_queue:
+            del self.waiting[request.id]
+            raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
 
     def end(self, request_id: int, outcome: Outcome) -> Ended | None:
         """End a request. Its slots and pages are free now, or at the commit of the step that carries it. Returns None

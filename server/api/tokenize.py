@@ -80,7 +80,8 @@ def token_routes(backend: Backend) -> APIRouter:
         """Special tokens come as they are spelt."""
         card.check_name(body.model or card.id)
         if len(body.tokens) > card.max_model_len:
-            raise InvalidValue("tokens", f"tokens: {len(body.tokens)} exceed the context, {card.max_model_len}")
+            reason = f"tokens: {len(body.tokens)} are more than the context, {card.max_model_len}"
+            raise InvalidValue("tokens", reason, code="context_length_exceeded")
         size = tokenizer.vocab_size
         at = next((at for at, token in enumerate(body.tokens) if token >= size), None)
         if at is not None:
