@@ -93,7 +93,8 @@ class ContextLengthExceeded(ApiError):
             answer = f"{max_tokens} for the answer, {prompt_tokens + suffix_tokens + max_tokens} in all"
         message = f"the context is {limit} tokens, but the request has {given} and {answer}"
         if at_least:
-            message = f"the context is {limit} tokens, but {param} has at least {prompt_tokens}"
+            place = "suffix" if param == "suffix" else "prompt"
+            message = f"the context is {limit} tokens, but the request has at least {prompt_tokens} in the {place}"
         super().__init__(message, param=param, code="context_length_exceeded")
 
 

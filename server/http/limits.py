@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -89,26 +89,23 @@ class Bodies:
                 raise Overloaded(f"more than {self._total_bytes} bytes of bodies wait to be read")
             self._unread_bytes, counted = total, size
 
-        try:
-            body = await self._read(scope, receive, count)
-            whole = iter([{"type": "http.request", "body": body, "more_body": False}])
-        except (BodyTooLarge, BodyTooSlow, Overloaded) as error:
-            count(0)
-            await _refuse(error, scope, receive, send)
-            return
-        except ClientDisconnect:
-            count(0)
-            return
-
         async def replay() -> Message:
-            message = next(whole, None)
-            if message is None:
-                count(0)  # a request that waits for its client to leave has been read
-                message = await receive()
-            return message
+            for message in whole:
+                return message
+            count(0)  # a request that waits for its client to leave has been read
+            return await receive()
 
-        del body
         try:
+            try:
+                body = await self._read(scope, receive, count)
+            except (BodyTooLarge, BodyTooSlow, Overloaded) as error:
+                count(0)
+                await _refuse(error.with_traceback(None), scope, receive, send)  # the traceback has what was read
+                return
+            except ClientDisconnect:
+                return
+            whole: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
+            del body
             await app(scope, replay, send)
         finally:
             count(0)
@@ -118,7 +115,7 @@ class Bodies:
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced) > self._limit_bytes:
             raise BodyTooLarge(self._limit_bytes)
-        body, more = bytearray(), True
+        body, more, slowest_s = bytearray(), True, GRACE_S
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(None) as timer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 # A body before it is parsed. English takes about 4 bytes a token, escaped text 12, and a list of token ids 7.
 BODY_BYTES, BODY_BYTES_PER_TOKEN = 2**20, 32
-COMMAS = 1_000_000  # of its values
+COMMAS = 500_000  # of its values
 CONTAINERS = 10_000  # lists and objects
-STRINGS = 100_000  # names and texts
+STRINGS = 50_000  # names and texts
 
 # Lists and objects
 MESSAGES = 2048

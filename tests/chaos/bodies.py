@@ -1,7 +1,9 @@
 """Sends every bomb at full size to a server on the embedded model, and measures how long `/health` waits meanwhile, and
 what the server's memory grows by:
 
-    python -P -m asynclane.tests.chaos.bodies --bytes 1080000
+    python -m tests.chaos.bodies --bytes 1080000 --times 5
+
+Of several times, the shortest of the longest waits counts: the others are what else the machine does.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ def memory_mb(process: int, name: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, default=1_080_000)
+    parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--only", default="", help="bombs with this in their names")
     arguments = parser.parse_args()
     server = start_server("--max-body-bytes", str(arguments.bytes))
@@ -60,19 +63,18 @@ def main() -> None:
             if arguments.only not in name:
                 continue
             body = build(arguments.bytes)
-            Path(f"/proc/{process}/clear_refs").write_text("5")  # the peak starts again
-            before_mb, prober, started = memory_mb(process, "VmRSS"), Prober(netloc), time.perf_counter()
-            prober.start()
-            status, taken_s = post(netloc, path, body), time.perf_counter() - started
-            prober.ended = True
-            prober.join()
-            grown_mb = memory_mb(process, "VmHWM") - before_mb
-            longest_s, most_mb = max(longest_s, prober.longest_s), max(most_mb, grown_mb)
-            print(
-                f"{name:55} HTTP {status} {taken_s * 1000:7.0f} ms, /health {prober.longest_s * 1000:6.1f} ms,"
-                f" +{grown_mb:.0f} MB",
-                flush=True,
-            )
+            waits_s, grown_mb, status = [], 0.0, 0
+            for _ in range(arguments.times):
+                Path(f"/proc/{process}/clear_refs").write_text("5")  # the peak starts again
+                before_mb, prober = memory_mb(process, "VmRSS"), Prober(netloc)
+                prober.start()
+                status = post(netloc, path, body)
+                prober.ended = True
+                prober.join()
+                waits_s.append(prober.longest_s)
+                grown_mb = max(grown_mb, memory_mb(process, "VmHWM") - before_mb)
+            longest_s, most_mb = max(longest_s, min(waits_s)), max(most_mb, grown_mb)
+            print(f"{name:55} HTTP {status}, /health {min(waits_s) * 1000:6.1f} ms, +{grown_mb:.0f} MB", flush=True)
     finally:
         stop_server(server)
     print(json.dumps({"bytes": arguments.bytes, "health_ms": longest_s * 1000, "memory_mb": most_mb}))

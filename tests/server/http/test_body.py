@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -227,6 +228,7 @@ async def test_a_bomb_is_refused_at_the_price_of_its_bytes(api: Any, path: str, 
     body = make(BOMB_BYTES)
     async with api() as client:
         await client.raw(path, b"{}")  # whatever is made once
+        gc.freeze()  # as `asynclane serve` does
         tracemalloc.start()
         started_s = time.process_time()
         try:
@@ -234,6 +236,7 @@ async def test_a_bomb_is_refused_at_the_price_of_its_bytes(api: Any, path: str, 
             taken_s, (_, peak_bytes) = time.process_time() - started_s, tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
+            gc.unfreeze()
     error = error_of(response, 400)
     assert len(error["param"] or "") <= 256
     assert len(error["message"]) <= 4000
@@ -244,11 +247,11 @@ async def test_a_bomb_is_refused_at_the_price_of_its_bytes(api: Any, path: str, 
 @pytest.mark.parametrize(
     ("item", "count", "refused"),
     [
-        ("1", 1_000_000, False),
-        ("1", 1_000_002, True),
+        ("1", 500_000, False),
+        ("1", 500_002, True),
         ("{}", 9_998, False),
         ("[]", 10_000, True),
-        ('""', 100_001, True),
+        ('""', 50_001, True),
     ],
 )
 def test_a_body_of_more_values_than_any_request_needs_is_not_parsed(item: str, count: int, refused: bool) -> None:
