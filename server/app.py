@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from ..scheduler import DECODERS, defaults_of, suits
 from .api.chat import chat_routes
@@ -18,20 +21,24 @@ from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
-from .errors import install_error_handlers
-from .http.limits import SMALL_BYTES, Bodies, RequestId, RequireKey
+from .errors import Panics, install_error_handlers
+from .http.limits import SMALL_BYTES, Bodies, RequireKey
+from .http.paths import PlainPaths
+from .http.request_log import RequestLog
 from .metrics import Metrics
 from .off_loop import OffLoop
 from .schema.limits import default_body_bytes
 from .schema.openapi import document
 from .schema.responses import ModelCard
-from .settings import Settings, installed_version
+from .settings import Settings, installed_version, split_origins
 from .structured.grammar import Grammars
 from .text.tokenizer import Tokenizer
 
 __all__ = ["Lifespan", "ModelCard", "Service", "build_service", "create_app"]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+STOP_S = 5.0  # for the step in flight when all answers have ended
 
 # Probes and scrapers have no key, and the page is where a user enters one.
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"}) | PAGE_PATHS
@@ -49,7 +56,14 @@ def create_app(
     """`lifespan` starts the engine before the first request and stops it after the last. An engine in this process
     shares its `grammars`, so that none is compiled twice."""
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
-    app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="asynclane",
+        version=installed_version(),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # `PlainPaths` serves both forms
+    )
     app.state.engine = engine
     app.state.bodies = Bodies(
         OffLoop(SMALL_BYTES, at_once=1, max_waiting=settings.max_queue),
@@ -59,7 +73,8 @@ def create_app(
         total_bytes=settings.max_unread_bytes,
     )
     encoding = OffLoop(SHORT_CHARS, at_once=ENCODED_AT_ONCE, max_waiting=settings.max_queue)
-    backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer), encoding)
+    grammars = grammars or Grammars(tokenizer, settings.grammar_timeout_s, settings.grammar_memory_mb)
+    backend = Backend(engine, tokenizer, settings, card, grammars, encoding)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
@@ -70,20 +85,32 @@ def create_app(
         app.include_router(router)
     document(app, OPEN_PATHS, has_key=settings.api_key is not None)
     install_error_handlers(app, metrics.http_response)
-    # The middleware added last is the outermost: every response has a request id. Routes read bodies themselves, so the
-    # key has been checked before.
+    app.add_middleware(Panics)
+    # The middleware added last is the outermost: every response has a request id and a line in the log. Routes read
+    # bodies themselves, after the key has been checked.
     if settings.api_key is not None:
         app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
-    app.add_middleware(RequestId, count=metrics.http_response)
+    if settings.allowed_origins:  # outside of the key: a browser's preflight request has none
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=split_origins(settings.allowed_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(PlainPaths)
+    app.add_middleware(RequestLog, count=metrics.http_response)
     return app
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """An application with its engine. `drain` lets running answers finish, for so many seconds at most."""
+    """An application with its engine. `drain` lets running answers finish, for so many seconds at most. `death` has
+    the reason once the engine has failed for good; its callbacks run in any thread."""
 
     app: FastAPI
     drain: Callable[[float], Coroutine[Any, Any, None]]
+    death: Future[str]
 
 
 def build_service(settings: Settings) -> Service:
@@ -97,6 +124,7 @@ def build_service(settings: Settings) -> Service:
         max_model_len=parts.limits.max_model_len,
         decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
         default_decoder=settings.decoder,
+        created=int(time.time()),
     )
 
     @asynccontextmanager
@@ -105,7 +133,8 @@ def build_service(settings: Settings) -> Service:
         try:
             yield
         finally:
-            await parts.engine.stop()
+            await parts.engine.stop(STOP_S)
+            parts.grammars.close()
 
     app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars)
-    return Service(app, parts.engine.drain)
+    return Service(app, parts.engine.drain, parts.engine.death)

@@ -7,13 +7,17 @@ ApiError
 |-- UnknownModel            404
 |-- BodyTooSlow             408
 |-- BodyTooLarge            413
+|-- EncodedBody             415  the body is compressed
 |-- Overloaded              429  the queue is full, or too many bodies wait; Retry-After says when to try again
 |-- EngineFailure           500  a fault of the server
-`-- Draining                503  the server is shutting down
+|-- Draining                503  the server is shutting down
+|-- EngineDown              503  the engine has failed, and the process is about to end
+`-- TooManyConnections      503  more connections than may be open
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -22,7 +26,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+INTERRUPTS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)  # no faults of what they interrupt
 SHOWN_CHARS = 80  # of a refused value
 PARAM_CHARS = 256  # of a dotted path, in which clients choose names
 MESSAGE_CHARS = 4000
@@ -123,6 +129,12 @@ class BodyTooLarge(ApiError):
         super().__init__(f"the body is larger than {limit_bytes} bytes", code="body_too_large")
 
 
+class EncodedBody(ApiError):
+    def __init__(self, encoding: str) -> None:
+        message = f"the body is encoded as {shown(encoding)}: send it without Content-Encoding"
+        super().__init__(message, code="unsupported_encoding", headers={"accept-encoding": "identity"})
+
+
 class Overloaded(ApiError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message, code="overloaded", headers={"retry-after": str(retry_after_s)})
@@ -139,6 +151,17 @@ class Draining(ApiError):
         super().__init__(message, code="draining")
 
 
+class EngineDown(ApiError):
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="engine_down")
+
+
+class TooManyConnections(ApiError):
+    def __init__(self, limit: int) -> None:
+        message = f"{limit} connections are open, and no more may be: try again later"
+        super().__init__(message, code="too_many_connections", headers={"retry-after": "1"})
+
+
 # HTTP status and OpenAI's error type.
 STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     InvalidValue: (400, "invalid_request_error"),
@@ -147,9 +170,12 @@ STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     UnknownModel: (404, "invalid_request_error"),
     BodyTooSlow: (408, "invalid_request_error"),
     BodyTooLarge: (413, "invalid_request_error"),
+    EncodedBody: (415, "invalid_request_error"),
     Overloaded: (429, "rate_limit_error"),
     EngineFailure: (500, "server_error"),
     Draining: (503, "server_error"),
+    EngineDown: (503, "server_error"),
+    TooManyConnections: (503, "server_error"),
 }
 
 
@@ -208,6 +234,21 @@ class AsciiJson(JSONResponse):
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
+class Panics:
+    """Makes exceptions of Rust panics, which libraries raise as a BaseException that no error handler sees."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except (Exception, *INTERRUPTS):
+            raise
+        except BaseException as panic:
+            raise RuntimeError("a library panicked") from panic
+
+
 def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
     """`count` gets the status of responses to unexpected exceptions, which no middleware of `app` sees."""
 
@@ -249,7 +290,7 @@ def _not_found(request: Request, error: HTTPException) -> str:
     path, allowed = shown(request.url.path), (error.headers or {}).get("Allow")
     if allowed:
         return f"{path} does not take {request.method}, but {allowed}"
-    return f"there is no {path} here; there are {', '.join(request.app.openapi()['paths'])}"
+    return f"there is no {path} here; there are /, /openapi.json, {', '.join(request.app.openapi()['paths'])}"
 
 
 def from_validation(detail: Mapping[str, Any]) -> InvalidValue:

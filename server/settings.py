@@ -18,6 +18,7 @@ from typing import Any
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -53,6 +54,11 @@ class Settings:
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
+    allowed_origins: str | None = _word(
+        None,
+        "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
+        " own page",
+    )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
@@ -91,8 +97,31 @@ class Settings:
     max_unread_bytes: int = _number(64 * 2**20, "of large request bodies that come or wait at once", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
     min_body_bytes_per_s: int = _number(1024, "least rate of a request body, after 10 seconds", 1)
+    step_timeout_s: int | None = _number(
+        None,
+        "seconds after which a step hangs, and the process ends; default: 60, or ten times the longest step",
+        1,
+        86400,
+    )
+    max_failed_steps: int = _number(3, "steps that fail one after another, after which the process ends", 1)
+    max_connections: int | None = _number(
+        None,
+        "connections that may be open; more are refused with 503; default: three quarters of the open descriptors that"
+        " the system allows, at most 4096",
+        1,
+    )
+    header_timeout_s: float = _number(20.0, "seconds in which a connection must bring a request's headers", 0.01, 86400)
+    keep_alive_s: int = _number(75, "seconds that a connection may wait for its next request", 1, 86400)
+    write_timeout_s: float = _number(
+        60.0, "seconds without progress after which a connection whose client does not read is closed", 0.01, 86400
+    )
+    grammar_timeout_s: float = _number(2.0, "seconds of a processor that compiling one format may take", 0.01, 3600)
+    grammar_memory_mb: int = _number(
+        512, "memory that compiling one format may take, and the compiled ones together", 16
+    )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
+    log_format: str = _word("text", "a line of the log: words, or a JSON object", "text", "json")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -127,6 +156,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             metavar="|".join(field.metadata.get("choices", ())) or field.metadata["type"].__name__.upper(),
             help=text.replace("%", "%%"),
         )
+
+
+def split_origins(text: str) -> list[str]:
+    """The origins of `--allowed-origins`. Raises `SettingsError` for what no browser sends as an origin."""
+    origins = [origin.strip() for origin in text.split(",")]
+    for origin in origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
+    return origins
 
 
 def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

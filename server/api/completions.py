@@ -18,7 +18,7 @@ def completion_routes(backend: Backend) -> APIRouter:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         card.check_name(body.model)
         check_choices(backend, body, len(body.prompt))
-        after, context = body.suffix or "", card.max_model_len
+        after, context, specials = body.suffix or "", card.max_model_len, body.add_special_tokens is not False
         size = sum(len(prompt) + PER_TEXT for prompt in body.prompt)
         suffix = tuple(
             await backend.encode(
@@ -26,7 +26,9 @@ def completion_routes(backend: Backend) -> APIRouter:
             )
         )
         prompts = await backend.encode(
-            "prompt", size, lambda: [_read(backend, prompt, bool(body.echo), suffix) for prompt in body.prompt]
+            "prompt",
+            size,
+            lambda: [_read(backend, prompt, bool(body.echo), suffix, specials) for prompt in body.prompt],
         )
         reply = TextReply(new_envelope("cmpl", card.id, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, prompts, reply)
@@ -34,11 +36,11 @@ def completion_routes(backend: Backend) -> APIRouter:
     return router
 
 
-def _read(backend: Backend, prompt: str | list[int], echo: bool, suffix: tuple[int, ...]) -> Prompt:
+def _read(backend: Backend, prompt: str | list[int], echo: bool, suffix: tuple[int, ...], specials: bool) -> Prompt:
     """Raises `TextTooLong` and `InvalidValue`."""
     tokenizer = backend.tokenizer
     if isinstance(prompt, str):
-        ids = tokenizer.encode(prompt, most_tokens=backend.card.max_model_len)
+        ids = tokenizer.encode(prompt, specials=specials, most_tokens=backend.card.max_model_len)
         return Prompt("prompt", ids, prompt if echo else "", suffix)
     for token in (min(prompt), max(prompt)):
         check_token(tokenizer, "prompt", token)

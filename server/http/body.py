@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 from fastapi import Request
@@ -16,10 +17,11 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import InvalidValue, dotted, from_validation, shown
+from ..errors import EncodedBody, InvalidValue, dotted, from_validation, shown
 from ..schema import limits
 from .limits import Bodies
 
+NAME_CHARS = 64  # of an unknown name that are compared with known ones
 JSON_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
@@ -42,6 +44,9 @@ class JsonRoute(APIRoute):
         model = self.dependant.body_params[0].field_info.annotation
 
         async def handle(request: Request) -> Response:
+            encoding = request.headers.get("content-encoding", "identity")
+            if encoding.strip().lower() != "identity":
+                raise EncodedBody(encoding)
             read = JsonRequest(request.scope, request.receive)
             read.model = model
             if not await read.body():  # FastAPI would take it for null
@@ -164,6 +169,13 @@ class Strict(BaseModel):
         """The known names, for the error about an unknown one."""
         return "known here: " + ", ".join(field.alias or name for name, field in cls.model_fields.items())
 
+    @classmethod
+    def _nearest(cls, name: str) -> str:
+        """The known name that `name` may have been meant as, or else all of them."""
+        known = [field.alias or field_name for field_name, field in cls.model_fields.items()]
+        nearest = get_close_matches(name[:NAME_CHARS].lower(), known, n=1)
+        return f"did you mean {nearest[0]}?" if nearest else cls.offers()
+
     @model_validator(mode="before")
     @classmethod
     def _drop_neutral(cls, raw: object) -> object:
@@ -179,7 +191,7 @@ class Strict(BaseModel):
     @model_validator(mode="after")
     def _refuse_unknown(self) -> Self:
         for name in self.model_extra or ():
-            why = self.lacks(name) if name in self.elsewhere else f"unknown parameter; {self.offers()}"
+            why = self.lacks(name) if name in self.elsewhere else f"unknown parameter; {self._nearest(name)}"
             raise refused(name, why, code="unknown_parameter")
         return self
 

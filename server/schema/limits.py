@@ -14,15 +14,16 @@ MESSAGES = 2048
 PARTS = 1024  # of a message's content
 PROMPTS = 2048
 CHOICES = 1024  # texts of which the answer is one
-STOPS = 4
+STOPS = 16
 BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
 METADATA = 16  # pairs, as OpenAI has it
 SCHEMA_VALUES = 10_000  # of a JSON schema, names not counted
 
 # Characters. Messages, prompts and suffixes are bounded by the context.
 MODEL_CHARS = 1024
-NAME_CHARS = 64  # of a decoder, and of a parameter's value
-LABEL_CHARS = 256  # of an end user, and of a tool call
+NAME_CHARS = 64  # of a decoder, of its parameters' values, and of who speaks
+LABEL_CHARS = 256  # of a tool call
+HINT_CHARS = 1000  # of what changes nothing, as the end user
 METADATA_NAME_CHARS, METADATA_TEXT_CHARS = 64, 512
 STOP_CHARS = 1000
 SALT_CHARS = 1000

@@ -24,9 +24,9 @@ from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Range
 from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from ..http.body import Body, Strict, refused
-from ..structured.grammar import Wanted
+from ..structured.grammar import ANY_OBJECT, Wanted
 from . import limits
-from .formats import ANY_OBJECT, Options, Regex, ResponseFormat, Schema, StructuredOutputs
+from .formats import Options, Regex, ResponseFormat, Schema, StructuredOutputs
 from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_by
 
 INT32, INT64 = 2**31, 2**63
@@ -58,6 +58,7 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Parts, BeforeValidator(_parts, json_schema_input_type=str | Parts)]
     tool_call_id: Label | None = None
+    name: Annotated[str, Field(min_length=1, max_length=limits.NAME_CHARS)] | None = None  # for templates that show it
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -68,7 +69,8 @@ class Message(Strict):
     def for_template(self) -> dict[str, str]:
         """`developer` is OpenAI's newer name for `system`, which chat templates know."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(part.text for part in self.content)}
+        message = {"role": role, "content": "".join(part.text for part in self.content)}
+        return message if self.name is None else {**message, "name": self.name}
 
 
 Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=limits.MESSAGES)]
@@ -157,6 +159,7 @@ def _at_most(entries: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+Hint = Annotated[str, Field(max_length=limits.HINT_CHARS)]
 Stop = Annotated[str, Field(min_length=1, max_length=limits.STOP_CHARS)]
 Stops = Annotated[list[Stop], Field(fail_fast=True, max_length=limits.STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -187,10 +190,14 @@ class GenerationRequest(DecoderParams, Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=limits.SALT_CHARS)] | None = None
-    # These three change nothing.
-    user: Label | None = None
+    # These change nothing.
+    user: Hint | None = None
     metadata: Metadata | None = None
     store: bool | None = None
+    prompt_cache_key: Hint | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    safety_identifier: Hint | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     decoder: Annotated[
         Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *DECODERS]})
     ] = None
@@ -358,6 +365,14 @@ class ChatCompletionRequest(GenerationRequest):
     unsupported = unsupported_by(CHAT)
     elsewhere = ELSEWHERE[CHAT]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_tools_without_choice(cls, raw: object) -> object:
+        """With `tool_choice: "none"`, tools request nothing."""
+        if isinstance(raw, dict) and raw.get("tool_choice") == "none" and isinstance(raw.get("tools"), list):
+            return {name: value for name, value in raw.items() if name != "tools"}
+        return raw
+
     messages: Messages
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -420,6 +435,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     best_of: Choices | None = None
     suffix: str | None = None
+    add_special_tokens: bool | None = None  # False: for a prompt that has the tokenizer's first token
 
     @model_validator(mode="after")
     def _check_completion(self) -> Self:

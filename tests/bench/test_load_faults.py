@@ -48,10 +48,8 @@ def measured(capsys: Any, reply: Reply, *argv: str) -> tuple[int, dict[str, Any]
         (ANSWER, 0, 6),
         (stream(TEXT, ERROR), 3, 0),
         (stream(TEXT, {"object": "error", "message": "boom"}), 3, 0),
-        (stream(TEXT, {**TEXT, "error": {"message": "boom"}}), 3, 0),
         (stream(TEXT, {"choices": [], "usage": {"completion_tokens": -5}}), 3, 0),
         (stream(TEXT, {"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": None}}), 0, None),
-        (stream(TEXT, {"usage": {"completion_tokens": 2, "completion_tokens_details": {"forwards": None}}}), 0, 6),
         ("<html>", 3, 0),
     ],
 )
@@ -135,11 +133,9 @@ def test_a_picture_that_fails_comes_behind_the_figures(
     ("flag", "name", "message"),
     [
         ("--plot", "load.jpg", "load.jpg should end with .png"),
-        ("--plot", "load", "load should end with .png"),
         ("--json", "", "Is a directory"),
         ("--plot", "folder.png", "Is a directory"),
         ("--json", "nowhere/load.json", "no folder"),
-        ("--json", "file/load.json", "no folder"),
         ("--json", "x" * 300, "File name too long"),
     ],
 )
@@ -147,7 +143,6 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_asked(
     capsys: Any, tmp_path: Path, flag: str, name: str, message: str
 ) -> None:
     (tmp_path / "folder.png").mkdir()
-    (tmp_path / "file").write_text("")
     assert cli.main(["bench", "--url", "http://127.0.0.1:1", flag, str(tmp_path / name)]) == 2
     complaint = capsys.readouterr().err
     assert message in complaint
@@ -162,10 +157,9 @@ def test_outputs_that_can_be_written_are_left_as_they_are(tmp_path: Path) -> Non
     assert old.read_text(encoding="utf-8") == "old"
 
 
-@pytest.mark.parametrize("options", ["null", "{}", "5"])
-def test_what_is_the_servers_to_judge_is_sent(options: str, tmp_path: Path, capsys: Any) -> None:
+def test_what_is_the_servers_to_judge_is_sent(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "prompts.txt"
-    file.write_text(f'{{"prompt": 5, "stream_options": {options}}}\n', encoding="utf-8")
+    file.write_text('{"prompt": 5, "stream_options": null}\n', encoding="utf-8")
     with other_server(answered) as url:
         argv = ["bench", "--url", url, "--requests", "1", "--concurrency", "1", "--prompts", str(file)]
         assert cli.main(argv) == 0

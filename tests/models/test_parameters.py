@@ -22,7 +22,7 @@ MASK = TEXT.mask_id
 def test_penalties_make_answers_repeat_less(runner: Runner, vocabulary: Vocabulary) -> None:
     def measure(preferences: Preferences) -> tuple[float, int]:
         """The share of distinct tokens, and the count of the most frequent one."""
-        (done,) = run(runner, vocabulary, [Spec(STORY, 96, preferences=preferences)])
+        (done,) = run(runner, vocabulary, [Spec(STORY, 64, preferences=preferences)])
         counts = Counter(done.text)
         return len(counts) / counts.total(), max(counts.values())
 
@@ -78,7 +78,7 @@ def test_a_logprob_is_that_of_the_token_at_the_step_that_committed_it(
     scores = done.scores
     assert scores is not None
     assert set(scores.steps.tolist()) == set(range(done.steps))
-    for step in range(0, done.steps, 5):
+    for step in range(0, done.steps, 8):
         before = np.where(scores.steps < step, done.canvas, MASK).astype(np.int32)
         logits = full_logits(runner, np.concatenate((np.array(STORY, np.int32), before)), MASK)[len(STORY) :]
         for token, delta in preferences.bias.items():

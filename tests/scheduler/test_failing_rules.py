@@ -6,6 +6,7 @@ import itertools
 from collections import deque
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
-from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.scheduler.step_cost import Halving
 
+from ..support.driver import TWO_IN_FLIGHT
 from ..support.fakes import ScriptedExecutor, add, vocabulary
 
 pytestmark = pytest.mark.faults
@@ -89,17 +91,19 @@ def results(sequence: Sequence) -> tuple[object, ...]:
     return sequence.canvas.tolist(), sequence.outcome, sequence.steps, sequence.computed_tokens, sequence.sent
 
 
-BOTH = pytest.mark.parametrize(
-    "halving", [None, Halving(StepCost([1, 1000], [0.001, 1.0]))], ids=["one-in-flight", "two"]
-)
+BOTH = pytest.mark.parametrize("halving", [None, TWO_IN_FLIGHT], ids=["one-in-flight", "two"])
+
+
+@cache
+def others_alone() -> list[tuple[object, ...]]:
+    return [results(run([resolve(*other, LENGTH)])[1][0]) for other in OTHERS]
 
 
 def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, caplog: pytest.LogCaptureFixture) -> None:
     """The last of the others waits for what it leaves."""
     others = [resolve(*other, LENGTH) for other in OTHERS]
-    alone = [run([other])[1][0] for other in others]
     _, (first, *others_done), ended = run([broken, *others], halving)
-    assert list(map(results, others_done)) == list(map(results, alone))
+    assert list(map(results, others_done)) == others_alone()
     assert (first.outcome, first.steps) == (Outcome.FAILED, steps)
     assert ended[0] == first.id
     assert sorted(ended) == [sequence.id for sequence in (first, *others_done)]
@@ -112,7 +116,6 @@ def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, ca
 @pytest.mark.parametrize(
     ("name", "params", "method"),
     [
-        ("fast-dllm", {"rule": "localleap", "block_length": 8}, "choose"),
         ("asynclane", {"rule": "localleap", "block_length": 8, "lookahead": 8}, "choose"),
         ("wino", {"block_length": 8}, "choose"),
         ("freedave", {"block_length": 8, "draft_steps": 2}, "choose_among"),

@@ -30,8 +30,7 @@ def request(number: int) -> Request:
 
 
 @pytest.mark.parametrize("scarce", QUEUE_LIMITS)
-@pytest.mark.parametrize("queue", [0, 1, 3])
-@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize(("queue", "planned"), [(0, False), (3, True)])
 def test_those_after_two_that_have_a_place_wait_up_to_the_limit(scarce: str, queue: int, planned: bool) -> None:
     scheduler = Scheduler(QUEUE_LIMITS[scarce](queue), vocabulary())
     taken = []

@@ -105,8 +105,8 @@ def write_weights(directory: Path) -> None:
     random = torch.Generator().manual_seed(0)
     shapes = tensor_shapes(read_config(directory))
     names = {name: f"model-{number % SHARDS + 1:05}-of-{SHARDS:05}.safetensors" for number, name in enumerate(shapes)}
+    weights = {name: torch.randn(shape, generator=random).bfloat16() * 0.05 for name, shape in shapes.items()}
     for shard in sorted(set(names.values())):
-        weights = {name: torch.randn(shapes[name], generator=random).bfloat16() * 0.05 for name in shapes}
         save_file({name: weights[name] for name in shapes if names[name] == shard}, directory / shard, {"format": "pt"})
     write_json(directory / "model.safetensors.index.json", {"metadata": {"total_size": 0}, "weight_map": names})
 

@@ -29,6 +29,7 @@ async def gone() -> Message:
 
 def test_an_event_is_one_line_of_data_whatever_it_holds() -> None:
     assert event({"a": "b\n\nc ä"}) == 'data: {"a":"b\\n\\nc ä"}\n\n'.encode()
+    assert len(event({"a": "b\x85c\u2028d\u2029"}).decode().splitlines()) == 2, "as many clients split them"
     assert event({}, "error") == b"event: error\ndata: {}\n\n"
 
 
@@ -99,6 +100,21 @@ async def test_a_response_that_is_cut_off_while_sending_frees_what_it_owns() -> 
     owner.callback(freed.append, "owner")
     await EventStream(events(), owner)({"type": "http"}, leaves, slow_client)  # type: ignore[arg-type]
     assert freed == ["events", "owner"]
+
+
+async def test_an_error_before_the_first_event_leaves_the_response_to_others() -> None:
+    sent: list[Message] = []
+
+    async def events() -> AsyncIterator[bytes]:
+        raise KeyError("x")
+        yield b""
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    with pytest.raises(KeyError):
+        await EventStream(events(), AsyncExitStack())({"type": "http"}, never, send)  # type: ignore[arg-type]
+    assert not sent
 
 
 async def test_a_response_that_never_starts_frees_what_it_owns() -> None:
