@@ -61,6 +61,12 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    def has_room(self) -> bool:
+        """True if `add` would not raise `QueueFull`, for a queue of one request or more."""
+        if len(self.waiting) >= self.limits.max_queue:
+            self._admit()  # as `add` does
+        return len(self.waiting) < self.limits.max_queue
+
     def load(self) -> Load:
         lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
         refining, kept = lanes.count(Role.REFINE), self._prefixes.idle

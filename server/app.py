@@ -15,17 +15,19 @@ from starlette.middleware.cors import CORSMiddleware
 from ..scheduler import DECODERS, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
-from .api.generation import Backend
+from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
-from .http.limits import BodyLimit, RequireKey
+from .http.limits import SMALL_BYTES, Bodies, RequireKey
 from .http.paths import PlainPaths
 from .http.request_log import RequestLog
 from .metrics import Metrics
+from .off_loop import OffLoop
+from .schema.limits import default_body_bytes
 from .schema.openapi import document
 from .schema.responses import ModelCard
 from .settings import Settings, installed_version, split_origins
@@ -62,12 +64,21 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,  # `PlainPaths` serves both forms
     )
+    app.state.engine = engine
+    app.state.bodies = Bodies(
+        OffLoop(SMALL_BYTES, at_once=1, max_waiting=settings.max_queue),
+        limit_bytes=settings.max_body_bytes or default_body_bytes(card.max_model_len),
+        limit_s=settings.body_timeout_s,
+        least_rate=settings.min_body_bytes_per_s,
+        total_bytes=settings.max_unread_bytes,
+    )
+    encoding = OffLoop(SHORT_CHARS, at_once=ENCODED_AT_ONCE, max_waiting=settings.max_queue)
     grammars = grammars or Grammars(tokenizer, settings.grammar_timeout_s, settings.grammar_memory_mb)
-    backend = Backend(engine, tokenizer, settings, card, grammars)
+    backend = Backend(engine, tokenizer, settings, card, grammars, encoding)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
-        token_routes(tokenizer, card),
+        token_routes(backend),
         ops_routes(engine, metrics, card),
         page_routes(),
     ):
@@ -75,9 +86,8 @@ def create_app(
     document(app, OPEN_PATHS, has_key=settings.api_key is not None)
     install_error_handlers(app, metrics.http_response)
     app.add_middleware(Panics)
-    # The middleware added last is the outermost: every response has a request id and a line in the log,
-    # and a body is read only after the key has been checked.
-    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
+    # The middleware added last is the outermost: every response has a request id and a line in the log. Routes read
+    # bodies themselves, after the key has been checked.
     if settings.api_key is not None:
         app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
     if settings.allowed_origins:  # outside of the key: a browser's preflight request has none

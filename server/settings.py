@@ -91,8 +91,12 @@ class Settings:
     )
     decoder: str = _word("asynclane", "decoding method of requests that name none")
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
-    max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
+    max_body_bytes: int | None = _number(
+        None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
+    )
+    max_unread_bytes: int = _number(64 * 2**20, "of large request bodies that come or wait at once", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
+    min_body_bytes_per_s: int = _number(1024, "least rate of a request body, after 10 seconds", 1)
     step_timeout_s: int | None = _number(
         None,
         "seconds after which a step hangs, and the process ends; default: 60, or ten times the longest step",

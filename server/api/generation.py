@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -13,24 +12,28 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from .. import errors
 from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.request_log import CLIENT_CLOSED_REQUEST, RequestRecord
 from ..http.sse import DONE, ClientGone, EventStream, event, merge, until_gone
+from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
 from ..schema.requests import GenerationRequest
 from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.logprobs import TokenLogprob, mean_logprob
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import TextTooLong, Tokenizer
 from .infill_lengths import lengths, likeliest
 
 T = TypeVar("T")
 
-LONG_CHARS = 20_000  # or tokens: more are read in a thread, so that the event loop can plan steps meanwhile
+SHORT_CHARS = 4000  # or tokens, which are encoded or decoded on the event loop
+PER_TEXT = 32  # characters that take as long as a text itself, however short
+ENCODED_AT_ONCE = 2  # of those that are longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,24 @@ class Backend:
     settings: Settings
     card: ModelCard
     grammars: Grammars
+    encoding: OffLoop
+
+    async def encode(self, param: str, size: int, work: Callable[[], T]) -> T:
+        """The result of `work` on so many characters or tokens of a parameter. Raises `ContextLengthExceeded`."""
+        try:
+            return await self.encoding.run(size, work)
+        except TextTooLong as error:
+            limit, least = self.card.max_model_len, error.least_tokens
+            raise errors.ContextLengthExceeded(limit, least, param=param, at_least=True) from None
+
+
+class AnswerRoute(JsonRoute):
+    """A route to the engine. While its queue is full, no body is read."""
+
+    def admit(self, scope: Scope) -> None:
+        health = scope["app"].state.engine.health
+        if health.queue_full:
+            raise errors.Overloaded("the queue is full", retry_after_s=health.retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +81,7 @@ class Prompt:
 
 
 def generation_router() -> APIRouter:
-    return APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS, route_class=JsonRoute)
+    return APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS, route_class=AnswerRoute)
 
 
 def check_choices(backend: Backend, body: GenerationRequest, prompts: int) -> None:
@@ -72,14 +93,11 @@ def check_choices(backend: Backend, body: GenerationRequest, prompts: int) -> No
         raise errors.InvalidValue(param, f"{param}: {each} are too many: at most {limit} answers may wait at once")
 
 
-async def off_loop_if_long(size: int, work: Callable[[], T]) -> T:
-    """The result of `work` on so many characters or tokens, in a thread if it would block the event loop for long."""
-    return await asyncio.to_thread(work) if size > LONG_CHARS else work()
-
-
 def check_token(tokenizer: Tokenizer, param: str, token: int) -> None:
     if not 0 <= token < tokenizer.vocab_size:
-        raise errors.InvalidValue(param, f"{param}: token ids are from 0 to {tokenizer.vocab_size - 1}, not {token}")
+        raise errors.InvalidValue(
+            param, f"{param}: token ids are from 0 to {tokenizer.vocab_size - 1}, not {errors.shown(token)}"
+        )
 
 
 async def respond(

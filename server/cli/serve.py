@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -36,6 +37,8 @@ def serve_main(settings: Settings) -> int:
         descriptors = raise_descriptor_limit()
         limit = connection_limit(settings.max_connections, descriptors)
         service = build_service(settings)
+        gc.collect()
+        gc.freeze()  # each later search for garbage in what stays would stop everybody for 0.1 s
         try:
             return _serve(settings, service, listener, ConnectionConfig(service.app, settings, limit, descriptors))
         except (ValueError, OSError) as error:

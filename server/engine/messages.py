@@ -137,10 +137,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
+    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again. While
+    its queue is full, there may be room in about `retry_after_s`."""
 
     ready: bool
     failure: str | None = None
+    queue_full: bool = False
+    retry_after_s: int = 1
 
 
 class Answer(Protocol):

@@ -157,6 +157,32 @@ async def test_the_document_says_which_paths_require_the_key(api: Any) -> None:
             assert ("401" in operation["responses"], "security" in operation) == (not opened, not opened), path
 
 
+LONG = "k" * 100_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [LONG, [LONG] * 1000, {LONG: LONG}, dict.fromkeys(map(str, range(10**5)), 1), [[[LONG]] * 9] * 9, b"x" * 10**5],
+    ids=["text", "list", "long name", "names", "nested", "bytes"],
+)
+def test_a_value_is_shown_by_its_beginning(value: object) -> None:
+    assert errors.shown(value) == repr(value)[: errors.SHOWN_CHARS - 3] + "..."
+
+
+@pytest.mark.parametrize("value", ["", "a'b", [], {}, [1, "a", None, {"b": [True]}], {"a": {"c": 1.5}, "d": []}, 5])
+def test_a_short_value_is_shown_as_it_is(value: object) -> None:
+    assert errors.shown(value) == repr(value)
+
+
+def test_the_path_of_a_parameter_is_cut() -> None:
+    assert errors.dotted(["a", 0, "b"]) == "a.0.b"
+    for names in ([LONG], ["a"] * 10_000, [LONG] * 1000):
+        assert len(errors.dotted(names)) == errors.PARAM_CHARS
+        assert errors.dotted(names).endswith("...")
+    error = errors.InvalidValue(LONG, LONG)
+    assert (len(error.param or ""), len(error.message)) == (errors.PARAM_CHARS, errors.MESSAGE_CHARS)
+
+
 def test_every_error_has_a_status_and_a_type() -> None:
     assert set(errors.STATUS) == set(errors.ApiError.__subclasses__())
     drawn = re.findall(r"- (\w+) +(\d+)?", errors.__doc__ or "")

@@ -429,8 +429,10 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
         with pytest.raises(errors.Overloaded) as refused:
             bench.ask()
         assert refused.value.retry_after_s >= 1
+        assert bench.engine.health.queue_full
         bench.executor.open()
         await asyncio.gather(*readers)
+        assert not bench.engine.health.queue_full
 
 
 async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
