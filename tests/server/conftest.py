@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from asynclane.server.app import ModelCard, create_app
-from asynclane.server.engine.messages import AnswerOptions, Health
+from asynclane.server.engine.messages import AnswerSource
 from asynclane.server.metrics import Metrics
 from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.fake_engine import FakeAnswer, FakeEngine
-from ..support.http import CONTEXT, PARAMS, TINY, Api, serving
+from ..support.fake_engine import FakeEngine
+from ..support.http import CONTEXT, CREATED, PARAMS, TINY, Api, serving
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +31,8 @@ class Relay:
 
     engine: FakeEngine
 
-    @property
-    def health(self) -> Health:
-        return self.engine.health
-
-    def submit(self, prompt: list[int], options: AnswerOptions) -> FakeAnswer:
-        return self.engine.submit(prompt, options)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +41,8 @@ def build(text: Tokenizer) -> Callable[..., FastAPI]:
 
     @functools.cache
     def shared(**settings: Any) -> tuple[FastAPI, Relay]:
-        card, relay = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane"), Relay()
-        return create_app(relay, text, Settings(**settings), Metrics(), card), relay
+        card, relay = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane", CREATED), Relay()
+        return create_app(cast(AnswerSource, relay), text, Settings(**settings), Metrics(), card), relay
 
     def build(engine: FakeEngine | None = None, **settings: Any) -> FastAPI:
         app, relay = shared(**settings)

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import Delta, Finish, Usage
@@ -136,6 +137,18 @@ async def test_token_ids_are_taken_as_they_are(api: Any, prompt: Any, prompts: A
     assert engine.prompts == prompts
 
 
+@pytest.mark.parametrize(("given", "first"), [(None, [7]), (True, [7]), (False, [])])
+async def test_a_prompt_that_has_its_first_token_does_not_get_another(
+    api: Any, text: Tokenizer, monkeypatch: pytest.MonkeyPatch, given: bool | None, first: list[int]
+) -> None:
+    begun = TemplateProcessing(single="[BOS] $A", special_tokens=[("[BOS]", 7)])
+    monkeypatch.setattr(text.backend, "post_processor", begun)
+    engine = FakeEngine()
+    async with api(engine) as client:
+        await client.complete(prompt="Hi", add_special_tokens=given)
+    assert engine.prompts == [[*first, *text.encode("Hi", specials=False)]]
+
+
 async def test_every_option_reaches_the_engine(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
@@ -161,6 +174,10 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
             early_stop=False,
             cache_salt="s",
             user="me",
+            prompt_cache_key="a",
+            prompt_cache_retention="24h",
+            safety_identifier="b",
+            verbosity="high",
             metadata={"a": "b"},
             store=True,
         )
@@ -257,8 +274,8 @@ async def test_logprobs_of_a_completion_have_the_older_shape(api: Any) -> None:
         "tokens": ["a", "b"],
         "token_logprobs": [-0.25, -1.0],
         "top_logprobs": [
-            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "a": -0.25},
-            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "b": -1.0},
+            {"bytes:\\xc3": -0.5, "x": -2.0, "a": -0.25},
+            {"bytes:\\xc3": -0.5, "x": -2.0, "b": -1.0},
         ],
         "text_offset": [0, 1],
         "steps": [3, 1],

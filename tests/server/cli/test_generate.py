@@ -119,6 +119,12 @@ def test_the_summary_of_an_answer_knows_the_singular(number: int, plural: str) -
     assert ("1 forward:" in line) == (number < 2)
 
 
+@pytest.mark.parametrize("command", ["generate", "trace"])
+def test_an_empty_prompt_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, " \n"]) == 2
+    assert capsys.readouterr().err == "asynclane: the prompt is empty: give a text to answer\n"
+
+
 FLAGS = [
     (["--knob", "threshold"], "a parameter is NAME=VALUE, not 'threshold'"),
     (["--knob", "=1"], "a parameter is NAME=VALUE"),

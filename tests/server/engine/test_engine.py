@@ -479,6 +479,7 @@ async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: B
         await complete(bench, max_tokens=256)
 
 
+GRAMMAR = messages.Grammar("guided_regex", 'start: "a"')
 OPTIONS: dict[str, object] = {
     "max_tokens": 5,
     "temperature": 0.5,
@@ -491,7 +492,7 @@ OPTIONS: dict[str, object] = {
     "logit_bias": ((3, 1.0),),
     "ignore_end": True,
     "min_tokens": 1,
-    "grammar": messages.Grammar("guided_regex", 'start: "a"'),
+    "grammar": GRAMMAR,
     "suffix": (7,),
     "ranks": 1,
     "share_group": "one",
@@ -513,6 +514,7 @@ async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
         rule = decoder.rule.for_lane(Lane(0, None, Role.GENERATE, 0, 8, 8), True)
         return repr((shown, constraint, decoder.name, rule))
 
+    await bench.engine._grammars.ready(GRAMMAR)
     assert {field.name for field in fields(AnswerOptions)} == {*OPTIONS, *OF_THE_TEXT}
     for name, value in OPTIONS.items():
         assert facts(**{name: value}) != facts(), name
