@@ -23,6 +23,8 @@ def test_requests_that_a_draining_server_cannot_finish_are_informed(name: str, c
             whole = pool.submit(httpx.post, url, json=body, timeout=60)
             streamed = pool.submit(httpx.post, url, json=watched, timeout=60)
             wait_for(lambda: gauge(server.url, "running_requests") == 2)
+            steps = gauge(server.url, "forwards_total")
+            wait_for(lambda: gauge(server.url, "forwards_total") >= steps + 2)  # the stream has begun
             server.process.send_signal(number)
             wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
             late = httpx.post(url, json=body, timeout=60)
