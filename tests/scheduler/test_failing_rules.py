@@ -99,23 +99,16 @@ def others_alone() -> list[tuple[object, ...]]:
     return [results(run([resolve(*other, LENGTH)])[1][0]) for other in OTHERS]
 
 
-WINO, LLADA = ("wino", {"block_length": 8}), ("llada", {})
-BLOCKBATCH = ("blockbatch", {"branches": 2, "smallest_block": 2})
+_, LOCALLEAP, _, FREEDAVE, WINO, BLOCKBATCH, LLADA = OTHERS
 
 
 @BOTH
 @pytest.mark.parametrize(
     ("decoder", "axis", "method", "call", "steps"),
     [
-        (
-            ("asynclane", {"rule": "localleap", "block_length": 8, "lookahead": 8}),
-            "host_rule",
-            "choose",
-            CALL,
-            CALL - 1,
-        ),
+        (LOCALLEAP, "host_rule", "choose", CALL, CALL - 1),
         (WINO, "host_rule", "choose", CALL, CALL - 1),
-        (("freedave", {"block_length": 8, "draft_steps": 2}), "host_rule", "choose_among", CALL, CALL - 1),
+        (FREEDAVE, "host_rule", "choose_among", CALL, CALL - 1),
         (BLOCKBATCH, "host_rule", "observe", CALL, CALL - 1),
         (BLOCKBATCH, "host_rule", "over", 1, 1),  # once the tokens of a step were handed out
         (BLOCKBATCH, "host_rule", "over", 3, 3),
@@ -138,10 +131,8 @@ def test_a_part_of_a_decoder_that_raises_ends_its_own_request_and_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The last of the others waits for what it leaves."""
-    broken, others = (
-        breaking(resolve(*decoder, LENGTH), axis, method, call),
-        [resolve(*other, LENGTH) for other in OTHERS],
-    )
+    broken = breaking(resolve(*decoder, LENGTH), axis, method, call)
+    others = [resolve(*other, LENGTH) for other in OTHERS]
     _, (first, *others_done), ended = run([broken, *others], halving)
     assert list(map(results, others_done)) == others_alone()
     assert (first.outcome, first.steps) == (Outcome.FAILED, steps)

@@ -70,7 +70,7 @@ class SharedPrefixes(Schedules):
                 assert (sequence.prompt_length + lane.end) % BLOCKS.block_size == 0 or lane.end == sequence.tree.limit
 
 
-SharedPrefixes.TestCase.settings = settings(max_examples=200 if ALL else 60, stateful_step_count=40)
+SharedPrefixes.TestCase.settings = settings(max_examples=200 if ALL else 30, stateful_step_count=40)
 TestSharedPrefixes = SharedPrefixes.TestCase
 
 
@@ -79,7 +79,7 @@ class SharedPrefixesInFlight(SharedPrefixes):
 
 
 SharedPrefixesInFlight.TestCase.settings = settings(
-    max_examples=120 if ALL else 30, stateful_step_count=40, deadline=None
+    max_examples=120 if ALL else 15, stateful_step_count=40, deadline=None
 )
 TestSharedPrefixesInFlight = SharedPrefixesInFlight.TestCase
 
@@ -88,7 +88,7 @@ class WithoutSharing(SharedPrefixes):
     limits = LIMITS
 
 
-WithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 20, stateful_step_count=40)
+WithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 10, stateful_step_count=40)
 TestWithoutSharing = WithoutSharing.TestCase
 
 
