@@ -95,6 +95,19 @@ async def test_a_body_that_is_no_json_object_is_refused(api: Any, body: bytes) -
     assert "Content-Type" not in error["message"], "the header was right"
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate, gzip", "identity", " Identity "])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+async def test_a_compressed_body_is_refused_as_such(api: Any, path: str, encoding: str) -> None:
+    async with api() as client:
+        headers = {"content-type": "application/json", "content-encoding": encoding}
+        response = await client.http.post(path, content=b"{}", headers=headers)
+    if "dentity" in encoding:
+        assert error_of(response, 400)["param"]
+    else:
+        assert error_of(response, 415)["code"] == "unsupported_encoding"
+        assert encoding in error_of(response)["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "place"),
     [
