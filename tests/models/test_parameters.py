@@ -22,7 +22,7 @@ MASK = TEXT.mask_id
 def test_penalties_make_answers_repeat_less(runner: Runner, vocabulary: Vocabulary) -> None:
     def measure(preferences: Preferences) -> tuple[float, int]:
         """The share of distinct tokens, and the count of the most frequent one."""
-        (done,) = run(runner, vocabulary, [Spec(STORY, 64, preferences=preferences)])
+        (done,) = run(runner, vocabulary, [Spec(STORY, 96, preferences=preferences)])
         counts = Counter(done.text)
         return len(counts) / counts.total(), max(counts.values())
 
