@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from ..scheduler import DECODERS, defaults_of, suits
 from .api.chat import chat_routes
@@ -21,11 +23,12 @@ from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
 from .http.limits import BodyLimit, RequireKey
+from .http.paths import PlainPaths
 from .http.request_log import RequestLog
 from .metrics import Metrics
 from .schema.openapi import document
 from .schema.responses import ModelCard
-from .settings import Settings, installed_version
+from .settings import Settings, installed_version, split_origins
 from .structured.grammar import Grammars
 from .text.tokenizer import Tokenizer
 
@@ -51,8 +54,16 @@ def create_app(
     """`lifespan` starts the engine before the first request and stops it after the last. An engine in this process
     shares its `grammars`, so that none is compiled twice."""
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
-    app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
-    backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer))
+    app = FastAPI(
+        title="asynclane",
+        version=installed_version(),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # `PlainPaths` serves both forms
+    )
+    grammars = grammars or Grammars(tokenizer, settings.grammar_timeout_s, settings.grammar_memory_mb)
+    backend = Backend(engine, tokenizer, settings, card, grammars)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
@@ -69,6 +80,15 @@ def create_app(
     app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
     if settings.api_key is not None:
         app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
+    if settings.allowed_origins:  # outside of the key: a browser's preflight request has none
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=split_origins(settings.allowed_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(PlainPaths)
     app.add_middleware(RequestLog, count=metrics.http_response)
     return app
 
@@ -94,6 +114,7 @@ def build_service(settings: Settings) -> Service:
         max_model_len=parts.limits.max_model_len,
         decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
         default_decoder=settings.decoder,
+        created=int(time.time()),
     )
 
     @asynccontextmanager
@@ -103,6 +124,7 @@ def build_service(settings: Settings) -> Service:
             yield
         finally:
             await parts.engine.stop(STOP_S)
+            parts.grammars.close()
 
     app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars)
     return Service(app, parts.engine.drain, parts.engine.death)

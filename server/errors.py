@@ -250,7 +250,7 @@ def _not_found(request: Request, error: HTTPException) -> str:
     path, allowed = shown(request.url.path), (error.headers or {}).get("Allow")
     if allowed:
         return f"{path} does not take {request.method}, but {allowed}"
-    return f"there is no {path} here; there are {', '.join(request.app.openapi()['paths'])}"
+    return f"there is no {path} here; there are /, /openapi.json, {', '.join(request.app.openapi()['paths'])}"
 
 
 def from_validation(detail: Mapping[str, Any]) -> InvalidValue:

@@ -18,6 +18,7 @@ from typing import Any
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -53,6 +54,11 @@ class Settings:
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
+    allowed_origins: str | None = _word(
+        None,
+        "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
+        " own page",
+    )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
@@ -105,6 +111,10 @@ class Settings:
     write_timeout_s: float = _number(
         60.0, "seconds without progress after which a connection whose client does not read is closed", 0.01, 86400
     )
+    grammar_timeout_s: float = _number(2.0, "seconds of a processor that compiling one format may take", 0.01, 3600)
+    grammar_memory_mb: int = _number(
+        512, "memory that compiling one format may take, and the compiled ones together", 16
+    )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
     log_format: str = _word("text", "a line of the log: words, or a JSON object", "text", "json")
@@ -142,6 +152,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             metavar="|".join(field.metadata.get("choices", ())) or field.metadata["type"].__name__.upper(),
             help=text.replace("%", "%%"),
         )
+
+
+def split_origins(text: str) -> list[str]:
+    """The origins of `--allowed-origins`. Raises `SettingsError` for what no browser sends as an origin."""
+    origins = [origin.strip() for origin in text.split(",")]
+    for origin in origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
+    return origins
 
 
 def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

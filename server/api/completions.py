@@ -21,16 +21,19 @@ def completion_routes(backend: Backend) -> APIRouter:
         check_choices(backend, body, len(body.prompt))
         after = body.suffix or ""
         suffix = tuple(await off_loop_if_long(len(after), lambda: tokenizer.encode(after, specials=False)))
-        prompts = [await _read(tokenizer, prompt, bool(body.echo), suffix) for prompt in body.prompt]
+        specials = body.add_special_tokens is not False
+        prompts = [await _read(tokenizer, prompt, bool(body.echo), suffix, specials) for prompt in body.prompt]
         reply = TextReply(new_envelope("cmpl", card.id, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, prompts, reply)
 
     return router
 
 
-async def _read(tokenizer: Tokenizer, prompt: str | list[int], echo: bool, suffix: tuple[int, ...]) -> Prompt:
+async def _read(
+    tokenizer: Tokenizer, prompt: str | list[int], echo: bool, suffix: tuple[int, ...], specials: bool
+) -> Prompt:
     if isinstance(prompt, str):
-        ids = await off_loop_if_long(len(prompt), lambda: tokenizer.encode(prompt))
+        ids = await off_loop_if_long(len(prompt), lambda: tokenizer.encode(prompt, specials=specials))
         return Prompt("prompt", ids, prompt if echo else "", suffix)
     for token in (min(prompt), max(prompt)):
         check_token(tokenizer, "prompt", token)

@@ -90,7 +90,12 @@ async def respond(
         check_token(backend.tokenizer, param, token)
         if token == backend.tokenizer.mask_id:
             raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
-    grammar = None if body.wanted is None else await backend.grammars.compile(body.wanted)
+    grammar = None
+    if body.wanted is not None:
+        try:
+            grammar = await until_gone(request.receive, backend.grammars.compile(body.wanted))
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
     # One entry for each choice, with the options of all its tries.
     planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, grammar)]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
@@ -105,6 +110,8 @@ async def respond(
     record: RequestRecord = request.state.record
     record.prompt_tokens = prompt_tokens
     async with AsyncExitStack() as stack:
+        if grammar is not None:
+            await backend.grammars.ready(grammar)
         # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
         answers = [
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted

@@ -17,7 +17,7 @@ import uvicorn
 from ..app import Service, build_service
 from ..http.connections import ConnectionConfig, connection_limit, log_accept_errors, raise_descriptor_limit
 from ..logs import STDERR, logging_to
-from ..settings import Settings
+from ..settings import Settings, split_origins
 
 FAILED = 1
 # After the engine has failed:
@@ -32,6 +32,7 @@ def serve_main(settings: Settings) -> int:
         bind(settings.host, settings.port) as listener,
         logging_to(STDERR, settings.log_level, settings.log_format),
     ):
+        split_origins(settings.allowed_origins or "*")  # now: a model takes long to load
         descriptors = raise_descriptor_limit()
         limit = connection_limit(settings.max_connections, descriptors)
         service = build_service(settings)

@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 from fastapi import Request
@@ -17,6 +18,7 @@ from starlette.responses import Response
 
 from ..errors import EncodedBody, InvalidValue, shown
 
+NAME_CHARS = 64  # of an unknown name that are compared with known ones
 JSON_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
@@ -105,6 +107,13 @@ class Strict(BaseModel):
         """The known names, for the error about an unknown one."""
         return "known here: " + ", ".join(field.alias or name for name, field in cls.model_fields.items())
 
+    @classmethod
+    def _nearest(cls, name: str) -> str:
+        """The known name that `name` may have been meant as, or else all of them."""
+        known = [field.alias or field_name for field_name, field in cls.model_fields.items()]
+        nearest = get_close_matches(name[:NAME_CHARS].lower(), known, n=1)
+        return f"did you mean {nearest[0]}?" if nearest else cls.offers()
+
     @model_validator(mode="before")
     @classmethod
     def _drop_neutral(cls, raw: object) -> object:
@@ -120,7 +129,7 @@ class Strict(BaseModel):
     @model_validator(mode="after")
     def _refuse_unknown(self) -> Self:
         for name in self.model_extra or ():
-            why = self.lacks(name) if name in self.elsewhere else f"unknown parameter; {self.offers()}"
+            why = self.lacks(name) if name in self.elsewhere else f"unknown parameter; {self._nearest(name)}"
             raise refused(name, why, code="unknown_parameter")
         return self
 

@@ -9,17 +9,15 @@ import asyncio
 import errno
 import json
 import logging
-import re
 import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -34,7 +32,6 @@ MOST_BACKLOG = 2048
 FLUSH_S = 5  # at the end, for the last bytes of answers that are done
 GONE_CHECK_S = 0.1
 
-ABSOLUTE = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -67,7 +64,7 @@ class ConnectionConfig(uvicorn.Config):
     def __init__(self, app: ASGIApp, settings: Settings, max_connections: int, descriptors: int = 2**16) -> None:
         # h11, asyncio and no websockets, whatever else is installed: `Connection` is about these.
         super().__init__(
-            with_origin_form(app),
+            app,
             http=Connection,
             ws="none",
             loop="asyncio",
@@ -211,18 +208,6 @@ class Connection(H11Protocol):
             self.transport.abort()
         else:
             self.loop.call_later(GONE_CHECK_S, self._check_gone)
-
-
-def with_origin_form(app: ASGIApp) -> ASGIApp:
-    """An application that is also reached by `GET http://host/path`, as clients write to what they think is a proxy."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (found := ABSOLUTE.fullmatch(scope["raw_path"])):
-            scope["raw_path"] = found[1] or b"/"
-            scope["path"] = unquote(scope["raw_path"].decode("ascii"))
-        await app(scope, receive, send)
-
-    return serve
 
 
 def log_accept_errors(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

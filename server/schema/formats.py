@@ -9,12 +9,10 @@ from pydantic import Field, PlainValidator, model_validator
 
 from ..errors import InvalidValue, shown
 from ..http.body import Strict, refused, unique
-from ..structured.grammar import Wanted
+from ..structured.grammar import ANY_OBJECT, Wanted
 from ..structured.grammar_errors import GrammarError
 from ..structured.json_schema import schema_text
 from .unsupported import UNSUPPORTED
-
-ANY_OBJECT = '{"type": "object"}'
 
 
 def _schema(value: object) -> str:

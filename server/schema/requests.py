@@ -24,11 +24,12 @@ from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Range
 from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from ..http.body import Body, Strict, refused
-from ..structured.grammar import Wanted
-from .formats import ANY_OBJECT, Options, ResponseFormat, Schema, StructuredOutputs
+from ..structured.grammar import ANY_OBJECT, Wanted
+from .formats import Options, ResponseFormat, Schema, StructuredOutputs
 from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_by
 
 INT32, INT64 = 2**31, 2**63
+MAX_STOPS = 16
 MAX_BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
 BAN = -100  # a bias that bans, as OpenAI promises of it
 STRONG = -10_000.0  # a bias that no logit outweighs
@@ -53,6 +54,7 @@ class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[TextPart], BeforeValidator(_parts, json_schema_input_type=str | list[TextPart])]
     tool_call_id: str | None = None
+    name: Annotated[str, Field(min_length=1, max_length=64)] | None = None  # for templates that show it
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -63,7 +65,8 @@ class Message(Strict):
     def for_template(self) -> dict[str, str]:
         """`developer` is OpenAI's newer name for `system`, which chat templates know."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(part.text for part in self.content)}
+        message = {"role": role, "content": "".join(part.text for part in self.content)}
+        return message if self.name is None else {**message, "name": self.name}
 
 
 Messages = Annotated[list[Message], Field(min_length=1)]
@@ -136,11 +139,12 @@ def _stops(value: object) -> object:
         return [value]
     if isinstance(value, list):
         return value
-    raise refused(None, f"must be a string or a list of up to 4 strings, not {shown(value)}")
+    raise refused(None, f"must be a string or a list of up to {MAX_STOPS} strings, not {shown(value)}")
 
 
+Hint = Annotated[str, Field(max_length=1000)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Stops = Annotated[list[Stop], Field(max_length=4)]
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Ranks = Annotated[int, Field(ge=0, le=MOST_RANKS)]
 Choices = Annotated[int, Field(ge=1, le=16)]
@@ -159,10 +163,14 @@ class GenerationRequest(DecoderParams, Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
-    # These three change nothing.
-    user: str | None = None
+    # These change nothing.
+    user: Hint | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
+    prompt_cache_key: Hint | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    safety_identifier: Hint | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *DECODERS]})] = None
     # How tokens are drawn, and where the answer stops.
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -328,6 +336,14 @@ class ChatCompletionRequest(GenerationRequest):
     unsupported = unsupported_by(CHAT)
     elsewhere = ELSEWHERE[CHAT]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_tools_without_choice(cls, raw: object) -> object:
+        """With `tool_choice: "none"`, tools request nothing."""
+        if isinstance(raw, dict) and raw.get("tool_choice") == "none" and isinstance(raw.get("tools"), list):
+            return {name: value for name, value in raw.items() if name != "tools"}
+        return raw
+
     messages: Messages
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -387,6 +403,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     best_of: Choices | None = None
     suffix: str | None = None
+    add_special_tokens: bool | None = None  # False: for a prompt that has the tokenizer's first token
 
     @model_validator(mode="after")
     def _check_completion(self) -> Self:

@@ -181,8 +181,8 @@ class Tokenizer:
         """Make a token's text the same everywhere. SentencePiece's decoders drop the space at the start of a text, and
         of a token that is decoded alone. Returns True if they did. Raises `BadTokenizer` for unknown decoders."""
         decoder = self.backend.decoder
-        described = {"type": None} if decoder is None else json.loads(decoder.__getstate__())
-        steps = described["decoders"] if described["type"] == "Sequence" else [described]
+        described: dict[str, Any] = {"type": None} if decoder is None else json.loads(decoder.__getstate__())
+        steps: list[dict[str, Any]] = described["decoders"] if described["type"] == "Sequence" else [described]
         for step in steps:
             if step["type"] not in DECODERS:
                 kinds = ", ".join(DECODERS)

@@ -112,6 +112,19 @@ def test_a_fence_switches_the_rules_within_an_answer() -> None:
     assert fork("ww/w__", nesting=Nesting(True, quotes=1)) == ABSENT
 
 
+@pytest.mark.parametrize(
+    ("prompt", "in_code"),
+    [("w.", False), ("w`w", True), ("w`w`w", False), ("w`wNw", True), ("(w", False), ("w`wE", False), ("E`w(", True)],
+)
+def test_an_answer_goes_on_in_the_code_block_that_its_prompt_has_opened_in_this_turn(
+    prompt: str, in_code: bool
+) -> None:
+    nesting = Nesting.of(Boundary.AUTO, ids(prompt), vocabulary())
+    assert nesting.in_code is in_code
+    assert nesting.brackets == (1 if prompt == "E`w(" else 0)
+    assert fork("w)/w__", nesting=nesting, min_fill=0) == (2 if in_code else fork("w)/w__", min_fill=0))
+
+
 @pytest.mark.parametrize("text", ["w`w(w", "w`w(`w.", 'w`"w`w`/w(="', "ww.", "`((`((", "`w("])
 def test_what_is_open_is_the_same_read_at_once_or_in_parts(text: str) -> None:
     whole = Nesting().after(ids(text), vocabulary())
@@ -206,7 +219,7 @@ def test_boundaries_do_not_depend_on_where_the_first_live_lane_starts(boundary: 
     for _ in range(150):
         text = "".join(rng.choice(letters) for _ in range(rng.randint(6, 24)))
         cut = rng.randint(1, len(text) - 4)
-        start = Nesting.of(boundary)
+        start = Nesting.of(boundary, ids(""), vocabulary())
         middle = start.after(ids(text[:cut]), vocabulary())
         whole = snapshot(text, min_fill=0, boundary=boundary, nesting=start)
         part = snapshot(text[cut:], start=cut, min_fill=0, boundary=boundary, nesting=middle)
