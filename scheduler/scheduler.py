@@ -1,13 +1,14 @@
 """The scheduler: `plan` chooses what a step computes, `commit` takes in its result.
 
-Requests enter first come, first served, once a slot and all the pages that they can ever need are free. Nothing is ever
-preempted, since recomputed keys and values would change an answer. In a step, whoever has waited longest goes first.
+Requests enter once a slot and all the pages that they can ever need are free. Clients take turns; the requests of one
+client keep their order. Nothing is ever preempted, since recomputed keys and values would change an answer. In a step,
+whoever has waited longest goes first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from operator import attrgetter
 
 import numpy as np
@@ -25,13 +26,14 @@ from .memory.prefix_cache import PrefixCache
 from .request import Ended, Load, Outcome, Request, State, Update
 from .sequence import PlannedRequest, Sequence
 from .step_cost import Budget, Halving
+from .turns import Turns
 
 # A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other.
 FAULT = "request %d ends: what decides for it failed"
 
 
 class QueueFull(Exception):
-    """As many requests wait as the limits allow."""
+    """As many requests wait as the limits allow: in all, and of this client."""
 
 
 class Scheduler:
@@ -50,6 +52,7 @@ class Scheduler:
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self.pattern = pattern
+        self._turns = Turns()
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
         self._in_flight: deque[list[PlannedRequest]] = deque()  # the requests of each step, oldest step first
@@ -82,11 +85,11 @@ class Scheduler:
         sequence = Sequence(request, self._vocabulary, self.pattern)
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
-        if len(self.waiting) > self.limits.max_queue:
+        if self._over_queue(request.client):
             self._admit()  # free slots and pages may not have been handed out since the last plan
-        if len(self.waiting) > self.limits.max_queue:
+        if request.id in self.waiting and (limit := self._over_queue(request.client)) is not None:
             del self.waiting[request.id]
-            raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
+            raise QueueFull(f"the queue is full: {limit}")
 
     def end(self, request_id: int, outcome: Outcome) -> Ended | None:
         """End a request. Its slots and pages are free now, or at the commit of the step that carries it. Returns None
@@ -163,14 +166,25 @@ class Scheduler:
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
+    def _over_queue(self, client: str) -> str | None:
+        """The limit that the queue exceeds, in words. Beyond `max_queue` each client still has an equal part of it: one
+        that fills the queue keeps nobody out."""
+        limit, total = self.limits.max_queue, len(self.waiting)
+        clients = Counter(sequence.request.client for sequence in self.waiting.values())
+        own = clients[client]
+        if total <= limit or own <= limit // len(clients):
+            return None
+        if own == total:
+            return f"{own - 1} of {limit} requests wait"
+        return f"{own - 1} of the {total - 1} requests that wait are this client's"
+
     def _admit(self) -> None:
-        while self.waiting:
-            sequence = next(iter(self.waiting.values()))
-            slots, pages = sequence.request.resources(self.limits, self.pattern)
-            if slots > self.slots.free or not self._prefixes.fits(sequence.block_hashes, pages):
-                break  # first come, first served: nobody overtakes
+        while (sequence := self._next()) is not None:
+            request = sequence.request
+            slots, pages = request.resources(self.limits, self.pattern)
             del self.waiting[sequence.id]
-            if self.budget is not None and sequence.request.decoder.adaptive:
+            self._turns.take(request.client, pages / request.weight)
+            if self.budget is not None and request.decoder.adaptive:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             lease, own = self._prefixes.take(sequence.block_hashes, pages, sequence.id)
             sequence.served_at = self._step
@@ -181,6 +195,34 @@ class Scheduler:
             except Exception:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 self._lost.append(self._fail(sequence))
+
+    def _next(self) -> Sequence | None:
+        """The next request to admit, or None. A client whose share is used up is passed over. Nobody overtakes a
+        request that waits for room, or it might wait for ever."""
+        if not self.waiting or not self.slots.free:
+            return None
+        order = self._turns.order(self.waiting.values(), self.running.values())
+        for sequence in order:
+            if self._has_share(sequence, alone=len(order) == 1):
+                slots, pages = sequence.request.resources(self.limits, self.pattern)
+                fits = slots <= self.slots.free and self._prefixes.fits(sequence.block_hashes, pages)
+                return sequence if fits else None
+        return None
+
+    def _has_share(self, sequence: Sequence, alone: bool) -> bool:
+        """Return whether the request may be admitted beside those that run. While others wait, a client gets at most
+        half of all slots and pages; a bundle never gets more. A single request may be larger."""
+        client = [other for other in self.running.values() if other.request.client == sequence.request.client]
+        bundle = [other for other in client if other.request.bundle == sequence.request.bundle is not None]
+        return all(self._fit_half(sequence, others) for others in (bundle, [] if alone else client) if others)
+
+    def _fit_half(self, sequence: Sequence, others: list[Sequence]) -> bool:
+        """Return whether a request and `others` need no more than half of all slots and pages together."""
+        slots, pages = sequence.request.resources(self.limits, self.pattern)
+        shared = self._prefixes.numbers(sequence.block_hashes)
+        held = shared.union(*(other.pages for other in others))
+        slots += sum(len(other.holding.slots) for other in others)
+        return 2 * slots <= self.slots.size and 2 * (len(held) + pages - len(shared)) <= self.pages.size
 
     def _candidates(self) -> list[PlannedRequest]:
         """The next step of each request that runs and is in no step in flight, the longest waiting first. A request
