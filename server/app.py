@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import install_error_handlers
-from .http.limits import BodyLimit, RequestId, RequireKey
+from .http.keys import Keys, RequireKey
+from .http.limits import BodyLimit, RequestId
 from .metrics import Metrics
 from .schema.openapi import document
 from .schema.responses import ModelCard
@@ -43,9 +46,11 @@ def create_app(
     card: ModelCard,
     lifespan: Lifespan | None = None,
     grammars: Grammars | None = None,
+    keys: Keys | None = None,
 ) -> FastAPI:
     """`lifespan` starts the engine before the first request and stops it after the last. An engine in this process
-    shares its `grammars`, so that none is compiled twice."""
+    shares its `grammars`, so that none is compiled twice. Without `keys`, those of the settings are read."""
+    keys = Keys.of(settings) if keys is None else keys
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
     app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
     backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer))
@@ -57,13 +62,13 @@ def create_app(
         page_routes(),
     ):
         app.include_router(router)
-    document(app, OPEN_PATHS, has_key=settings.api_key is not None)
+    document(app, OPEN_PATHS, has_key=bool(keys))
     install_error_handlers(app, metrics.http_response)
     # The middleware added last is the outermost: every response has a request id, and a body is read only after the
     # key has been checked.
     app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
-    if settings.api_key is not None:
-        app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
+    if keys:
+        app.add_middleware(RequireKey, keys=keys, open_paths=OPEN_PATHS)
     app.add_middleware(RequestId, count=metrics.http_response)
     return app
 
@@ -81,6 +86,7 @@ def build_service(settings: Settings) -> Service:
     wrong."""
     from .engine.wiring import build_parts  # here, since it imports torch, which no other application needs
 
+    keys = Keys.of(settings)  # first, since a model takes long to load
     parts = build_parts(settings)
     card = ModelCard(
         id=settings.model_name,
@@ -92,10 +98,12 @@ def build_service(settings: Settings) -> Service:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await parts.engine.start()
+        if settings.api_keys_file is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, keys.reload)
         try:
             yield
         finally:
             await parts.engine.stop()
 
-    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars)
+    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars, keys)
     return Service(app, parts.engine.drain)

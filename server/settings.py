@@ -53,6 +53,9 @@ class Settings:
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
+    api_keys_file: str | None = _word(
+        None, "file of keys with names, NAME:KEY on each line; read again on SIGHUP (docs/operations.md)"
+    )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
@@ -85,6 +88,12 @@ class Settings:
     )
     decoder: str = _word("asynclane", "decoding method of requests that name none")
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
+    max_request_tokens: int = _number(
+        131072, "answer tokens that one HTTP request may want: max_tokens times its choices and prompts", 1
+    )
+    request_timeout_s: float = _number(
+        3600.0, "seconds in which an answer must be complete, those in the queue included", 0.01, 86400
+    )
     max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
@@ -151,7 +160,7 @@ def _check_names(environ: Mapping[str, str]) -> None:
 
 def api_key_from(environ: Mapping[str, str]) -> str | None:
     """The API key for the commands that are clients."""
-    return environ.get(ENVIRONMENT_PREFIX + "API_KEY") or None
+    return environ.get(ENVIRONMENT_PREFIX + "API_KEY", "").strip() or None
 
 
 def color_allowed(environ: Mapping[str, str]) -> bool:
@@ -196,7 +205,7 @@ def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     elif wanted["type"] is str:
         if wanted["choices"] and value not in wanted["choices"]:
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
-        if not value:
+        if not value.strip():
             raise SettingsError(f"{source} must not be empty")
     elif not wanted["low"] <= value <= wanted["high"]:
         raise SettingsError(f"{source} must be from {wanted['low']} to {wanted['high']}, not {value}")

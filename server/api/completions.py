@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from ..errors import InvalidValue
 from ..schema.openapi import Completion, answered
 from ..schema.requests import CompletionRequest
 from ..schema.responses import TextReply, new_envelope
@@ -34,5 +35,7 @@ async def _read(tokenizer: Tokenizer, prompt: str | list[int], echo: bool, suffi
         return Prompt("prompt", ids, prompt if echo else "", suffix)
     for token in (min(prompt), max(prompt)):
         check_token(tokenizer, "prompt", token)
+    if tokenizer.mask_id in prompt:
+        raise InvalidValue("prompt", f"prompt: {tokenizer.mask_id} is the mask token, which only a canvas may contain")
     text = await off_loop_if_long(len(prompt), lambda: tokenizer.decode(prompt)) if echo else ""
     return Prompt("prompt", prompt, text, suffix)

@@ -32,6 +32,7 @@ class Fault(StrEnum):
     PARAMETER = "parameter"  # the value of a parameter
     ENGINE = "engine"
     DRAINING = "draining"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class AnswerOptions:
     ids with what is added to their logits, minus infinity for a ban. `suffix` has the token ids after the answer, which
     then fills exactly `max_tokens` positions. `ranks` requests log-probabilities, with so many likeliest tokens each.
     `watch` requests lane events; the text is the same. Requests of one `share_group` differ in their seed alone. Only
-    requests of one `cache_salt` share the keys and values of prompts.
+    requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
+    `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission.
     """
 
     max_tokens: int
@@ -72,6 +74,10 @@ class AnswerOptions:
     ranks: int | None = None
     share_group: str | None = None
     cache_salt: str = ""
+    client: str = ""
+    weight: float = 1.0
+    bundle: str | None = None
+    timeout_s: float | None = None
     decoder: str | None = None
     params: Params = ()
     watch: bool = False

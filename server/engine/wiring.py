@@ -135,6 +135,7 @@ def build_parts(settings: Settings) -> EngineParts:
     warn_of_missing_boundaries(text.vocabulary)
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
+    text.prepare()
     metrics, grammars = Metrics(pages_total=limits.pages), Grammars(text)
     device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
     engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)

@@ -1,17 +1,16 @@
-"""ASGI middlewares around the application: request ids, the API key, and limits on request bodies."""
+"""ASGI middlewares around the application: request ids, and limits on request bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import ApiError, BodyTooLarge, BodyTooSlow, Unauthorized, error_response
+from ..errors import ApiError, BodyTooLarge, BodyTooSlow, error_response
 
 REQUEST_ID_CHARS = 128
 LINGER_S = 2.0
@@ -40,26 +39,6 @@ class RequestId:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
-
-
-class RequireKey:
-    """Refuses requests without `Authorization: Bearer KEY`, except to `open_paths`; compares in constant time."""
-
-    def __init__(self, app: ASGIApp, key: str, open_paths: Collection[str]) -> None:
-        self._app = app
-        self._expected = key.strip().encode()  # secrets from files end in a line break
-        self._open_paths = open_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open_paths or self._has_key(scope):
-            await self._app(scope, receive, send)
-        else:
-            await error_response(Unauthorized())(scope, receive, send)
-
-    def _has_key(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = given.partition(b" ")
-        return bool(scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._expected))
 
 
 class BodyLimit:

@@ -159,6 +159,7 @@ class GenerationRequest(DecoderParams, Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
     # These three change nothing.
     user: str | None = None
     metadata: dict[str, str] | None = None

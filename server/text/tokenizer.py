@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...scheduler import Vocabulary
 from ..errors import InvalidValue
+from .literals import Literals, new_mark
 
 if TYPE_CHECKING:
     import tokenizers
@@ -117,22 +118,39 @@ class Tokenizer:
         ids = [[token] for token in range(max(self.vocab_size, size if isinstance(size, int) else 0))]
         return self.backend.decode_batch(ids, skip_special_tokens=True)
 
+    def prepare(self) -> None:
+        """Build now what the first request would wait for."""
+        _ = self.literals
+
+    @cached_property
+    def literals(self) -> Literals:
+        """The reader of text in which clients spell special tokens."""
+        return Literals(self.backend, self.special_ids | self.end_ids, self.mask_id)
+
     def encode(self, text: str, *, specials: bool = True) -> list[int]:
-        """Without `specials`, no special token is added, whatever the tokenizer's own default."""
-        return self.backend.encode(text, add_special_tokens=specials).ids
+        """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
+        `specials`, none is added, whatever the tokenizer's own default."""
+        mark = new_mark()
+        hidden = self.literals.hide(text, mark, only_mask=True)
+        return self.literals.encode(hidden, mark, specials=specials)
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Raises
-        `InvalidValue` for messages that the checkpoint's template does not accept."""
-        *before, last = messages
+        """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Special
+        tokens that messages spell are text. Raises `InvalidValue` for messages that the checkpoint's template does not
+        accept."""
+        mark = new_mark()
+        *before, last = [
+            {name: text if name == "role" else self.literals.hide(text, mark) for name, text in message.items()}
+            for message in messages
+        ]
         if last["role"] != "assistant":
-            return self.encode(self._render(messages, add_generation_prompt=True), specials=False)
+            return self.literals.encode(self._render([*before, last], add_generation_prompt=True), mark)
         # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
         rendered = self._render([*before, {**last, "content": MARKER}], add_generation_prompt=False)
         opened, marker, _ = rendered.rpartition(MARKER)
         if not marker:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
-        return self.encode(opened + last["content"], specials=False)
+        return self.literals.encode(opened + last["content"], mark)
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """With `specials`, special tokens are spelt out; otherwise they have no text."""
