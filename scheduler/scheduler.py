@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from collections.abc import Collection
 from operator import attrgetter
 
 import numpy as np
@@ -183,7 +184,7 @@ class Scheduler:
             request = sequence.request
             slots, pages = request.resources(self.limits, self.pattern)
             del self.waiting[sequence.id]
-            self._turns.take(request.client, pages / request.weight)
+            self._turns.take(request.client, cost=pages / request.weight)
             if self.budget is not None and request.decoder.adaptive:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             lease, own = self._prefixes.take(sequence.block_hashes, pages, sequence.id)
@@ -197,24 +198,37 @@ class Scheduler:
                 self._lost.append(self._fail(sequence))
 
     def _next(self) -> Sequence | None:
-        """The next request to admit, or None. A client whose share is used up is passed over. Nobody overtakes a
-        request that waits for room, or it might wait for ever."""
+        """The next request to admit, or None. Clients take turns, and get at most half of everything while others wait.
+        Further requests of a bundle that runs go last. Nobody overtakes a request that waits for room, or it might wait
+        for ever."""
         if not self.waiting or not self.slots.free:
             return None
-        order = self._turns.order(self.waiting.values(), self.running.values())
+        first, bundles = self._first_of_clients()
+        order = sorted(first, key=lambda one: (one.request.bundle in bundles, self._turns.begin(one.request.client)))
         for sequence in order:
-            if self._has_share(sequence, alone=len(order) == 1):
+            own = [other for other in self.running.values() if other.request.client == sequence.request.client]
+            if not own or len(order) == 1 or self._fit_half(sequence, own):
                 slots, pages = sequence.request.resources(self.limits, self.pattern)
                 fits = slots <= self.slots.free and self._prefixes.fits(sequence.block_hashes, pages)
                 return sequence if fits else None
         return None
 
-    def _has_share(self, sequence: Sequence, alone: bool) -> bool:
-        """Return whether the request may be admitted beside those that run. While others wait, a client gets at most
-        half of all slots and pages; a bundle never gets more. A single request may be larger."""
-        client = [other for other in self.running.values() if other.request.client == sequence.request.client]
-        bundle = [other for other in client if other.request.bundle == sequence.request.bundle is not None]
-        return all(self._fit_half(sequence, others) for others in (bundle, [] if alone else client) if others)
+    def _first_of_clients(self) -> tuple[Collection[Sequence], Collection[str | None]]:
+        """The first request of each client that waits, in the order of arrival, and the bundles that run. A bundle gets
+        at most half of everything at any time: its client's other requests pass it."""
+        running: dict[str | None, list[Sequence]] = {}
+        for sequence in self.running.values():
+            running.setdefault(sequence.request.bundle, []).append(sequence)
+        running.pop(None, None)
+        first, full = dict[str, Sequence](), set[str | None]()
+        for sequence in self.waiting.values():
+            client, bundle = sequence.request.client, sequence.request.bundle
+            if client not in first and bundle not in full:
+                if bundle not in running or self._fit_half(sequence, running[bundle]):
+                    first[client] = sequence
+                else:
+                    full.add(bundle)
+        return first.values(), running.keys()
 
     def _fit_half(self, sequence: Sequence, others: list[Sequence]) -> bool:
         """Return whether a request and `others` need no more than half of all slots and pages together."""

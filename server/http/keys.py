@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 import logging
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ..errors import Overloaded, Unauthorized, error_response
 from ..settings import Settings
 
 LINE = re.compile(r"([\w.-]{1,64}):(\S+)((?:\s+\S+)*)", re.ASCII)
-LIMITS = {"weight": 1000.0, "max_requests": 1_000_000.0}  # of a key, with the highest value
+LIMIT = re.compile(r"(weight|max_requests)=([1-9]\d{0,5})", re.ASCII)
 IPV6_NETWORK_BITS = 64  # an IPv6 client has a network of addresses
 
 
@@ -34,8 +35,8 @@ class Key:
 
     name: str
     digest: bytes
-    weight: float = 1.0
-    max_requests: float = float("inf")
+    weight: int = 1
+    max_requests: int = sys.maxsize
 
 
 class Keys:
@@ -75,6 +76,8 @@ def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
     keys = [] if unnamed is None else [Key("", _digest(unnamed.strip().encode()))]
     if path is None:
         return keys
+    if path.exists() and not path.is_file():
+        raise BadKeys(f"{path} is not a file")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
@@ -95,16 +98,14 @@ def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
 def _parsed(line: str, where: str) -> Key:
     found = LINE.fullmatch(line)
     if found is None:
-        raise BadKeys(f"{where}: a line is NAME:KEY, then weight=NUMBER or max_requests=NUMBER if needed")
-    limits: dict[str, float] = {}
-    for given in found[3].split():
-        name, _, value = given.partition("=")
-        if name not in LIMITS or name in limits or not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", value, re.ASCII):
-            raise BadKeys(f"{where}: after the key of {found[1]} come weight=NUMBER and max_requests=NUMBER alone")
-        limits[name] = float(value)
-        if not 0 < limits[name] <= LIMITS[name]:
-            raise BadKeys(f"{where}: {name} must be above 0 and at most {LIMITS[name]:g}, not {value}")
-    return Key(found[1], _digest(found[2].encode()), **limits)
+        raise BadKeys(f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -")
+    limits = [LIMIT.fullmatch(limit) for limit in found[3].split()]
+    given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
+    if len(given) < len(limits):
+        raise BadKeys(
+            f"{where}: only weight=NUMBER and max_requests=NUMBER, once each, may follow the key of {found[1]}"
+        )
+    return Key(found[1], _digest(found[2].encode()), **given)
 
 
 def _digest(key: bytes) -> bytes:
