@@ -37,7 +37,7 @@ ENV PATH=/opt/asynclane/bin:$PATH \
     PYTHONUNBUFFERED=1
 WORKDIR /home/asynclane
 EXPOSE 8000
-# /health says that the process lives; loading a large model may take minutes before that.
+# /health says that the process lives and its engine has not failed; loading a large model may take minutes before that.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 CMD ["python", "-c", "\
 import http.client, os; \
 port = int(os.environ.get('ASYNCLANE_PORT', '8000')); \

@@ -3,7 +3,7 @@
 All that other packages use is here; `scheduler.contract` is for those who compute the steps.
 """
 
-from .contract import MOST_RANKS, Executor, Sampling, StepPlan, StepResult
+from .contract import MOST_RANKS, DeviceLost, Executor, Sampling, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.boundaries import Boundary
 from .decoding.commit import HOST_RULES
@@ -33,6 +33,7 @@ __all__ = [
     "Budget",
     "Choice",
     "Constraint",
+    "DeviceLost",
     "Ended",
     "Executor",
     "Failure",

@@ -188,7 +188,12 @@ class StepResult:
     measured: Floats | None = None
 
 
+class DeviceLost(RuntimeError):
+    """The device failed, and no later plan can succeed."""
+
+
 class Executor(Protocol):
-    """Runs one plan at a time, from one thread. After an exception, nothing of the plan may be relied upon."""
+    """Runs one plan at a time, from one thread. After an exception, nothing of the plan may be relied upon; after
+    `DeviceLost`, nothing of the device."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...

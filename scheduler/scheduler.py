@@ -29,8 +29,10 @@ from .sequence import PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
-# A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other.
+# A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other. A library in
+# Rust raises a panic as a BaseException.
 FAULT = "request %d ends: what decides for it failed"
+INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)  # they concern the process
 
 
 class QueueFull(Exception):
@@ -142,7 +144,9 @@ class Scheduler:
                 else:
                     events = sequence.advance(planned, statuses.get(sequence.id))
                     updates.append(self._update(sequence, events))
-            except Exception:
+            except INTERRUPTS:
+                raise
+            except BaseException:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 updates.append(self._fail(sequence))
         self._in_flight.popleft()
@@ -193,7 +197,9 @@ class Scheduler:
             self.running[sequence.id] = sequence
             try:
                 sequence.admit(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
-            except Exception:
+            except INTERRUPTS:
+                raise
+            except BaseException:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 self._lost.append(self._fail(sequence))
 
@@ -249,7 +255,9 @@ class Scheduler:
             for sequence in sorted(free, key=attrgetter("served_at", "id")):
                 try:
                     candidates.append(sequence.plan())
-                except Exception:
+                except INTERRUPTS:
+                    raise
+                except BaseException:
                     logging.getLogger(__name__).exception(FAULT, sequence.id)
                     self._lost.append(self._fail(sequence))
             if lost == len(self._lost):
@@ -292,7 +300,9 @@ class Scheduler:
                         tokens[start : start + len(decided)] = decided
                 if planned.window.drives:
                     snapshots[sequence.id] = sequence.snapshot()
-            except Exception:
+            except INTERRUPTS:
+                raise
+            except BaseException:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 failed.add(sequence.id)
         return snapshots, failed, tokens

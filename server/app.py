@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,10 @@ from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
-from .errors import install_error_handlers
+from .errors import Panics, install_error_handlers
 from .http.keys import Keys, RequireKey
-from .http.limits import BodyLimit, RequestId
+from .http.limits import BodyLimit
+from .http.request_log import RequestLog
 from .metrics import Metrics
 from .schema.openapi import document
 from .schema.responses import ModelCard
@@ -33,6 +35,8 @@ from .text.tokenizer import Tokenizer
 __all__ = ["Lifespan", "ModelCard", "Service", "build_service", "create_app"]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+STOP_S = 5.0  # for the step in flight when all answers have ended
 
 # Probes and scrapers have no key, and the page is where a user enters one.
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"}) | PAGE_PATHS
@@ -64,21 +68,24 @@ def create_app(
         app.include_router(router)
     document(app, OPEN_PATHS, has_key=bool(keys))
     install_error_handlers(app, metrics.http_response)
-    # The middleware added last is the outermost: every response has a request id, and a body is read only after the
-    # key has been checked.
+    app.add_middleware(Panics)
+    # The middleware added last is the outermost: every response has a request id and a line in the log,
+    # and a body is read only after the key has been checked.
     app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
     if keys:
         app.add_middleware(RequireKey, keys=keys, open_paths=OPEN_PATHS)
-    app.add_middleware(RequestId, count=metrics.http_response)
+    app.add_middleware(RequestLog, count=metrics.http_response)
     return app
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """An application with its engine. `drain` lets running answers finish, for so many seconds at most."""
+    """An application with its engine. `drain` lets running answers finish, for so many seconds at most. `death` has
+    the reason once the engine has failed for good; its callbacks run in any thread."""
 
     app: FastAPI
     drain: Callable[[float], Coroutine[Any, Any, None]]
+    death: Future[str]
 
 
 def build_service(settings: Settings) -> Service:
@@ -103,7 +110,7 @@ def build_service(settings: Settings) -> Service:
         try:
             yield
         finally:
-            await parts.engine.stop()
+            await parts.engine.stop(STOP_S)
 
     app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars, keys)
-    return Service(app, parts.engine.drain)
+    return Service(app, parts.engine.drain, parts.engine.death)

@@ -8,13 +8,17 @@ ApiError
 |-- BodyTooSlow             408
 |-- TimedOut                408  the answer was not complete within the request's `timeout`, or the server's
 |-- BodyTooLarge            413
+|-- EncodedBody             415  the body is compressed
 |-- Overloaded              429  the queue is full; Retry-After says when to try again
 |-- EngineFailure           500  a fault of the server
-`-- Draining                503  the server is shutting down
+|-- Draining                503  the server is shutting down
+|-- EngineDown              503  the engine has failed, and the process is about to end
+`-- TooManyConnections      503  more connections than may be open
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +27,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+INTERRUPTS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)  # no faults of what they interrupt
 SHOWN_CHARS = 80  # of a refused value
 # Pydantic's words and ours, in the order in which they are replaced.
 WORDS = (
@@ -116,6 +122,12 @@ class BodyTooLarge(ApiError):
         super().__init__(f"the body is larger than {limit_bytes} bytes", code="body_too_large")
 
 
+class EncodedBody(ApiError):
+    def __init__(self, encoding: str) -> None:
+        message = f"the body is encoded as {shown(encoding)}: send it without Content-Encoding"
+        super().__init__(message, code="unsupported_encoding", headers={"accept-encoding": "identity"})
+
+
 class Overloaded(ApiError):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message, code="overloaded", headers={"retry-after": str(retry_after_s)})
@@ -138,6 +150,17 @@ class Draining(ApiError):
         super().__init__(message, code="draining")
 
 
+class EngineDown(ApiError):
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="engine_down")
+
+
+class TooManyConnections(ApiError):
+    def __init__(self, limit: int) -> None:
+        message = f"{limit} connections are open, and no more may be: try again later"
+        super().__init__(message, code="too_many_connections", headers={"retry-after": "1"})
+
+
 # HTTP status and OpenAI's error type.
 STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     InvalidValue: (400, "invalid_request_error"),
@@ -147,9 +170,12 @@ STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     BodyTooSlow: (408, "invalid_request_error"),
     TimedOut: (408, "invalid_request_error"),
     BodyTooLarge: (413, "invalid_request_error"),
+    EncodedBody: (415, "invalid_request_error"),
     Overloaded: (429, "rate_limit_error"),
     EngineFailure: (500, "server_error"),
     Draining: (503, "server_error"),
+    EngineDown: (503, "server_error"),
+    TooManyConnections: (503, "server_error"),
 }
 
 
@@ -177,6 +203,21 @@ class AsciiJson(JSONResponse):
 
     def render(self, content: object) -> bytes:
         return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+
+class Panics:
+    """Makes exceptions of Rust panics, which libraries raise as a BaseException that no error handler sees."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except (Exception, *INTERRUPTS):
+            raise
+        except BaseException as panic:
+            raise RuntimeError("a library panicked") from panic
 
 
 def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:

@@ -5,12 +5,17 @@ The engine calls these methods with plain data; each call is a handful of additi
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from ..scheduler import Load, RequestStats
 from .engine.messages import Usage
+from .logs import lines_dropped
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -43,9 +48,17 @@ class RequestReport:
     first_text_s: float | None = None
 
 
+class LogCollector(Collector):
+    """The log's own count, read when metrics are scraped: the log is older than all metrics."""
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily("asynclane_log_lines_dropped", "Log lines that nobody read in time", lines_dropped())
+
+
 class Metrics:
     def __init__(self, pages_total: int = 0) -> None:
         self.registry = registry = CollectorRegistry()
+        registry.register(LogCollector())
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"asynclane_{name}", text, labels, registry=registry)
@@ -80,6 +93,10 @@ class Metrics:
         self._first_token = histogram("time_to_first_token_seconds", "Until the first text", WAIT_SECONDS)
         self._per_token = histogram("time_per_output_token_seconds", "Between tokens", TOKEN_SECONDS)
         self._end_to_end = histogram("request_seconds", "From arrival to the last token", WAIT_SECONDS)
+        self._up = gauge("engine_up", "1 while the engine computes steps or waits for requests, 0 once it has ended")
+        age = gauge("last_step_age_seconds", "Since the last step that succeeded, or since the start")
+        self._stepped = time.monotonic()
+        age.set_function(lambda: time.monotonic() - self._stepped)
         # Children are looked up once: `labels` takes a lock and a dictionary.
         lanes = gauge("live_lanes", "Lanes that are being decoded, by role", "role")
         self._refine_lanes, self._generate_lanes = lanes.labels("refine"), lanes.labels("generate")
@@ -93,6 +110,7 @@ class Metrics:
         self._responses.labels(str(status)).inc()
 
     def observe_step(self, step: StepReport) -> None:
+        self._stepped = time.monotonic()
         self._forwards.inc()
         self._computed.inc(step.row_tokens)
         self._committed.inc(step.committed)
@@ -110,6 +128,10 @@ class Metrics:
         self._generate_lanes.set(load.generate_lanes)
         self._pages_used.set(load.pages_used)
         self._pages_kept.set(load.pages_kept)
+
+    def engine_up(self, up: bool) -> None:
+        """From any thread."""
+        self._up.set(up)
 
     def step_failed(self) -> None:
         self._step_failures.inc()

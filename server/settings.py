@@ -96,8 +96,27 @@ class Settings:
     )
     max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
+    step_timeout_s: int | None = _number(
+        None,
+        "seconds after which a step hangs, and the process ends; default: 60, or ten times the longest step",
+        1,
+        86400,
+    )
+    max_failed_steps: int = _number(3, "steps that fail one after another, after which the process ends", 1)
+    max_connections: int | None = _number(
+        None,
+        "connections that may be open; more are refused with 503; default: three quarters of the open descriptors that"
+        " the system allows, at most 4096",
+        1,
+    )
+    header_timeout_s: float = _number(20.0, "seconds in which a connection must bring a request's headers", 0.01, 86400)
+    keep_alive_s: int = _number(75, "seconds that a connection may wait for its next request", 1, 86400)
+    write_timeout_s: float = _number(
+        60.0, "seconds without progress after which a connection whose client does not read is closed", 0.01, 86400
+    )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
+    log_format: str = _word("text", "a line of the log: words, or a JSON object", "text", "json")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,12 +117,97 @@ def read_config(directory: Path) -> ModelConfig:
         raise ModelError(f"{path}: architecture {name!r} is not supported; supported: {', '.join(READERS)}")
     if raw.get("mask_token_id") is None and (mask := _mask_of_tokenizer(directory)) is not None:
         raw["mask_token_id"] = mask
+    said = _Keys(raw)
     try:
-        return _checked(READERS[name](name, raw))
+        config = _checked(READERS[name](name, said))
+        _refuse_unread(said, config)
+        return config
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}") from None
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ModelError(f"{path}: {error}") from None
+
+
+class _Keys(dict[str, Any]):
+    """A configuration that records which of its keys a reader has looked up."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        super().__init__(raw)
+        self.read = set[str]()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+# Keys that change what some network computes, with the values at which they do not. A family whose reader does not look
+# one up cannot compute any other value.
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(
+        (
+            *("alibi", "use_alibi", "use_mrope", "rope_interleave", "rope_interleaved"),  # positions
+            *("attention_bias", "attention_out_bias", "include_bias", "include_qkv_bias", "lm_head_bias", "mlp_bias"),
+            *("qkv_bias", "use_bias", "use_qkv_bias", "bias_for_layer_norm"),
+            *("attention_layer_norm", "input_emb_norm", "norm_head", "qk_layernorm", "qk_norm", "use_qk_norm"),
+            *("attn_output_gate", "attention_sinks", "multi_query_attention", "use_sliding_window"),
+            *("parallel_attn", "use_parallel_residual", "scale_embedding", "scale_logits"),
+            "moe_router_enable_expert_bias",
+        ),
+        (None, False),
+    ),
+    **dict.fromkeys(
+        (
+            *("rope_scaling", "rope_parameters", "mrope_section", "no_rope_layers"),
+            *("quantization_config", "compression_config", "mlp_only_layers"),
+        ),
+        (None, {}, []),
+    ),
+    **dict.fromkeys(
+        (
+            *("clip_qkv", "attention_chunk_size", "sliding_window", "sliding_window_pattern", "query_pre_attn_scalar"),
+            *("attn_logit_softcap", "attn_logit_softcapping", "final_logit_softcap", "final_logit_softcapping"),
+        ),
+        (None,),
+    ),
+    **dict.fromkeys(
+        (
+            *("num_experts", "num_local_experts", "n_routed_experts", "num_shared_experts", "n_shared_experts"),
+            *("shared_expert_intermediate_size", "first_k_dense_replace", "num_nextn_predict_layers"),
+        ),
+        (None, 0),
+    ),
+    **dict.fromkeys(
+        (
+            *("partial_rotary_factor", "rotary_pct", "rope_ratio", "decoder_sparse_step", "routed_scaling_factor"),
+            *("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"),
+            *("lm_head_multiplier", "scale_emb", "n_group", "topk_group"),
+        ),
+        (None, 1),
+    ),
+}
+
+
+def _refuse_unread(raw: _Keys, config: ModelConfig) -> None:
+    """Raises `ValueError` for a key that changes the computation and that the family's reader has not looked up."""
+    neutral = dict(NEUTRAL)
+    if "use_sliding_window" in raw.keys() | raw.read:  # it decides, and must be off
+        del neutral["sliding_window"]
+    for key, values in neutral.items():
+        if key in raw and key not in raw.read and raw[key] not in values:
+            raise ValueError(f"{key} = {_shown(raw[key])} is not supported by {config.architecture}")
+    for kind in raw.get("layer_types") or ():
+        if kind != "full_attention":
+            raise ValueError(f"layer_types with {_shown(kind)} is not supported, only 'full_attention'")
+    if raw.get("rotary_dim") not in (None, config.rotary_dim):
+        raise ValueError(f"rotary_dim = {_shown(raw['rotary_dim'])}, but {config.rotary_dim} numbers are rotated")
+
+
+def _shown(value: object) -> str:
+    return textwrap.shorten(repr(value), 80, placeholder=" ...")
 
 
 def _mask_of_tokenizer(directory: Path) -> int | None:
@@ -159,8 +245,9 @@ def _checked(config: ModelConfig) -> ModelConfig:
 def _require(raw: Mapping[str, Any], fixed: Mapping[str, object]) -> None:
     """Raises `ValueError` where a configuration says something else than the one way that the network knows."""
     for key, value in fixed.items():
-        if raw.get(key, value) != value:
-            raise ValueError(f"{key} = {raw[key]!r} is not supported, only {value!r}")
+        said = raw.get(key, value)
+        if said != value and not (said is None and not value):
+            raise ValueError(f"{key} = {_shown(said)} is not supported, only {value!r}")
 
 
 # What a configuration must say where the network here knows only one way, if it says anything.
@@ -173,10 +260,12 @@ _LLADA_FIXED: Mapping[str, object] = {
     "include_qkv_bias": False,
     "input_emb_norm": False,
     "layer_norm_type": "rms",
+    "layer_norm_with_affine": True,
     "rope": True,
     "scale_logits": False,
 }
 _QWEN_FIXED: Mapping[str, object] = {"hidden_act": "silu", "use_sliding_window": False, "use_mrope": False}
+_SDAR_FIXED: Mapping[str, object] = {"attention_bias": False, "qk_norm": True, "use_qk_norm": True}
 
 
 def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:
@@ -192,15 +281,15 @@ def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:
         vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
         max_model_len=int(raw["max_sequence_length"]),
         norm_eps=float(raw.get("rms_norm_eps", 1e-5)),
-        rope_theta=float(raw.get("rope_theta", 10000.0)),
+        rope_theta=_rope_theta(raw, 10000.0),
         tied_head=bool(raw.get("weight_tying", False)),
         mask_id=int(raw["mask_token_id"]),
         head_dim=_head_dim(raw, dim, heads),
     )
 
 
-def _qwen(name: str, raw: Mapping[str, Any], **more: Any) -> ModelConfig:
-    """The shape of a family whose configuration has Qwen's names."""
+def _qwen(name: str, raw: Mapping[str, Any], *, ff_dim: int | None = None, **more: Any) -> ModelConfig:
+    """The shape of a family whose configuration has Qwen's names. `ff_dim`: where that is no dense layer's."""
     _require(raw, _QWEN_FIXED)
     dim, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     return ModelConfig(
@@ -209,7 +298,7 @@ def _qwen(name: str, raw: Mapping[str, Any], **more: Any) -> ModelConfig:
         layers=int(raw["num_hidden_layers"]),
         heads=heads,
         kv_heads=int(raw.get("num_key_value_heads") or heads),
-        ff_dim=int(raw["intermediate_size"]),
+        ff_dim=int(raw["intermediate_size"]) if ff_dim is None else ff_dim,
         vocab_size=int(raw["vocab_size"]),
         max_model_len=int(raw["max_position_embeddings"]),
         norm_eps=float(raw["rms_norm_eps"]),
@@ -223,18 +312,19 @@ def _qwen(name: str, raw: Mapping[str, Any], **more: Any) -> ModelConfig:
 
 def _dream(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     """Qwen2's network (Ye et al., arXiv 2508.15487), which predicts the token after each position."""
+    _require(raw, {"attention_bias": True})
     return _qwen(name, raw, qkv_bias=True, logit_shift=1)
 
 
 def _sdar(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     """Qwen3's network with attention within blocks (Cheng et al., arXiv 2510.06303)."""
-    _require(raw, {"attention_bias": False})
+    _require(raw, _SDAR_FIXED)
     return _qwen(name, raw, qk_norm=True, block_size=_block_size(raw))
 
 
 def _sdar_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     """Qwen3-MoE's network with attention within blocks."""
-    _require(raw, {"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": []})
+    _require(raw, {**_SDAR_FIXED, "decoder_sparse_step": 1, "mlp_only_layers": []})
     routing = Routing(int(raw["num_experts_per_tok"]), normed=bool(raw.get("norm_topk_prob", False)))
     experts = Experts(int(raw["num_experts"]), int(raw["moe_intermediate_size"]), routing)
     return _qwen(name, raw, qk_norm=True, block_size=_block_size(raw), experts=experts)
@@ -261,7 +351,8 @@ def _llada_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     )
     return _qwen(
         name,
-        {**raw, "intermediate_size": experts.ff_dim},
+        raw,
+        ff_dim=experts.ff_dim,
         qk_norm=bool(raw["qk_layernorm"]),
         rotary_share=float(raw.get("partial_rotary_factor") or 1.0),
         experts=experts,
@@ -269,6 +360,7 @@ def _llada_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
 
 
 _LLADA2_FIXED: Mapping[str, object] = {
+    "moe_router_enable_expert_bias": True,
     "norm_topk_prob": True,
     "norm_head": False,
     "num_nextn_predict_layers": 0,
@@ -317,13 +409,21 @@ def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
     return dim // max(1, heads)  # no head at all is refused with the other sizes
 
 
-def _rope_theta(raw: Mapping[str, Any]) -> float:
+def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
     """Older files say it at the top, newer ones among `rope_parameters`; positions are never scaled here."""
-    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = given.get("rope_type", given.get("type", "default"))
-    if kind != "default":
-        raise ValueError(f"rope type {kind!r} is not supported, only 'default'")
-    return float(raw["rope_theta"] if "rope_theta" in raw else given["rope_theta"])
+    top, theta = dict(raw), raw.get("rope_theta", default)  # a copy, whose keys are not looked up here
+    for name in ("rope_parameters", "rope_scaling"):
+        given = dict(raw.get(name) or {})
+        kind = given.pop("rope_type", given.pop("type", "default"))
+        if kind != "default":
+            raise ValueError(f"rope type {_shown(kind)} is not supported, only 'default'")
+        for key, value in given.items():
+            if value != top[key] if key in top else key != "rope_theta" and value not in (None, 1):
+                raise ValueError(f"{key} = {_shown(value)} among the rope parameters is not supported")
+        theta = given.get("rope_theta", theta)
+    if theta is None:
+        raise KeyError("rope_theta")
+    return float(theta)
 
 
 def _block_size(raw: Mapping[str, Any], published: int | None = None) -> int:

@@ -185,6 +185,12 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {source.name: source.shape for source in (*top_sources(config), *layers)}
 
 
+def tied_copy(config: ModelConfig) -> tuple[str, str] | None:
+    """The names of a head and of the embedding that replaces it: some checkpoints store both."""
+    names = NAMES[config.architecture]
+    return (names["head"], names["embedding"]) if config.tied_head else None
+
+
 def _sources(
     config: ModelConfig, pieces: Mapping[str, Piece], absent: Collection[str], **where: int
 ) -> Iterator[Source]:

@@ -25,7 +25,6 @@ from ..kv_cache import KvPages
 from ..network import Transformer, allocate
 from ..numerics import Numerics
 from .config import ModelConfig, ModelError
-from .families import tensor_shapes
 from .hub import Repository, interrupted
 from .weights import absent_files, check_weights, load_weights, some
 
@@ -45,6 +44,7 @@ def find_model(name: str) -> Path:
         return EMBEDDED / name
     path = _directory(name)
     if path is not None:
+        _require_files(path)
         _require_complete(path, f"run `hf download` with --local-dir {path} again" if interrupted(path) else None)
         return path
     repository = Repository.named(name)
@@ -54,6 +54,7 @@ def find_model(name: str) -> Path:
             f" {', '.join(embedded_models())}"
         )
     snapshot = repository.snapshot()
+    _require_files(snapshot)
     _require_complete(snapshot, f"run `{repository.download}` again")
     return snapshot
 
@@ -76,6 +77,13 @@ def _directory(name: str) -> Path | None:
     if empty:
         raise ModelError(f"{path} is empty: download a checkpoint into it first")
     return path
+
+
+def _require_files(directory: Path) -> None:
+    """Raises `ModelError` for a FIFO, a socket or a device: reading it may never end."""
+    for path in (*directory.iterdir(), *(directory / "additional_chat_templates").glob("*")):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelError(f"{path} is no regular file")
 
 
 def _require_complete(directory: Path, advice: str | None) -> None:
@@ -174,7 +182,7 @@ def load_runner(
         _check_for_gpu(config, memory, numerics)
     if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
         torch.set_num_threads(hardware.threads or _cores())
-    check_weights(directory, tensor_shapes(config))
+    check_weights(directory, config)
     try:
         if device.type == "cuda":
             require_room(config, numerics, memory.share, device)

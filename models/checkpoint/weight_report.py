@@ -42,7 +42,7 @@ def weight_report(directory: Path, config: ModelConfig) -> WeightReport:
     """Takes no memory for weights. Raises `ModelError` for weights that cannot be loaded."""
     shapes = tensor_shapes(config)
     stored = Counter[str]()
-    for name, dtype in check_weights(directory, shapes).items():
+    for name, dtype in check_weights(directory, config).items():
         stored[dtype] += prod(shapes[name])
     return WeightReport(
         parameters=count_parameters(config),

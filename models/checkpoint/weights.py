@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...kernels.common.types import Fp8Matrix, Matrix
 from ...kernels.linear import quantize_rows
-from .config import ModelError
+from .config import ModelConfig, ModelError
+from .families import tensor_shapes, tied_copy
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 DTYPES = ("BF16", "F16", "F32")  # others need scales, which are not read
+DERIVED = re.compile(r"(.+\.)?rotary_emb\.((original_)?inv_freq|(cos|sin)_cached)")  # follow from config.json
+ROWS = 1024  # that are compared at once
 SHOWN = 3  # names in an error, before "and N more"
 
 
@@ -38,28 +43,51 @@ class TensorPlace:
             self.weight[self.start : self.end].copy_(tensor)
 
 
-def check_weights(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """The stored type of each tensor, from the files' headers alone. Raises `ModelError` if a file cannot be read, or a
-    tensor is missing, unexpected, there twice or of another shape."""
+def check_weights(directory: Path, config: ModelConfig) -> dict[str, str]:
+    """The stored type of each tensor that is loaded, from the files' headers. Raises `ModelError` if a file cannot be
+    read, or a tensor is missing, unexpected, there twice or of another shape.
+
+    A head that the embedding replaces may be stored if it equals it: only then both are read.
+    """
+    shapes, tied = tensor_shapes(config), tied_copy(config)
+    head, embedding = tied or ("", "")
+    expected = {**shapes, head: shapes[embedding]} if tied else shapes
     found: dict[str, str] = {}
+    places: dict[str, Path] = {}
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as shard:
                 for name in shard.keys():  # noqa: SIM118 - not a mapping
+                    if name not in expected and DERIVED.fullmatch(name):
+                        continue
                     if name in found:
                         raise ModelError(f"{path}: {name} is in another file too")
                     tensor = shard.get_slice(name)
-                    _check_shape(path, name, tuple(tensor.get_shape()), shapes)
+                    _check_shape(path, name, tuple(tensor.get_shape()), expected)
                     if tensor.get_dtype() not in DTYPES:
                         kinds = ", ".join(DTYPES)
                         raise ModelError(f"{path}: {name} is {tensor.get_dtype()}, only {kinds} can be read")
-                    found[name] = tensor.get_dtype()
+                    found[name], places[name] = tensor.get_dtype(), path
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
     missing = [name for name in shapes if name not in found]
     if missing:
         raise ModelError(f"{directory} lacks {some(missing)}")
+    if tied and found.pop(head, None) and not _equal(places[head], head, places[embedding], embedding):
+        raise ModelError(f"{places[head]}: {head} is not equal to {embedding}, but config.json ties them")
     return found
+
+
+def _equal(path: Path, name: str, other_path: Path, other_name: str) -> bool:
+    try:
+        with safe_open(path, framework="pt") as shard, safe_open(other_path, framework="pt") as other_shard:
+            one, other = shard.get_slice(name), other_shard.get_slice(other_name)
+            return all(
+                torch.equal(one[row : row + ROWS].float(), other[row : row + ROWS].float())
+                for row in range(0, one.get_shape()[0], ROWS)
+            )
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
 
 
 def load_weights(directory: Path, parts: Mapping[str, TensorPlace]) -> None:
@@ -70,7 +98,7 @@ def load_weights(directory: Path, parts: Mapping[str, TensorPlace]) -> None:
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as shard:
-                for name in shard.keys():  # noqa: SIM118 - not a mapping
+                for name in filter(parts.__contains__, shard.keys()):
                     parts[name].put(shard.get_tensor(name))
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None

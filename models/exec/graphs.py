@@ -66,10 +66,20 @@ class StepGraphs:
         self._slots = slots
         self._captured: dict[Shape, Captured] = {}
         self._launched = 0
+        self._shaped: tuple[StepPlan, Shape] | None = None  # the last plan with its shape
         self._pool: Any = None  # torch names the type of a pool only privately
+
+    def captured(self, plan: StepPlan) -> bool:
+        """False if the launch of a plan will take seconds, for the capture of its shape."""
+        return self.shape_for(plan) in self._captured
 
     def shape_for(self, plan: StepPlan) -> Shape:
         """The smallest shape that holds a plan."""
+        if self._shaped is None or self._shaped[0] is not plan:
+            self._shaped = plan, self._shape(plan)
+        return self._shaped[1]
+
+    def _shape(self, plan: StepPlan) -> Shape:
         tokens = plan.tokens + -plan.tokens % spacing(plan.tokens)
         # At most eight sizes of the projected part for each size of the whole.
         count = projected(plan)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from ...kernels.commit import commit, write_tokens
 from ...kernels.logits import adjust, rank, restrict
 from ...kernels.measure import measure
 from ...kernels.predict import predict
-from ...scheduler.contract import GREEDY, DeviceCommitRule, Ints, Row, Scores, Span, StepPlan, StepResult
+from ...scheduler.contract import GREEDY, DeviceCommitRule, DeviceLost, Ints, Row, Scores, Span, StepPlan, StepResult
 from ..kv_cache import KvPages
 from ..network import Transformer
 from .graphs import ROW, StepGraphs
@@ -55,9 +56,29 @@ class Runner:
         a CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
-        self._place(plan)
-        collect = self._graphs.launch(plan)
-        return lambda: _result(plan, *collect())
+        with self._losses():
+            self._place(plan)
+            return partial(self._collect, plan, self._graphs.launch(plan))
+
+    def captured(self, plan: StepPlan) -> bool:
+        """False if the first `launch` of a plan takes seconds. It may then run in another thread, in its turn."""
+        return self._graphs is None or self._graphs.captured(plan)
+
+    def _collect(self, plan: StepPlan, collect: Callable[[], tuple[np.ndarray, float]]) -> StepResult:
+        with self._losses():
+            return _result(plan, *collect())
+
+    @contextmanager
+    def _losses(self) -> Iterator[None]:
+        """Raise `DeviceLost` for an error after which all calls of the GPU fail."""
+        try:
+            yield
+        except Exception as error:
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                raise DeviceLost(str(error)) from error
+            raise
 
     @torch.inference_mode()
     def _compute_now(self, plan: StepPlan) -> StepResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,6 +18,7 @@ from .. import errors
 from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
+from ..http.request_log import CLIENT_CLOSED_REQUEST, RequestRecord
 from ..http.sse import DONE, ClientGone, EventStream, event, merge, until_gone
 from ..schema.openapi import REFUSALS
 from ..schema.requests import GenerationRequest
@@ -31,7 +32,6 @@ from .infill_lengths import lengths, likeliest
 T = TypeVar("T")
 
 LONG_CHARS = 20_000  # or tokens: more are read in a thread, so that the event loop can plan steps meanwhile
-CLIENT_CLOSED_REQUEST = 499
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +113,17 @@ async def respond(
     ]
     prompt_tokens = sum(prompt.tokens for prompt in prompts)
     echoes = [prompt.echo for prompt, _ in submitted]
+    record: RequestRecord = request.state.record
+    record.prompt_tokens = prompt_tokens
     async with AsyncExitStack() as stack:
         # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
         answers = [
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
         ]
         if body.stream:
-            return EventStream(_events(answers, echoes, reply, body, prompt_tokens), stack.pop_all())
+            return EventStream(_events(answers, echoes, reply, body, record), stack.pop_all())
         try:
-            tried = iter(await until_gone(request.receive, _collect(answers, echoes)))
+            tried = iter(await until_gone(request.receive, _collect(answers, echoes, record)))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
@@ -195,12 +197,13 @@ def _best(choices: list[Finished], kept: int) -> list[Finished]:
     return sorted(choices, key=lambda choice: mean_logprob(choice.scores or ()), reverse=True)[:kept]
 
 
-async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> list[Finished]:
+async def _collect(answers: Sequence[Answer], echoes: Sequence[str], record: RequestRecord) -> list[Finished]:
     texts: list[list[str]] = [[echo] for echo in echoes]
     scores: list[list[TokenLogprob]] = [[] for _ in answers]
     ends: dict[int, tuple[Finish, Usage]] = {}
     async with aclosing(merge(answers)) as deltas:
         async for index, delta in deltas:
+            record.note(index, delta)
             texts[index].append(delta.text)
             scores[index] += delta.scores
             if delta.finish is not None:
@@ -210,11 +213,13 @@ async def _collect(answers: Sequence[Answer], echoes: Sequence[str]) -> list[Fin
 
 
 async def _events(
-    answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, body: GenerationRequest, prompt_tokens: int
+    answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, body: GenerationRequest, record: RequestRecord
 ) -> AsyncGenerator[bytes, None]:
-    """The events of one streamed response."""
+    """The events of one streamed response. An error before the first event is raised."""
+    begun = False
     usages: dict[int, Usage] = {}
     ends: dict[int, Finish] = {}
+    prompt_tokens = record.prompt_tokens or 0
 
     def chunk(payload: dict[str, Any]) -> bytes:
         so_far = (
@@ -222,15 +227,22 @@ async def _events(
         )
         return event({**payload, **so_far})
 
-    try:
+    def opening() -> Iterator[bytes]:
         for index, echo in enumerate(echoes):
-            opening = reply.opening(index)
-            if opening is not None:
-                yield chunk(opening)
+            first = reply.opening(index)
+            if first is not None:
+                yield chunk(first)
             if echo:
                 yield chunk(reply.delta(index, echo))
+
+    try:
         async with aclosing(merge(answers)) as deltas:
             async for index, delta in deltas:
+                if not begun:
+                    begun = True
+                    for data in opening():
+                        yield data
+                record.note(index, delta)
                 usages[index] = delta.usage or usages.get(index, Usage())
                 if delta.lanes is not None:
                     yield chunk(reply.lanes(index, delta.lanes))
@@ -244,6 +256,9 @@ async def _events(
             yield event(usage_chunk(reply, usage_json(prompt_tokens, usages, body.choices)))
         yield DONE
     except Exception as error:
+        if not begun:
+            raise
+        record.failed = True
         # The status has been sent: the error becomes an event, and the stream ends without DONE.
         if not isinstance(error, errors.ApiError):
             logging.getLogger(__name__).exception("a stream failed")

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..engine.messages import AnswerSource
 from ..metrics import CONTENT_TYPE, Metrics
-from ..schema.openapi import EXPOSITION, NO_MODEL, NOT_READY, UNAUTHORIZED, Model, Models, Status, Version
+from ..schema.openapi import EXPOSITION, FAILED, NO_MODEL, NOT_READY, UNAUTHORIZED, Model, Models, Status, Version
 from ..schema.responses import ModelCard
 from ..settings import installed_version
 
@@ -30,6 +30,11 @@ def ops_routes(engine: AnswerSource, metrics: Metrics, card: ModelCard) -> APIRo
 
         return add
 
+    def failed() -> Response | None:
+        """The answer to probes after the engine has failed."""
+        failure = engine.health.failure
+        return None if failure is None else JSONResponse({"status": f"failed: {failure}"}, status_code=503)
+
     @get("/v1/models", response_model=Models)
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [card.json()]}
@@ -39,17 +44,17 @@ def ops_routes(engine: AnswerSource, metrics: Metrics, card: ModelCard) -> APIRo
         card.check_name(name)
         return card.json()
 
-    @get("/health", response_model=Status)
-    async def health() -> dict[str, str]:
-        """The process is alive."""
-        return {"status": "ok"}
+    @get("/health", response_model=Status, responses={503: {"model": Status, "description": FAILED}})
+    async def health() -> Response:
+        """The process is alive, and its engine has not failed."""
+        return failed() or JSONResponse({"status": "ok"})
 
     @get("/ready", response_model=Status, responses={503: {"model": Status, "description": NOT_READY}})
     async def ready() -> Response:
         """The server accepts requests."""
         if engine.health.ready:
             return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready"}, status_code=503)
+        return failed() or JSONResponse({"status": "not ready"}, status_code=503)
 
     @get("/metrics", response_class=Response, responses=EXPOSITION)
     async def prometheus() -> Response:

@@ -59,6 +59,7 @@ def _report(model: str) -> Report:
         "mask": mask,
         "ends": ends,
         "chat_template": text.has_template,
+        "other_templates": text.other_templates,
         "boundaries": {boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
         "decoders": {name: _refusal(name, config, text.vocabulary) for name in DECODERS},
     }
@@ -86,7 +87,7 @@ def _attention(report: Report) -> str:
 def _table(report: Report) -> str:
     stored = ", ".join(f"{_count(number)} {dtype}" for dtype, number in sorted(report["stored"].items()))
     refused = {name: reason for name, reason in report["decoders"].items() if reason}
-    boundaries = report["boundaries"].items()
+    boundaries, templates = report["boundaries"].items(), ", ".join(report["other_templates"])
     rows = {
         "model": report["model"],
         "directory": report["directory"],
@@ -104,6 +105,7 @@ def _table(report: Report) -> str:
         "mask": _spelt([report["mask"]]),
         "ends": _spelt(report["ends"]),
         "chat template": "yes" if report["chat_template"] else "no: /v1/completions only",
+        "templates": templates and f"{templates}: none is called default",
         "forks at": ", ".join(name for name, known in boundaries if known),
         "no tokens for": ", ".join(name for name, known in boundaries if not known),
         "decoders": ", ".join(name for name in report["decoders"] if name not in refused),

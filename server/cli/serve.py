@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
+import os
 import signal
 import socket
 from concurrent.futures import Future
@@ -12,32 +14,33 @@ from types import FrameType
 import uvicorn
 
 from ..app import Service, build_service
+from ..http.connections import ConnectionConfig, connection_limit, log_accept_errors, raise_descriptor_limit
+from ..logs import STDERR, logging_to
 from ..settings import Settings
 
 FAILED = 1
-FLUSH_S = 5  # for the last bytes of answers that are done
+# After the engine has failed:
+REPORT_S = 3.0  # so long clients and probes get the reason
+EXIT_S = 9.0  # then the process has ended, whatever hangs
 
 
 def serve_main(settings: Settings) -> int:
     """Serve until a signal. Raises `ValueError` and `OSError` with one line that says why it cannot begin."""
     # The port first: a model takes long to load, and a port that is taken should be reported before.
-    with bind(settings.host, settings.port) as listener:
-        logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    with (
+        bind(settings.host, settings.port) as listener,
+        logging_to(STDERR, settings.log_level, settings.log_format),
+    ):
+        descriptors = raise_descriptor_limit()
+        limit = connection_limit(settings.max_connections, descriptors)
         service = build_service(settings)
         try:
-            return _serve(settings, service, listener)
+            return _serve(settings, service, listener, ConnectionConfig(service.app, settings, limit, descriptors))
         except (ValueError, OSError) as error:
             raise RuntimeError("the server failed while it was running") from error
 
 
-def _serve(settings: Settings, service: Service, listener: socket.socket) -> int:
-    config = uvicorn.Config(
-        service.app,
-        lifespan="on",
-        log_level=settings.log_level,
-        timeout_graceful_shutdown=FLUSH_S,
-    )
-
+def _serve(settings: Settings, service: Service, listener: socket.socket, config: ConnectionConfig) -> int:
     class Server(uvicorn.Server):
         """uvicorn does not log the address of a socket that was given to it, and does not know about draining."""
 
@@ -45,6 +48,7 @@ def _serve(settings: Settings, service: Service, listener: socket.socket) -> int
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             self.loop = asyncio.get_running_loop()
+            self.loop.set_exception_handler(log_accept_errors)
             await super().startup(sockets)
             if self.started:
                 address, port = listener.getsockname()[:2]
@@ -62,10 +66,21 @@ def _serve(settings: Settings, service: Service, listener: socket.socket) -> int
             else:  # a second signal ends draining
                 self.hurry = asyncio.run_coroutine_threadsafe(service.drain(0.0), self.loop)
 
+        def report(self, death: Future[str]) -> None:
+            """The engine has failed for good; runs in any thread."""
+            self.loop.call_soon_threadsafe(self.loop.call_later, REPORT_S, setattr, self, "should_exit", True)
+            faulthandler.dump_traceback_later(EXIT_S, exit=True)  # needs neither the event loop nor the interpreter
+
     server = Server(config)
+    service.death.add_done_callback(server.report)
     # uvicorn drains on SIGTERM, then raises the signal again: the drained process is done, not killed.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    server.run(sockets=[listener])
+    try:
+        server.run(sockets=[listener])
+    finally:
+        if service.death.done():  # a device that hangs may hold up the end of the interpreter for ever
+            logging.shutdown()
+            os._exit(FAILED)
     return 0 if server.started else FAILED
 
 

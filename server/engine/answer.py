@@ -36,9 +36,13 @@ class EngineAnswer:
         self._sent = 0  # tokens
         self._arrived = time.perf_counter()
         self._first_text_s: float | None = None
+        self._queue_s: float | None = None
 
-    def take(self, update: Update) -> Outcome | None:
-        """Send what a step brought. Returns how the answer has ended, or None: a stop string ends it here."""
+    def take(self, update: Update, began: float) -> Outcome | None:
+        """Send what a step that `began` then brought. Returns how the answer has ended, or None: a stop string ends it
+        here."""
+        if self._queue_s is None:
+            self._queue_s = max(0.0, began - self._arrived)
         if update.outcome is Outcome.FAILED:
             failure = update.failure
             self.send(ENGINE_FAILED if failure is None else Failure(Fault.PARAMETER, failure.message, failure.param))
@@ -60,7 +64,7 @@ class EngineAnswer:
             finish = None if outcome is None else FINISH[outcome]
             fresh = tuple(self._token_ids[self._sent :])
             self._sent = len(self._token_ids)
-            usage = Usage(len(self._token_ids), update.stats)
+            usage = Usage(len(self._token_ids), update.stats, self._queue_s)
             self.send(Delta(text, finish, usage, lanes, scores, fresh))
         return outcome
 
@@ -110,5 +114,7 @@ def error_of(failure: Failure) -> errors.ApiError:
             return errors.Draining(failure.message)
         case Fault.TIMEOUT:
             return errors.TimedOut(failure.message)
+        case Fault.DOWN:
+            return errors.EngineDown(failure.message)
         case Fault.ENGINE:
             return errors.EngineFailure(failure.message)

@@ -8,13 +8,13 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 import numpy as np
 
 from ...scheduler import (
+    DeviceLost,
     Outcome,
     ParamError,
     Preferences,
@@ -23,7 +23,6 @@ from ...scheduler import (
     Sampling,
     Scheduler,
     StepPlan,
-    StepResult,
     Update,
     resolve,
 )
@@ -32,38 +31,12 @@ from ..metrics import Metrics, StepReport
 from ..structured.grammar import Grammars
 from ..text.tokenizer import Tokenizer
 from .answer import ENGINE_FAILED, AnswerStream, EngineAnswer
+from .device import TICK_S, Device, Waiter, Watchdog
 from .messages import Abort, AnswerOptions, Failure, Fault, Health, Submit
 
 RETRY_AFTER_S = 1
 LATE = Failure(Fault.DRAINING, "the server is shutting down, and there was no time to finish this answer")
-
-Waiter = Callable[[], StepResult]
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """The model's executor. `start` begins a plan and returns a function that waits for its result; it runs in
-    `worker`, the thread that loaded the model. `depth` steps may be in flight.
-
-    `start` runs on the event loop, since a hop to the thread would cost as much again, and never while the thread
-    waits. It takes well under a millisecond, except for the first plan of a shape, whose graph it captures.
-    """
-
-    worker: ThreadPoolExecutor
-    start: Callable[[StepPlan], Waiter]
-    depth: int = 1
-
-    def launch(self, plan: StepPlan) -> Waiter:
-        """Begin a plan. The waiter raises what goes wrong at the start, so that it ends only this step's requests."""
-        try:
-            return self.start(plan)
-        except Exception as error:  # noqa: BLE001 - see above
-            failed: Future[StepResult] = Future()
-            failed.set_exception(error)
-            return failed.result
-
-    async def collect(self, waiter: Waiter) -> StepResult:
-        return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)
+ENDED = "the engine's loop ended unasked"
 
 
 class Engine:
@@ -72,7 +45,9 @@ class Engine:
     def __init__(
         self, scheduler: Scheduler, device: Device, text: Tokenizer, grammars: Grammars, metrics: Metrics, decoder: str
     ) -> None:
-        """`decoder` is for requests that name none."""
+        """`decoder` is for requests that name none. `death` has the reason once the engine has failed for good; its
+        callbacks run in any thread."""
+        self.death: Future[str] = Future()
         self._scheduler = scheduler
         self._device = device
         self._text = text
@@ -85,13 +60,29 @@ class Engine:
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
         self._since = 0.0  # when the last step ended, or the first request came
+        self._failed_steps = 0  # since one succeeded
+        self._watchdog = Watchdog(lambda limit_s: self._die(f"a step took longer than {limit_s:g} s"))
+        self._began = 0.0  # when the step began whose updates are delivered
 
     @property
     def health(self) -> Health:
+        if self.death.done():
+            return Health(ready=False, failure=self.death.result())
         return Health(self._loop is not None and not self._loop.done() and not self._draining)
 
     async def start(self) -> None:
-        self._loop = asyncio.create_task(self._run(), name="engine")
+        running = asyncio.get_running_loop()
+        self._loop = loop = asyncio.create_task(self._run(), name="engine")
+
+        def end_loop(death: Future[str]) -> None:
+            logging.getLogger(__name__).critical("the engine has failed: %s", death.result())
+            self._metrics.engine_up(False)
+            with suppress(RuntimeError):  # the event loop is closed
+                running.call_soon_threadsafe(loop.cancel)
+
+        self.death.add_done_callback(end_loop)
+        self._watchdog.start(min(TICK_S, self._device.step_timeout_s / 4))
+        self._metrics.engine_up(True)
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests and let the others finish; those that have not after `timeout_s` fail."""
@@ -104,12 +95,13 @@ class Engine:
             answer.send(LATE)
             self.abort(Abort(request_id))
 
-    async def stop(self) -> None:
-        """Wait for all requests, then end the loop."""
-        await self.drain(timeout_s=math.inf)
-        if self._loop is not None:
-            await self._loop
-        self._device.worker.shutdown()
+    async def stop(self, timeout_s: float = math.inf) -> None:
+        """Wait for all requests, then end the loop. A step that has not ended after `timeout_s` is given up."""
+        await self.drain(timeout_s)
+        if self._loop is not None and not self._loop.done():
+            self._die("a step did not end while the server was shutting down")
+            await asyncio.wait({self._loop})
+        self._device.worker.shutdown(wait=not self.death.done())
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> AnswerStream:
         """See `AnswerSource`."""
@@ -142,6 +134,8 @@ class Engine:
         return answer is not None
 
     def _accept(self, message: Submit, stream: AnswerStream) -> None:
+        if self.death.done():
+            raise errors.EngineDown(self._down().message)
         if not self.health.ready:
             raise errors.Draining("the server is shutting down")
         options, prompt_tokens = message.options, len(message.prompt)
@@ -192,24 +186,38 @@ class Engine:
             bundle=options.bundle,
         )
 
+    def _die(self, reason: str) -> None:
+        """Fail for good. From any thread; the first reason counts."""
+        with suppress(InvalidStateError):
+            self.death.set_result(reason)
+
+    def _down(self) -> Failure:
+        return Failure(Fault.DOWN, f"the engine has failed: {self.death.result()}")
+
     async def _run(self) -> None:
         try:
             await self._steps()
-        except Exception:
-            logging.getLogger(__name__).exception("the engine has died")
+        except errors.INTERRUPTS:
+            self._die(ENDED)
             raise
+        except BaseException:
+            logging.getLogger(__name__).exception(ENDED)
+            self._die(ENDED)
         finally:  # nobody may wait for an engine that has ended, for whatever reason
-            for answer in self._answers.values():
-                answer.send(ENGINE_FAILED)
+            self._watchdog.close()
+            self._metrics.engine_up(False)
+            if self.death.done():
+                for answer in self._answers.values():
+                    answer.send(self._down())
 
     async def _steps(self) -> None:
         """The loop: plan and launch steps, deliver what the last one brought while the device computes, then commit the
         next."""
         in_flight: deque[tuple[StepPlan, Waiter]] = deque()
         updates: list[Update] = []
-        while True:
+        while not self.death.done():
             while len(in_flight) < self._device.depth and (plan := self._scheduler.plan()) is not None:
-                in_flight.append((plan, self._device.launch(plan)))
+                in_flight.append((plan, await self._device.launch(plan, self._watchdog)))
             self._deliver(self._scheduler.lost() + updates)
             updates = []
             if in_flight:
@@ -217,20 +225,32 @@ class Engine:
             elif self._scheduler.idle:
                 if self._draining:
                     return
+                self._watchdog.rest()
                 self._work.clear()
                 await self._work.wait()
                 self._since = time.perf_counter()
 
     async def _execute(self, plan: StepPlan, waiter: Waiter) -> list[Update]:
-        """Wait for a step and commit it. An error ends only the requests of this step."""
+        """Wait for a step and commit it. An error ends only the requests of this step, unless the device is lost or
+        several steps have failed in a row."""
+        self._watchdog.begin(self._device.step_timeout_s)
+        self._began = self._since
         try:
             result = await self._device.collect(waiter)
             updates = self._scheduler.commit(result)
-        except Exception:
+        except errors.INTERRUPTS:
+            raise
+        except BaseException as error:
             logging.getLogger(__name__).exception("a step failed")
             self._metrics.step_failed()
             updates = self._scheduler.fail()
+            self._failed_steps += 1
+            if isinstance(error, DeviceLost):
+                self._die("the device is lost")
+            elif self._failed_steps >= self._device.max_failed_steps:
+                self._die(f"{self._failed_steps} steps failed in a row")
         else:
+            self._failed_steps = 0
             step_s, budget_tokens = time.perf_counter() - self._since, self._scheduler.limits.step_tokens
             host_s = max(0.0, step_s - result.device_s)  # two clocks may disagree
             committed = sum(len(update.tokens) for update in updates)
@@ -244,8 +264,10 @@ class Engine:
             if answer is None:
                 continue
             try:
-                outcome = answer.take(update)
-            except Exception:
+                outcome = answer.take(update, self._began)
+            except errors.INTERRUPTS:
+                raise
+            except BaseException:
                 logging.getLogger(__name__).exception("a text could not be decoded")
                 answer.send(ENGINE_FAILED)
                 outcome = Outcome.FAILED

@@ -32,6 +32,7 @@ class Fault(StrEnum):
     PARAMETER = "parameter"  # the value of a parameter
     ENGINE = "engine"
     DRAINING = "draining"
+    DOWN = "down"  # the engine has failed for good
     TIMEOUT = "timeout"
 
 
@@ -101,10 +102,11 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Answer tokens (end token not counted) and the request's counters."""
+    """Answer tokens (end token not counted), the request's counters, and the seconds before its first step."""
 
     completion_tokens: int = 0
     stats: RequestStats = field(default_factory=RequestStats)
+    queue_s: float = 0.0
 
     @classmethod
     def total(cls, usages: Collection[Usage]) -> Usage:
@@ -141,9 +143,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more."""
+    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
 
     ready: bool
+    failure: str | None = None
 
 
 class Answer(Protocol):
@@ -164,5 +167,5 @@ class AnswerSource(Protocol):
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:
         """Queue a request. Raises `errors.InvalidValue`, `errors.ContextLengthExceeded`, `errors.Overloaded`,
-        `errors.Draining` at once."""
+        `errors.Draining`, `errors.EngineDown` at once."""
         ...

@@ -4,7 +4,6 @@ only part of the server that sees `models`."""
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,10 +30,13 @@ from ..metrics import Metrics
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
-from .engine import Device, Engine
+from .device import Device, DeviceThread
+from .engine import Engine
 
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
+STEP_TIMEOUT_S = 60.0
+LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
 MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
 
 
@@ -73,7 +75,7 @@ def open_checkpoint(model: str) -> Checkpoint:
         )
     if text.mask_id != config.mask_id:
         raise ModelError(f"{directory}: mask tokens {text.mask_id} and {config.mask_id} do not belong together")
-    if spelt := text.decode([config.mask_id]):
+    if spelt := text.pieces[config.mask_id]:
         raise ModelError(
             f"{directory}: the tokenizer has no mask token, for {config.mask_id}, which config.json names, is {spelt!r}"
         )
@@ -101,6 +103,8 @@ def build_parts(settings: Settings) -> EngineParts:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
     checkpoint = open_checkpoint(settings.model)
     config, text = checkpoint.config, checkpoint.text
+    if text.other_templates:
+        logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern = config.pattern
     limits = _limits(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
@@ -125,7 +129,7 @@ def build_parts(settings: Settings) -> EngineParts:
     )
     # The thread that will run the model also loads it: OpenMP keeps a team for every thread that has computed, and
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
-    worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+    worker = DeviceThread()
     loaded = worker.submit(load_runner, checkpoint.directory, config, memory, hardware, text.end_ids).result()
     runner = loaded.runner
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
@@ -137,7 +141,14 @@ def build_parts(settings: Settings) -> EngineParts:
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     text.prepare()
     metrics, grammars = Metrics(pages_total=limits.pages), Grammars(text)
-    device = Device(worker, runner.launch, IN_FLIGHT if runner.on_gpu else 1)
+    device = Device(
+        worker,
+        runner.launch,
+        IN_FLIGHT if runner.on_gpu else 1,
+        runner.captured,
+        settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost(limits.step_tokens)),
+        settings.max_failed_steps,
+    )
     engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)
     return EngineParts(engine, text, grammars, metrics, limits, loaded.footprint, pattern)
 

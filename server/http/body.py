@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
-from ..errors import InvalidValue, shown
+from ..errors import EncodedBody, InvalidValue, shown
 
 JSON_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -27,6 +27,9 @@ class JsonRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
+            encoding = request.headers.get("content-encoding", "identity")
+            if encoding.strip().lower() != "identity":
+                raise EncodedBody(encoding)
             read = JsonRequest(request.scope, request.receive)
             if not await read.body():  # FastAPI would take it for null
                 raise InvalidValue(None, "the body is empty: send a JSON object", code="invalid_json")

@@ -1,44 +1,16 @@
-"""ASGI middlewares around the application: request ids, and limits on request bodies."""
+"""An ASGI middleware around the application: limits on request bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable
 from contextlib import suppress
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import ApiError, BodyTooLarge, BodyTooSlow, error_response
 
-REQUEST_ID_CHARS = 128
 LINGER_S = 2.0
-
-
-class RequestId:
-    """Sets `x-request-id` on every response, to the request's own id or a new one, and passes the status to `count`."""
-
-    def __init__(self, app: ASGIApp, count: Callable[[int], None]) -> None:
-        self._app = app
-        self._count = count
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = Headers(scope=scope).get("x-request-id", "")
-        usable = 0 < len(given) <= REQUEST_ID_CHARS and given.isascii() and given.isprintable()
-        request_id = given if usable else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
-                self._count(message["status"])
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
 
 
 class BodyLimit:

@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+PROBE = "probe"  # the key in a request's state of bytes that may be sent at any time in the middle of its response
+COMMENT = b":\n\n"  # clients ignore it
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -73,7 +75,8 @@ async def merge(sources: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int
 
 
 class EventStream(Response):
-    """A response that closes `events`, and then `owner`, when it ends or the client leaves."""
+    """A response that closes `events`, and then `owner`, when it ends or the client leaves. It begins with the first
+    event: what goes wrong before that is raised, for a response of its own."""
 
     media_type = "text/event-stream"
 
@@ -84,6 +87,7 @@ class EventStream(Response):
         self._owner = owner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[PROBE] = COMMENT
         async with self._owner:
             try:
                 await until_gone(receive, self._pump(send))
@@ -93,7 +97,9 @@ class EventStream(Response):
     async def _pump(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         async with aclosing(self._events) as events:
+            data = await anext(events, None)
             await send(start)
-            async for data in events:
+            while data is not None:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
+                data = await anext(events, None)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -82,7 +82,8 @@ def refusal(description: str) -> dict[str, Any]:
     return {"model": Error, "description": description}
 
 
-NOT_READY = "Starting or draining."
+NOT_READY = "Starting, draining, or failed; `status` says which."
+FAILED = "The engine has failed; `status` says why. The process is about to end."
 UNAUTHORIZED: Responses = {401: refusal("The API key is missing or wrong; only where the server has one.")}
 NO_MODEL: Responses = {404: refusal("No such model.")}
 REFUSALS: Responses = {
@@ -91,9 +92,10 @@ REFUSALS: Responses = {
     **NO_MODEL,
     408: refusal("The body was not complete in time."),
     413: refusal("The body is too large."),
+    415: refusal("The body is compressed."),
     429: refusal("The queue is full; Retry-After says when to try again."),
     500: refusal("A fault of the server."),
-    503: refusal("The server is shutting down."),
+    503: refusal("The server is shutting down, its engine has failed, or too many connections are open."),
 }
 EXPOSITION: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 # Fuzzers and generators read each server-sent event as an object.

@@ -22,6 +22,8 @@ class Literals:
 
     def __init__(self, backend: tokenizers.Tokenizer, special_ids: Collection[int], mask_id: int) -> None:
         """Takes as long as loading the tokenizer, of which it keeps a copy that reads special tokens as text."""
+        import tokenizers
+
         self._backend = backend
         self._special_ids = frozenset({*special_ids, mask_id})
         self._names = {token: backend.id_to_token(token) or "" for token in self._special_ids}
@@ -30,8 +32,10 @@ class Literals:
         for entry in content["added_tokens"]:
             entry["special"] |= entry["id"] in self._special_ids
         self._normalizer = backend.normalizer if any(entry["normalized"] for entry in content["added_tokens"]) else None
-        self._plain = type(backend).from_str(json.dumps(content))
+        self._plain = tokenizers.Tokenizer.from_str(json.dumps(content))
         self._plain.encode_special_tokens = True  # as text
+        self._fence = new_mark()  # stands for a special token before a part: some tokenizers change a text's start
+        self._plain.add_tokens([tokenizers.AddedToken(self._fence, normalized=False)])
         self._all = _any_of(self._ids)
         self._mask = _any_of(name for name, token in self._ids.items() if token == mask_id)
 
@@ -55,18 +59,20 @@ class Literals:
         places = zip(found.ids[first:last], found.offsets[first:last], strict=True)
         for token, (begin, end) in places:
             if token in self._special_ids:
-                ids += [*self._spelt(text[start:begin], mark, run), token]
+                ids += [*self._spelt(text[start:begin], mark, run, first=start == 0), token]
                 run, start = [], end
             else:
                 run.append(token)
-        return [*ids, *self._spelt(text[start:], mark, run), *found.ids[last:]]
+        return [*ids, *self._spelt(text[start:], mark, run, first=start == 0), *found.ids[last:]]
 
-    def _spelt(self, text: str, mark: str, ids: list[int]) -> list[int]:
+    def _spelt(self, text: str, mark: str, ids: list[int], first: bool) -> list[int]:
         """The ids of a part without special tokens: those given, unless some are hidden in it."""
         if mark not in text:
             return ids
-        whole = re.sub(rf"{mark}(\d+)\.", lambda found: self._names[int(found[1])], text)
-        return list(self._plain.encode(whole, add_special_tokens=False).ids)
+        part = re.sub(rf"{mark}(\d+)\.", lambda found: self._names[int(found[1])], text)
+        if first:
+            return list(self._plain.encode(part, add_special_tokens=False).ids)
+        return list(self._plain.encode(self._fence + part, add_special_tokens=False).ids[1:])
 
 
 def new_mark() -> str:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...scheduler import Vocabulary
-from ..errors import InvalidValue
+from ..errors import EngineFailure, InvalidValue
+from .chat_template import ChatMessage, ChatTemplate, TemplateFailure, TemplateRefusal
 from .literals import Literals, new_mark
 
 if TYPE_CHECKING:
     import tokenizers
 
-ChatMessage = Mapping[str, str]
-
-MARKER = "asynclane"  # stands for an assistant's answer, to find what the template puts around one
 NO_TEMPLATE = "this model has no chat template: use /v1/completions, or --raw in a terminal"
 
 # Tokenizers for which vocab.json and merges.txt are enough. Dream's is Qwen2's under its own name.
 QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte without a token of its own, in a vocabulary of SentencePiece
+# Steps of decoding with which a token has the same text alone and between others, except at the start of a text.
+DECODERS = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip")
 
 
 def _letters_of_bytes() -> dict[str, int]:
@@ -61,6 +63,8 @@ class Tokenizer:
         self.backend: tokenizers.Tokenizer = self._tokenizer.backend_tokenizer
         self.backend.no_truncation()
         self.backend.no_padding()
+        self._drops_space = self._keep_spaces()
+        self._template = self._chat_template()
 
     @property
     def vocab_size(self) -> int:
@@ -86,7 +90,21 @@ class Tokenizer:
 
     @property
     def has_template(self) -> bool:
-        return self._tokenizer.chat_template is not None
+        return self._template is not None
+
+    @cached_property
+    def other_templates(self) -> list[str]:
+        """Names of chat templates none of which is the default, so that no chat can be rendered."""
+        named = self._tokenizer.chat_template
+        return sorted(named) if isinstance(named, dict) and "default" not in named else []
+
+    @property
+    def no_chat(self) -> str:
+        """The reason why a chat is refused; empty if it is not."""
+        if self.other_templates:
+            names = ", ".join(self.other_templates)
+            return f"none of this model's chat templates ({names}) is called default: use /v1/completions"
+        return "" if self.has_template else NO_TEMPLATE
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -137,24 +155,32 @@ class Tokenizer:
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Special
         tokens that messages spell are text. Raises `InvalidValue` for messages that the checkpoint's template does not
-        accept."""
+        accept, `EngineFailure` if it fails."""
+        if self._template is None:
+            raise InvalidValue("messages", self.no_chat)
         mark = new_mark()
-        *before, last = [
+        messages = [
             {name: text if name == "role" else self.literals.hide(text, mark) for name, text in message.items()}
             for message in messages
         ]
-        if last["role"] != "assistant":
-            return self.literals.encode(self._render([*before, last], add_generation_prompt=True), mark)
-        # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
-        rendered = self._render([*before, {**last, "content": MARKER}], add_generation_prompt=False)
-        opened, marker, _ = rendered.rpartition(MARKER)
-        if not marker:
+        last = messages[-1]
+        try:
+            if last["role"] != "assistant":
+                return self.literals.encode(self._template.render(messages, opened=True), mark)
+            # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
+            around = self._template.around_last(messages)
+        except TemplateRefusal as error:
+            raise InvalidValue("messages", f"the model's chat template refuses them: {error}") from None
+        except TemplateFailure as error:
+            raise EngineFailure(f"this model cannot chat about these messages: {error}") from None
+        if around is None:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
-        return self.literals.encode(opened + last["content"], mark)
+        return self.literals.encode(around[0] + last["content"], mark)
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
-        """With `specials`, special tokens are spelt out; otherwise they have no text."""
-        return self.backend.decode(ids, skip_special_tokens=not specials)
+        """The whole text of a prompt. With `specials`, special tokens are spelt out; otherwise they have no text."""
+        text = self.backend.decode(ids, skip_special_tokens=not specials)
+        return text.removeprefix(" ") if self._drops_space else text
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
         """Each token as the tokenizer's own vocabulary spells it."""
@@ -164,34 +190,58 @@ class Tokenizer:
         """A token's own bytes, even if they are a part of a character. Special tokens have none."""
         piece = self.pieces[token]
         spelt = self.backend.id_to_token(token) or ""
+        if REPLACEMENT in piece and (byte := BYTE.fullmatch(spelt)):
+            return bytes.fromhex(byte[1])
         if REPLACEMENT in piece and all(letter in BYTES_OF_LETTERS for letter in spelt):
             return bytes(BYTES_OF_LETTERS[letter] for letter in spelt)
         return piece.encode()
 
-    def _render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
-        from jinja2 import TemplateError
+    def _keep_spaces(self) -> bool:
+        """Make a token's text the same everywhere. SentencePiece's decoders drop the space at the start of a text, and
+        of a token that is decoded alone. Returns True if they did. Raises `BadTokenizer` for unknown decoders."""
+        decoder = self.backend.decoder
+        described = {"type": None} if decoder is None else json.loads(decoder.__getstate__())
+        steps = described["decoders"] if described["type"] == "Sequence" else [described]
+        for step in steps:
+            if step["type"] not in DECODERS:
+                kinds = ", ".join(DECODERS)
+                raise BadTokenizer(f"{self._dir}: the tokenizer's decoder is {step['type']}, only {kinds} can be read")
+        if any(step["type"] == "ByteLevel" for step in steps):
+            return False
+        kept = [
+            {"type": "Replace", "pattern": {"String": step["replacement"]}, "content": " "}
+            if step["type"] == "Metaspace"
+            else step
+            for step in steps
+            if step["type"] not in ("Strip", "Fuse", "ByteFallback")
+        ]
+        # Grammars need to see that bytes are read, even where no token is one.
+        decoder.__setstate__(json.dumps({"type": "Sequence", "decoders": [*kept, {"type": "ByteFallback"}]}).encode())
+        self.backend.decoder = decoder
+        return any(step["type"] == "Strip" or step.get("prepend_scheme", "never") != "never" for step in steps)
 
-        if not self.has_template:
-            raise InvalidValue("messages", NO_TEMPLATE)
+    def _chat_template(self) -> ChatTemplate | None:
+        source = self._tokenizer.chat_template
+        if isinstance(source, dict):
+            source = source.get("default")
+        if source is None:
+            return None
         try:
-            rendered = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-            )
-        except TemplateError as error:
-            raise InvalidValue("messages", f"the model's chat template refuses them: {error}") from None
-        return str(rendered)
+            return ChatTemplate(source, self._tokenizer.special_tokens_map)
+        except TemplateFailure as error:
+            raise BadTokenizer(f"{self._dir}: {error}") from None
 
     def _end_of_turn(self) -> int | None:
         """The first special token that the chat template puts after an assistant's answer."""
-        try:
-            chat = [{"role": "user", "content": "."}, {"role": "assistant", "content": MARKER}]
-            rendered = self._render(chat, add_generation_prompt=False)
-        except InvalidValue:
+        if self._template is None:
             return None
-        after = rendered.rpartition(MARKER)[2]
-        ids = self.backend.encode(after, add_special_tokens=False).ids
+        try:
+            around = self._template.around_last([{"role": role, "content": "."} for role in ("user", "assistant")])
+        except TemplateRefusal:
+            return None
+        except TemplateFailure as error:
+            raise BadTokenizer(f"{self._dir}: {error}") from None
+        ids = self.backend.encode(around[1], add_special_tokens=False).ids if around else []
         return next((token for token in ids if token in self.special_ids), None)
 
     def _require_qwen(self) -> None:

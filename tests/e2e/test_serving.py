@@ -132,10 +132,11 @@ def test_a_server_that_drains_reports_it_to_requests_that_it_cannot_finish() -> 
     """After SIGTERM and the time for draining: 503 in OpenAI's shape, an error event in a stream, exit code 0."""
     server = start_server("--drain-s", "1")
     url, body = f"{server.url}/v1/chat/completions", slow_body(max_tokens=900)
+    watched = {**body, "stream": True, "stream_options": {"include_lanes": True}}  # begins with the first step
     try:
         with ThreadPoolExecutor() as pool:
             whole = pool.submit(httpx.post, url, json=body, timeout=60)
-            streamed = pool.submit(httpx.post, url, json={**body, "stream": True}, timeout=60)
+            streamed = pool.submit(httpx.post, url, json=watched, timeout=60)
             wait_for(lambda: gauge(server.url, "running_requests") == 2)
             server.process.terminate()
             wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asynclane.models.checkpoint.config import ModelError, read_config
-from asynclane.models.checkpoint.families import tensor_shapes
+from asynclane.models.checkpoint.config import NEUTRAL, ModelError, read_config
+from asynclane.models.checkpoint.families import tied_copy
 from asynclane.models.checkpoint.registry import find_model
 from asynclane.models.checkpoint.weights import INDEX, SINGLE, check_weights, load_weights
 from asynclane.models.network import Weights, allocate
@@ -21,7 +21,7 @@ from asynclane.models.numerics import Numerics
 from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
 
-from ..support.checkpoints import write_checkpoint
+from ..support.checkpoints import CONFIGS, write_checkpoint
 from ..support.driver import MODEL
 
 SHARD = "model-00002-of-00002.safetensors"
@@ -37,7 +37,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def load(directory: Path) -> Weights:
     config = read_config(directory)
-    check_weights(directory, tensor_shapes(config))
+    check_weights(directory, config)
     weights, parts = allocate(config, Numerics(torch.float32), torch.device("cpu"))
     load_weights(directory, parts)
     return weights
@@ -155,6 +155,23 @@ def test_a_mask_that_config_json_lacks_is_read_from_the_tokenizers_or_missed(che
         ("LLaDA2MoeModelLM", {"topk_group": 1}, "3 experts cannot be chosen of 2"),
         ("LLaDA2MoeModelLM", {"partial_rotary_factor": 0.2}, "3 of 16 numbers of a head cannot be rotated"),
         ("SDARForCausalLM", {"head_dim": 15}, "4 heads of 15 on 2 key heads cannot be computed"),
+        ("LLaDAModelLM", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn' is not supported"),
+        ("LLaDAModelLM", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not supported by LLaDAModelLM"),
+        ("DreamModel", {"attention_bias": False}, "attention_bias = False is not supported, only True"),
+        (
+            "DreamModel",
+            {"layer_types": ["full_attention", "sliding_attention"]},
+            "layer_types with 'sliding_attention'",
+        ),
+        ("SDARForCausalLM", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not supported by SDAR"),
+        ("SDARForCausalLM", {"use_qk_norm": False}, "use_qk_norm = False is not supported, only True"),
+        ("SDARForCausalLM", {"quantization_config": {"quant_method": "fp8"}}, r"quantization_config = \{'quant_method"),
+        ("SDARForCausalLM", {"rope_parameters": {"rope_theta": 10000.0, "factor": 2.0}}, "factor = 2.0 among the rope"),
+        ("SDARForCausalLM", {"rope_parameters": {"rope_theta": 1.0}}, "rope_theta = 1.0 among the rope parameters"),
+        ("SDARForCausalLM", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5 among"),
+        ("SDARForCausalLM", {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "full_attention = {"),
+        ("SDARForCausalLM", {"use_sliding_window": "absent", "sliding_window": 64, "rotary_dim": 8}, "rotary_dim = 8"),
+        ("LLaDA2MoeModelLM", {"moe_router_enable_expert_bias": False}, "moe_router_enable_expert_bias = False is not"),
     ],
 )
 def test_a_variant_of_a_family_that_nothing_here_computes_is_refused(
@@ -164,6 +181,52 @@ def test_a_variant_of_a_family_that_nothing_here_computes_is_refused(
     edit_config(tmp_path, **changes)
     with pytest.raises(ModelError, match=message):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_no_key_that_changes_what_some_network_computes_is_ignored(tmp_path: Path, architecture: str) -> None:
+    directory = write_checkpoint(tmp_path / "model", architecture)
+    plain, raw = read_config(directory), (directory / "config.json").read_text()
+    for key in NEUTRAL:
+        if key != "sliding_window" and json.loads(raw).get(key) is not True:  # it follows another; 7 is true
+            edit_config(directory, **{key: 7})
+            with pytest.raises((ModelError, AssertionError)):
+                assert read_config(directory) == plain, "it is honoured"
+            (directory / "config.json").write_text(raw)
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_keys_that_change_nothing_are_accepted(tmp_path: Path, architecture: str) -> None:
+    said = json.loads((write_checkpoint(tmp_path, architecture) / "config.json").read_text())
+    plain = read_config(tmp_path)
+    for key, values in NEUTRAL.items():
+        for value in values if key not in said and not key.endswith(("qk_norm", "_bias")) else ():
+            edit_config(tmp_path, **{**said, key: value})
+            assert read_config(tmp_path) == plain, (key, value)
+    said |= {"use_sliding_window": False, "sliding_window": 64, "layer_types": ["full_attention"] * 2}
+    for rope in ("rope_scaling", "rope_parameters"):
+        edit_config(tmp_path, **{**said, rope: {"rope_type": "default", "rope_theta": 10000.0}})
+        assert read_config(tmp_path) == plain
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_derived_tensors_and_a_copy_of_the_tied_embedding_are_no_weights(tmp_path: Path, architecture: str) -> None:
+    directory = write_checkpoint(tmp_path, architecture, tied=True)
+    head, embedding = tied_copy(read_config(directory)) or ("", "")
+    tensors, plain = load_file(directory / SINGLE), load(directory)
+    rotary = {
+        f"{prefix}rotary_emb.{name}": torch.ones(8)
+        for prefix in ("", "model.", "model.layers.1.self_attn.")
+        for name in ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
+    }
+    save_file(tensors | rotary | {head: tensors[embedding].half().float()}, directory / SINGLE)
+    with pytest.raises(ModelError, match=f"{head} is not equal to {embedding}, but config.json ties them"):
+        load(directory)
+    save_file(tensors | rotary | {head: tensors[embedding].clone()}, directory / SINGLE)
+    assert torch.equal(load(directory).embedding, plain.embedding)
+    save_file(tensors | {head: tensors[embedding][1:].clone()}, directory / SINGLE)
+    with pytest.raises(ModelError, match=rf"{head} is \[1407, 64\], config.json says \[1408, 64\]"):
+        load(directory)
 
 
 def test_a_tensor_that_a_family_must_have_or_must_not_have_is_named(tmp_path: Path) -> None:

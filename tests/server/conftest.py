@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 
 from asynclane.server.app import ModelCard, create_app
@@ -19,7 +16,7 @@ from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.fake_engine import FakeEngine
-from ..support.http import CONTEXT, PARAMS, TINY, Api
+from ..support.http import CONTEXT, PARAMS, TINY, Api, serving
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +53,7 @@ def live(build: Callable[..., FastAPI]) -> Callable[..., Any]:
 
     @asynccontextmanager
     async def serve(engine: FakeEngine | None = None, **settings: Any) -> AsyncIterator[str]:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(build(engine, **settings), log_level="warning", timeout_graceful_shutdown=2)
-            server = uvicorn.Server(config)
-            running = asyncio.create_task(server.serve(sockets=[listener]))
-            while not server.started and not running.done():
-                await asyncio.sleep(0.005)
-            try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            finally:
-                server.should_exit = True
-                await running
+        async with serving(build(engine, **settings), Settings(**settings)) as port:
+            yield f"http://127.0.0.1:{port}"
 
     return serve

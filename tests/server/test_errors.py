@@ -13,6 +13,7 @@ from asynclane.server import errors
 from asynclane.server.engine.messages import Delta
 
 from ..support.fake_engine import SCRIPT, FakeEngine
+from ..support.fakes import Panic
 from ..support.http import CHAT, error_of
 
 
@@ -24,14 +25,17 @@ from ..support.http import CHAT, error_of
         (errors.Overloaded("the queue is full", retry_after_s=7), 429, "rate_limit_error", "overloaded"),
         (errors.EngineFailure("the step failed"), 500, "server_error", "engine_failure"),
         (errors.Draining(), 503, "server_error", "draining"),
+        (errors.EngineDown("the engine has failed"), 503, "server_error", "engine_down"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("queued", [False, True])
 async def test_what_the_engine_refuses_has_its_status(
-    api: Any, raised: Exception, status: int, kind: str, code: str, stream: bool
+    api: Any, raised: Exception, status: int, kind: str, code: str, stream: bool, queued: bool
 ) -> None:
-    async with api(FakeEngine(raised)) as client:
+    """At once, or later but before the first text."""
+    async with api(FakeEngine([raised] if queued else raised)) as client:
         response = await client.chat(stream=stream)
     error = error_of(response, status)
     assert (error["type"], error["code"]) == (kind, code)
@@ -69,16 +73,25 @@ async def test_an_error_in_a_stream_is_an_event_and_then_the_stream_ends(api: An
     assert json.loads(data.removeprefix("data: ")) == {"error": error}
 
 
+@pytest.mark.parametrize("begun", [(), (Delta("a"),)], ids=["before the first text", "after it"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_unexpected_error_keeps_its_details_to_the_log(api: Any, caplog: Any, stream: bool) -> None:
-    async with api(FakeEngine([RuntimeError("secret path /etc/x")])) as client:
+async def test_an_unexpected_error_keeps_its_details_to_the_log(
+    api: Any, caplog: Any, stream: bool, begun: tuple[Delta, ...]
+) -> None:
+    async with api(FakeEngine([*begun, RuntimeError("secret path /etc/x")])) as client:
         response = await client.chat(stream=stream)
     assert "secret" not in response.text
     assert "internal error" in response.text
-    assert response.status_code == (200 if stream else 500)
+    assert response.status_code == (200 if stream and begun else 500)
     assert response.headers["x-request-id"]
-    if stream:
+    if stream and begun:
         assert "secret path" in caplog.text
+
+
+async def test_a_panic_of_a_library_is_an_error_of_its_request(api: Any) -> None:
+    async with api(FakeEngine(Panic("secret"), SCRIPT)) as client:
+        assert error_of(await client.chat(), 500)["message"] == "internal error"
+        assert (await client.chat()).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

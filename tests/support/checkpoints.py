@@ -58,6 +58,35 @@ def write_checkpoint(directory: Path, architecture: str, *, seed: int = 0, **siz
     return directory
 
 
+def write_sentencepiece_tokenizer(directory: Path, decoder: Mapping[str, Any]) -> None:
+    """A tokenizer as Llama's, in place of a checkpoint's own: words with the space before them, and tokens of bytes."""
+    specials = ["<unk>", "</s>", "<s>", "<reserved>", "<other>", "<mask>"]
+    words = ["▁", *"Haitol", "ai", "to", "▁H", "▁to", "▁Hai"]
+    pieces = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    model = {
+        "type": "BPE",
+        "vocab": {piece: number for number, piece in enumerate(pieces)},
+        "merges": [["a", "i"], ["t", "o"], ["▁", "H"], ["▁", "to"], ["▁H", "ai"]],
+        "byte_fallback": True,
+        "fuse_unk": True,
+        "unk_token": "<unk>",
+    }
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    added = [{"id": number, "content": piece, "special": True, **flags} for number, piece in enumerate(specials)]
+    spaces = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+    described = {
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": spaces},
+        "decoder": decoder,
+        "model": model,
+    }
+    (directory / "tokenizer.json").write_text(json.dumps(described))
+    named = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>", "unk_token": "<unk>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(named))
+    (directory / "special_tokens_map.json").unlink()
+
+
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """A matrix that keeps the size of what it multiplies, a norm's weights about 1, biases about 0."""
     noise = torch.randn(shape, generator=generator)

@@ -51,7 +51,7 @@ class FakeAnswer:
 class FakeEngine:
     """`scripts` are used in turn; a script that is an exception is raised by `submit`."""
 
-    def __init__(self, *scripts: Sequence[Step] | Exception) -> None:
+    def __init__(self, *scripts: Sequence[Step] | BaseException) -> None:
         self._scripts = scripts or (SCRIPT,)
         self.health = Health(ready=True)
         self.prompts: list[list[int]] = []
@@ -62,7 +62,7 @@ class FakeEngine:
         script = self._scripts[len(self.prompts) % len(self._scripts)]
         self.prompts.append(prompt)
         self.options.append(options)
-        if isinstance(script, Exception):
+        if isinstance(script, BaseException):
             raise script
         answer = FakeAnswer(script)
         self.answers.append(answer)

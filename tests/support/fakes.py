@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
+from threading import Event
+from typing import NoReturn
 
 import numpy as np
 
 from asynclane.scheduler import Request, Scheduler
 from asynclane.scheduler.contract import Row, Span, StepPlan, StepResult
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.scheduler.sequence import Sequence
+from asynclane.scheduler.sequence import Sequence as Running
 
 MASK, END, INSTEAD = 0, 1, 6
 PIECES = ["", "", ".", "\n", "1", "2", "word", " other", "x", "y", ",", "```", "(", ")", '"', ":", " =", "'", ":\n"]
@@ -19,7 +21,7 @@ LETTERS = "_E./12woxy,`()\":='N"  # one for each piece, for canvases written by 
 IDS = {letter: number for number, letter in enumerate(LETTERS)}
 
 
-def add(scheduler: Scheduler, request: Request) -> Sequence:
+def add(scheduler: Scheduler, request: Request) -> Running:
     """Queue `request`. The scheduler's own record of it, for tests that look inside."""
     scheduler.add(request)
     return (scheduler.waiting | scheduler.running)[request.id]
@@ -107,6 +109,35 @@ def parts(plan: StepPlan) -> list[tuple[int, list[Span]]]:
             else:
                 found.append((row.slot, [span]))
     return found
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it: no `Exception`."""
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    """A function that raises, whatever it is called with."""
+
+    def fail(*args: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+class FaultyExecutor:
+    """Raises or waits for what `faults` have for its next steps, and else computes as `inner` does."""
+
+    def __init__(self, inner: ScriptedExecutor, faults: Sequence[BaseException | Event | None] = ()) -> None:
+        self.inner = inner
+        self._faults = iter(faults)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        fault = next(self._faults, None)
+        if isinstance(fault, Event):
+            fault.wait()
+        elif fault is not None:
+            raise fault
+        return self.inner.execute(plan)
 
 
 class BlockCausalExecutor(ScriptedExecutor):

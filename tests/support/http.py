@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
+from starlette.types import ASGIApp
+
+from asynclane.server.http.connections import ConnectionConfig
+from asynclane.server.settings import Settings
 
 TINY = Path(__file__).parents[2] / "models" / "embedded" / "tiny-llada"
 CONTEXT = 256
 PARAMS = {"threshold": 0.95, "max_lanes": 4, "settle": True, "steps": None, "lookahead": "canvas"}
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION: dict[str, Any] = {"model": "tiny-llada", "prompt": "Hi"}
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, settings: Settings) -> AsyncIterator[int]:
+    """The port of a real server in this event loop."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(ConnectionConfig(app, settings, settings.max_connections or 1000))
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started and not running.done():
+            await asyncio.sleep(0.005)
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            await running
 
 
 class Api:

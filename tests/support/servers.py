@@ -6,7 +6,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,15 @@ STORY = "Tell me a short story about Mia and a fox at the park."
 class Server:
     url: str
     process: subprocess.Popen[str]
+    log: list[str]
     reader: threading.Thread
 
 
-def start_server(*flags: str) -> Server:
-    """With port 0 the system chooses one, which the log names."""
-    command = [*ASYNCLANE, "serve", "--port", "0", *flags]
-    process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # the access log is left out
+def start_server(*flags: str, program: Sequence[str] = ASYNCLANE, descriptors: int | None = None) -> Server:
+    """With port 0 the system chooses one, which the log names. The process may have so many open `descriptors`."""
+    limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+    command = [*limited, *program, "serve", "--port", "0", *flags]
+    process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
     log: list[str] = []
     for line in process.stderr:
@@ -43,10 +45,9 @@ def start_server(*flags: str) -> Server:
     else:
         end(process)
         raise AssertionError("the server did not start:\n" + "".join(log))
-    # Somebody has to read what the server says, or it waits for room in the pipe.
     reader = threading.Thread(target=log.extend, args=[process.stderr], daemon=True)
     reader.start()
-    return Server(found.group(1), process, reader)
+    return Server(found.group(1), process, log, reader)
 
 
 def stop_server(server: Server) -> None:

@@ -48,6 +48,16 @@ async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
         assert (await client.http.get("/health")).status_code == 200
 
 
+async def test_a_server_whose_engine_has_failed_says_so_to_all_probes(api: Any) -> None:
+    engine = FakeEngine()
+    engine.health = Health(ready=False, failure="the device is lost")
+    async with api(engine) as client:
+        for path in ("/ready", "/health"):
+            response = await client.http.get(path)
+            assert (response.status_code, response.json()) == (503, {"status": "failed: the device is lost"})
+            assert (await client.http.head(path)).status_code == 503
+
+
 async def test_the_version_is_reported(api: Any) -> None:
     async with api() as client:
         assert (await client.http.get("/version")).json()["version"]
@@ -113,6 +123,20 @@ def test_requests_are_counted_by_how_they_end() -> None:
     assert values(metrics, "time_to_first_token_seconds_sum", "tokens_per_forward_sum") == [0.2, 2.75]
     assert values(metrics, "time_per_output_token_seconds_sum") == [pytest.approx(0.1)]
     assert values(metrics, "request_seconds_count") == [2]
+
+
+def test_the_age_of_the_last_step_grows_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    metrics = Metrics()
+    now = 130.0
+    assert values(metrics, "last_step_age_seconds", "engine_up") == [30, 0]
+    metrics.step_failed()
+    assert values(metrics, "last_step_age_seconds") == [30]
+    metrics.observe_step(StepReport(1, 1, 1, 0.0, 0.0))
+    metrics.engine_up(True)
+    now = 131.0
+    assert values(metrics, "last_step_age_seconds", "engine_up") == [1, 1]
 
 
 def test_two_servers_in_a_process_do_not_mix() -> None:

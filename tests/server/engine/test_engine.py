@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from functools import partial
@@ -15,24 +14,26 @@ from typing import Any
 import pytest
 
 from asynclane.models.checkpoint.registry import EMBEDDED
+from asynclane.scheduler import DeviceLost
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.decoding.commit.host.localleap import LocalLeap
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import State
 from asynclane.scheduler.scheduler import Scheduler
-from asynclane.scheduler.sequence import Sequence
+from asynclane.scheduler.sequence import Sequence as Running
 from asynclane.scheduler.step_cost import Halving, StepCost
 from asynclane.server import errors
 from asynclane.server.engine import messages
-from asynclane.server.engine.engine import Device, Engine
-from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish, Usage
+from asynclane.server.engine.device import Device, DeviceThread
+from asynclane.server.engine.engine import Engine
+from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish, Health, Usage
 from asynclane.server.metrics import Metrics
 from asynclane.server.structured.grammar import Grammars
 from asynclane.server.text.detokenizer import AnswerText
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ...support.fakes import ScriptedExecutor
+from ...support.fakes import FaultyExecutor, Panic, ScriptedExecutor, raising
 
 LIMITS = Limits(slots=2, pages=32, page_size=16, step_tokens=512, max_model_len=256, max_queue=2)
 ANSWER = "One fish. Two fish. Red fish. Blue fish. And so on, and so on."
@@ -69,9 +70,18 @@ class Bench:
         self.executor.inner.mask = text.mask_id
         halving = Halving(StepCost([1, 1000], [0.001, 1.0])) if depth > 1 else None
         self.scheduler = Scheduler(LIMITS, text.vocabulary, halving=halving)
-        device = Device(ThreadPoolExecutor(max_workers=1), lambda plan: partial(self.executor.execute, plan), depth)
         self.metrics = Metrics(LIMITS.pages)
-        self.engine = Engine(self.scheduler, device, text, Grammars(text), self.metrics, "asynclane")
+        self.use(lambda plan: partial(self.executor.execute, plan))
+
+    def use(self, start: Callable[[StepPlan], Callable[[], StepResult]], **options: Any) -> None:
+        """An engine whose device has `start` and `options`."""
+        device = Device(DeviceThread(), start, self.depth, **options)
+        self.engine = Engine(self.scheduler, device, self.text, Grammars(self.text), self.metrics, "asynclane")
+
+    def fail(self, faults: Sequence[BaseException | threading.Event | None], **options: Any) -> None:
+        """An engine whose device has `faults` in its first steps."""
+        faulty = FaultyExecutor(self.executor.inner, faults)
+        self.use(lambda plan: partial(faulty.execute, plan), **options)
 
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
         place = position - len(self.prompt)
@@ -203,8 +213,7 @@ async def test_a_step_that_cannot_be_launched_ends_only_its_requests(text: Token
             raise RuntimeError("no memory")
         return partial(bench.executor.execute, plan)
 
-    device = Device(ThreadPoolExecutor(1), start, depth=2)
-    bench.engine = Engine(bench.scheduler, device, text, Grammars(text), Metrics(), "asynclane")
+    bench.use(start)
     bench.executor.open()
     async with running(bench):
         first, second = (asyncio.create_task(read(bench.ask())) for _ in range(2))
@@ -227,10 +236,11 @@ async def test_a_commit_that_breaks_off_ends_only_its_requests(bench: Bench, mon
 
 @pytest.mark.faults
 @pytest.mark.parametrize("method", ["choose", "replicas"])  # after a step, and while one is planned
+@pytest.mark.parametrize("error", [RuntimeError(), Panic()], ids=repr)
 async def test_a_rule_that_raises_ends_only_its_request(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
 ) -> None:
-    monkeypatch.setattr(LocalLeap, method, lambda *args: 1 / 0)
+    monkeypatch.setattr(LocalLeap, method, raising(error))
     bench.executor.open()
     async with running(bench):
         asked = bench.ask(params=(("rule", "localleap"),)), bench.ask()
@@ -259,19 +269,19 @@ async def test_a_request_that_fails_while_it_is_planned_leaves_no_load(
 async def test_an_answer_that_ended_in_a_commit_that_breaks_off_fails(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report, fail, failures = Sequence.report, Scheduler._fail, itertools.count()
+    report, fail, failures = Running.report, Scheduler._fail, itertools.count()
 
-    def break_second(sequence: Sequence, events: Any) -> Any:
+    def break_second(sequence: Running, events: Any) -> Any:
         if sequence.id:
             raise RuntimeError("a bug")
         return report(sequence, events)
 
-    def break_first(scheduler: Scheduler, sequence: Sequence) -> Any:
+    def break_first(scheduler: Scheduler, sequence: Running) -> Any:
         if next(failures) == 0:
             raise RuntimeError("a bug")
         return fail(scheduler, sequence)
 
-    monkeypatch.setattr(Sequence, "report", break_second)
+    monkeypatch.setattr(Running, "report", break_second)
     monkeypatch.setattr(Scheduler, "_fail", break_first)  # so it cannot end alone
     bench.executor.open()
     async with running(bench):
@@ -280,29 +290,114 @@ async def test_an_answer_that_ended_in_a_commit_that_breaks_off_fails(
     assert bench.empty
 
 
+@pytest.mark.parametrize("error", [RuntimeError(), Panic()], ids=repr)
 async def test_a_text_that_cannot_be_decoded_ends_only_its_request(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     bench.executor.open()
     async with running(bench):
         with monkeypatch.context() as broken:
-            broken.setattr(AnswerText, "feed", lambda *args: 1 / 0)
+            broken.setattr(AnswerText, "feed", raising(error))
             with pytest.raises(errors.EngineFailure):
                 await read(bench.ask())
         assert await text_of(bench.ask()) == ANSWER
     assert bench.empty
 
 
-async def test_nobody_waits_for_an_engine_that_has_died(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    await bench.engine.start()
-    monkeypatch.setattr(Scheduler, "plan", lambda self: 1 / 0)
-    with pytest.raises(errors.EngineFailure):
-        await read(bench.ask())
-    assert not bench.engine.health.ready
-    with pytest.raises(errors.Draining):
+async def assert_dead(bench: Bench, reason: str) -> None:
+    """Nobody is left waiting, nobody can come, and `stop` has an end."""
+    assert bench.engine.health == Health(ready=False, failure=reason)
+    with pytest.raises(errors.EngineDown, match=f"^the engine has failed: {reason}$"):
         bench.ask()
-    with pytest.raises(ZeroDivisionError):
-        await bench.engine.stop()
+    assert bench.metrics.registry.get_sample_value("asynclane_engine_up") == 0
+    await asyncio.wait_for(bench.engine.stop(), 10)
+
+
+BROKEN, NEVER = RuntimeError("the device is on fire"), threading.Event()
+
+
+@pytest.mark.parametrize(
+    ("faults", "options", "reason"),
+    [
+        ([BROKEN] * 3, {}, "3 steps failed in a row"),
+        ([Panic()] * 3, {}, "3 steps failed in a row"),
+        ([BROKEN] * 2, {"max_failed_steps": 2}, "2 steps failed in a row"),
+        ([None, None, DeviceLost()], {}, "the device is lost"),
+        ([None, NEVER], {"step_timeout_s": 0.5}, "a step took longer than 0.5 s"),
+        ([asyncio.CancelledError()], {}, "the engine's loop ended unasked"),
+    ],
+    ids=["failing", "panics", "few may fail", "lost", "hangs", "loop ends"],
+)
+async def test_an_engine_that_fails_for_good_informs_all_and_takes_nobody(
+    bench: Bench, faults: list[BaseException | threading.Event | None], options: dict[str, Any], reason: str
+) -> None:
+    bench.fail(faults, **options)
+    await bench.engine.start()
+    assert bench.metrics.registry.get_sample_value("asynclane_engine_up") == 1
+    ends: list[BaseException] = []
+    while bench.engine.health.failure is None:  # two run and two wait, until a step fails
+        ends += await asyncio.gather(*(read(bench.ask()) for _ in range(4)), return_exceptions=True)
+    assert {type(end) for end in ends} <= {errors.EngineFailure, errors.EngineDown}
+    assert errors.EngineDown in {type(end) for end in ends}
+    await assert_dead(bench, reason)
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), Panic()], ids=repr)
+async def test_a_loop_that_raises_ends_like_a_device(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    await bench.engine.start()
+    monkeypatch.setattr(Scheduler, "plan", raising(error))
+    with pytest.raises(errors.EngineDown):
+        await read(bench.ask())
+    await assert_dead(bench, "the engine's loop ended unasked")
+
+
+async def test_steps_that_fail_now_and_then_are_survived(bench: Bench) -> None:
+    bench.fail([BROKEN, Panic(), None] * 3)
+    bench.executor.open()
+    async with running(bench):
+        for _ in range(8):  # requests of one step at most fail with it
+            await asyncio.gather(read(bench.ask(max_tokens=1)), return_exceptions=True)
+        assert await text_of(bench.ask()) == ANSWER
+        assert bench.engine.health.ready
+    assert bench.empty
+
+
+async def test_a_stop_gives_up_a_step_that_hangs(bench: Bench) -> None:
+    bench.fail([NEVER])
+    await bench.engine.start()
+    reader = asyncio.create_task(read(bench.ask()))
+    await until(lambda: bench.scheduler.slots.used == 1)
+    await asyncio.wait_for(bench.engine.stop(timeout_s=0.1), 10)
+    with pytest.raises(errors.Draining):
+        await reader
+    await assert_dead(bench, "a step did not end while the server was shutting down")
+
+
+async def test_the_event_loop_goes_on_while_a_plan_is_captured(bench: Bench) -> None:
+    """A start that takes long has the device's thread, and later plans wait for it."""
+    gate, started, known = threading.Event(), [], [False, True]
+    captured = iter([*known, *[True] * 1000])
+
+    def start(plan: StepPlan) -> Callable[[], StepResult]:
+        started.append(threading.current_thread().name)
+        if len(started) == 1:
+            gate.wait()
+        return partial(bench.executor.inner.execute, plan)
+
+    bench.use(start, captured=lambda plan: next(captured))
+    async with running(bench):
+        answers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: len(started) == 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(started) == 1
+        gate.set()
+        for answer in answers:
+            assert "".join(delta.text for delta in await answer) == ANSWER
+    assert started[0] == "device"
+    assert set(started[1:]) == {threading.current_thread().name}
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])

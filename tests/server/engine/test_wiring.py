@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import shutil
+import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.server.cli import main as cli
 from asynclane.server.engine.wiring import build_parts, warn_of_missing_boundaries
@@ -26,6 +29,10 @@ Spoil = Callable[[Path], object]
 SHARD = "model-00002-of-00006.safetensors"
 INDEX = "model.safetensors.index.json"
 NOBODY = 65534
+READ = (
+    *("config.json", "generation_config.json", INDEX, SHARD, "tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +100,30 @@ def loop(name: str) -> Spoil:
         (directory / name).symlink_to(name)
 
     return spoil
+
+
+def special(name: str, make: Callable[[Path], object]) -> Spoil:
+    """Something else in place of a file."""
+
+    def spoil(directory: Path) -> None:
+        (directory / name).unlink(missing_ok=True)
+        make(directory / name)
+
+    return spoil
+
+
+def listening(path: Path) -> None:
+    """A socket; its path has a limit, so it is bound to a relative one."""
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path.name)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def decoder(**described: Any) -> Spoil:
+    return lambda directory: edit(directory / "tokenizer.json", decoder=described)
 
 
 def shard(change: Callable[[dict[str, torch.Tensor]], object]) -> Spoil:
@@ -192,6 +223,47 @@ KINDS: dict[str, tuple[Spoil, str]] = {
     "an end below zero": (config(eos_token_id=-1), "-1 cannot end an answer"),
     "an end that is no number": (config(eos_token_id=["<|eot_id|>"]), "eos_token_id is no id, or a list with"),
     "a chat template that fails": (tokenizer_config(chat_template="{{ 1 / 0 }}"), "division by zero"),
+    "a chat template of a wrong type": (
+        tokenizer_config(chat_template="{{ messages + 1 }}"),
+        "template fails: TypeErr",
+    ),
+    "a chat template without syntax": (
+        tokenizer_config(chat_template="{% if %}"),
+        "template does not compile: Templat",
+    ),
+    "a chat template that loops": (
+        tokenizer_config(chat_template="{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
+        "the chat template fails: TooMuchWork",
+    ),
+    "a chat template without the message": (
+        tokenizer_config(chat_template="{{ bos_token }}{% for m in messages %}{{ m.role }}{% endfor %}"),
+        "the chat template does not show the text of a user's message",
+    ),
+    "a chat template that fails with an answer": (
+        tokenizer_config(chat_template="{{ messages[0].content }}{% if messages[1] %}{{ messages + 1 }}{% endif %}"),
+        "the chat template fails: TypeError",
+    ),
+    "a chat template that is a number": (tokenizer_config(chat_template=5), "the chat template does not compile"),
+    "a tokenizer whose tokens depend on others": (
+        decoder(type="WordPiece", prefix="##", cleanup=True),
+        "the tokenizer's decoder is WordPiece, only ByteLevel, ",
+    ),
+    "a tied head of its own": (config(weight_tying=True), "ff_out.weight is not equal to model.transformer.wte.weight"),
+    "scaled positions": (config(rope_scaling={"type": "linear", "factor": 2.0}), "rope type 'linear' is not supported"),
+    "clipped values": (config(clip_qkv=8.0), "clip_qkv = 8.0 is not supported by LLaDAModelLM"),
+    "a partial rotation": (config(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported by LLaDA"),
+    "sliding layers": (config(layer_types=["sliding_attention"]), "layer_types with 'sliding_attention' is not supp"),
+    "quantized weights": (
+        config(quantization_config={"quant_method": "gptq", "modules": ["model"] * 99}),
+        "quantization_config = {'quant_method': 'gptq',",
+    ),
+    **{f"{name} is a FIFO": (special(name, os.mkfifo), f"{name} is no regular file") for name in READ},
+    "a config that is a device": (special("config.json", device), "config.json is no regular file"),
+    "an index that is a socket": (special(INDEX, listening), f"{INDEX} is no regular file"),
+    "a config that is a directory": (special("config.json", Path.mkdir), "config.json cannot be read"),
+    "an index that is a directory": (special(INDEX, Path.mkdir), f"{INDEX} cannot be read"),
+    "a shard that is a directory": (special(SHARD, Path.mkdir), f"{SHARD} cannot be read"),
+    "a tokenizer that is a directory": (special("tokenizer.json", Path.mkdir), "has no tokenizer.json, and no vocab"),
 }
 
 
@@ -264,6 +336,20 @@ def test_a_tokenizer_without_tokenizer_json_is_read_if_it_is_qwens(
     assert "its tokenizer is 'BertTokenizer': without it, only Qwen2Tokenizer, Q" in refusal(checkpoint)
 
 
+def test_a_model_whose_templates_have_no_default_starts_with_a_warning(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    templates = [{"name": name, "template": "{{ messages }}"} for name in ("tool_use", "rag")]
+    edit(checkpoint / "tokenizer_config.json", chat_template=templates)
+    assert cli.main(["inspect", str(checkpoint)]) == 0
+    assert "\ntemplates      rag, tool_use: none is called default\n" in capsys.readouterr().out
+    build_parts(Settings(model=str(checkpoint), threads=1))
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith(
+        "chats are refused: none of this model's chat templates (rag, tool_use) is called default"
+    )
+
+
 def test_a_tokenizer_without_boundaries_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_missing_boundaries(Vocabulary(["a", "b", ""], mask_id=2, end_ids=[]))
     (record,) = caplog.records
@@ -296,3 +382,21 @@ def test_a_default_decoder_that_no_request_could_use_is_refused_at_start(
 ) -> None:
     with pytest.raises(ValueError, match=f"cannot have '{decoder}', whose defaults fail: .*{message}"):
         build_parts(Settings(model=model, decoder=decoder, threads=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [({}, (60.0, 3)), ({"step_timeout_s": 7, "max_failed_steps": 2}, (7.0, 2))],
+    ids=["default", "set"],
+)
+def test_the_limits_of_failing_steps_reach_the_device(settings: dict[str, int], limits: tuple[float, int]) -> None:
+    device = build_parts(Settings(**settings)).engine._device
+    device.worker.shutdown()
+    assert (device.step_timeout_s, device.max_failed_steps) == limits
+
+
+def test_where_steps_take_long_they_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "step_seconds", lambda runner, tokens: tokens / 100)
+    device = build_parts(Settings(max_step_tokens=2048)).engine._device
+    device.worker.shutdown()
+    assert device.step_timeout_s == pytest.approx(204.8)

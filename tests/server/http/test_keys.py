@@ -130,6 +130,22 @@ async def test_a_named_key_is_the_client_its_weight_and_the_root_of_its_salts(ap
     ]
 
 
+async def test_the_log_has_a_keys_name_and_never_the_key(
+    api: Any, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with api(api_key="k3", api_keys_file=str(file)) as client:
+        for key in ("k:2=", "k3", "k4"):
+            await client.http.get("/v1/models", headers=bearer(key))
+    fields = [vars(record)["fields"] for record in caplog.records if record.name == "asynclane.request"]
+    assert [(one.get("key"), one["client"], one["status"]) for one in fields] == [
+        ("bob", "127.0.0.1", 200),
+        (None, "127.0.0.1", 200),
+        (None, "127.0.0.1", 401),
+    ]
+    assert not any(key in str(vars(record)) for record in caplog.records for key in ("k:2=", "'k3'", "k4"))
+
+
 async def test_without_keys_the_address_is_the_client_and_all_share_a_salt(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:

@@ -101,6 +101,21 @@ async def test_a_response_that_is_cut_off_while_sending_frees_what_it_owns() -> 
     assert freed == ["events", "owner"]
 
 
+async def test_an_error_before_the_first_event_leaves_the_response_to_others() -> None:
+    sent: list[Message] = []
+
+    async def events() -> AsyncIterator[bytes]:
+        raise KeyError("x")
+        yield b""
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    with pytest.raises(KeyError):
+        await EventStream(events(), AsyncExitStack())({"type": "http"}, never, send)  # type: ignore[arg-type]
+    assert not sent
+
+
 async def test_a_response_that_never_starts_frees_what_it_owns() -> None:
     freed: list[str] = []
 

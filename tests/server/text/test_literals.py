@@ -119,6 +119,19 @@ def test_whatever_a_tokenizer_takes_for_the_mask_is_text(
         assert "mdm_mask" in text.decode(ids, specials=True)
 
 
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_a_part_is_encoded_as_in_its_place(changed: Callable[..., Tokenizer], scheme: str) -> None:
+    """Some tokenizers put a space before a text's start, and not before what comes after a special token."""
+    meta = {"type": "Metaspace", "replacement": "\N{LOWER ONE EIGHTH BLOCK}", "prepend_scheme": scheme, "split": True}
+    own = [token["content"] for token in json.loads((TINY / "tokenizer.json").read_text())["added_tokens"]]
+    letters = [*own, "[UNK]", meta["replacement"], *"abxy<>|_dkmos"]
+    model = {"type": "BPE", "vocab": {letter: at for at, letter in enumerate(letters)}, "merges": []}
+    text = changed({}, pre_tokenizer=meta, decoder=meta, model=model | {"unk_token": "[UNK]"})
+    for before in ("", "<|eot_id|>", "a<|eot_id|>"):
+        plain = text.backend.encode(f"{before}x y", add_special_tokens=False).ids
+        assert text.encode(f"{before}x y{MASK}", specials=False)[: len(plain)] == plain
+
+
 def test_a_mark_is_new_each_time_and_belongs_to_its_text(text: Tokenizer) -> None:
     literals = Literals(text.backend, text.special_ids, text.mask_id)
     one, two = new_mark(), new_mark()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,10 +15,11 @@ from asynclane.server.app import build_service
 from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
-from ...support.published import cached, write_llada, write_qwen_tokenizer
+from ...support.http import error_of
+from ...support.published import cached, write_json, write_llada, write_qwen_tokenizer
 
 INSTRUCT, BASE = "GSAI-ML/LLaDA-8B-Instruct", "GSAI-ML/LLaDA-8B-Base"
-CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 Serve = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
@@ -28,8 +31,14 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Serve:
     monkeypatch.chdir(tmp_path)
 
     @asynccontextmanager
-    async def serve(repository: str, *, chat: bool, revision: str = "") -> AsyncIterator[httpx.AsyncClient]:
-        cached(tmp_path, repository, write_llada(tmp_path / "source", chat=chat), revision or "main")
+    async def serve(
+        repository: str, *, chat: bool, revision: str = "", template: object = None
+    ) -> AsyncIterator[httpx.AsyncClient]:
+        source = write_llada(tmp_path / "source", chat=chat)
+        if template is not None:
+            path = source / "tokenizer_config.json"
+            write_json(path, json.loads(path.read_text()) | {"chat_template": template})
+        cached(tmp_path, repository, source, revision or "main")
         model = f"{repository}@{revision}" if revision else repository
         app = build_service(Settings(model=model, threads=1)).app
         async with (
@@ -66,6 +75,29 @@ async def test_a_base_model_completes_and_says_why_it_does_not_chat(serve: Serve
         assert error["param"] == "messages"
         assert "this model has no chat template: use /v1/completions" in error["message"]
         done = await client.post("/v1/completions", json={"model": BASE, "prompt": "Hi", "max_tokens": 4})
+        assert done.status_code == 200, done.text
+
+
+async def test_a_model_whose_templates_have_no_default_completes_and_says_why_it_does_not_chat(serve: Serve) -> None:
+    templates = [{"name": name, "template": "{{ messages }}"} for name in ("tool_use", "rag")]
+    async with serve(INSTRUCT, chat=True, template=templates) as client:
+        refused = await client.post("/v1/chat/completions", json={"model": INSTRUCT, **CHAT})
+        error = error_of(refused, 400)
+        assert error["param"] == "messages"
+        assert "none of this model's chat templates (rag, tool_use) is called default" in error["message"]
+        done = await client.post("/v1/completions", json={"model": INSTRUCT, "prompt": "Hi", "max_tokens": 4})
+        assert done.status_code == 200, done.text
+
+
+async def test_a_template_that_fails_at_some_messages_is_named_and_the_server_goes_on(serve: Serve) -> None:
+    template = "{{ messages[0].content }}{% if messages|length > 2 %}{{ messages + 1 }}{% endif %}"
+    async with serve(INSTRUCT, chat=True, template=template) as client:
+        chat = {"model": INSTRUCT, **CHAT, "messages": CHAT["messages"] * 3}
+        for path, body in (("/v1/chat/completions", chat), ("/tokenize", {"messages": chat["messages"]})):
+            error = error_of(await client.post(path, json=body), 500)
+            assert error["type"] == "server_error"
+            assert "the chat template fails: TypeError" in error["message"]
+        done = await client.post("/v1/chat/completions", json={"model": INSTRUCT, **CHAT})
         assert done.status_code == 200, done.text
 
 

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
-from asynclane.server.errors import InvalidValue
+from asynclane.server.errors import EngineFailure, InvalidValue
+from asynclane.server.structured.grammar import Grammars, Wanted
+from asynclane.server.text.detokenizer import AnswerText
 from asynclane.server.text.tokenizer import BadTokenizer, Tokenizer
 
+from ...support.checkpoints import write_checkpoint, write_sentencepiece_tokenizer
 from ...support.http import TINY
 
 Edit = Callable[..., Path]
@@ -76,6 +79,89 @@ def test_bytes_of_tokens_are_those_of_the_text_also_where_a_character_is_cut(tex
     assert b"".join(map(text.token_bytes, ids)) == said.encode()
     assert any("\N{REPLACEMENT CHARACTER}" in text.pieces[token] for token in ids)
     assert {text.token_bytes(token) for token in (*text.special_ids, 1405)} == {b""}
+
+
+STEPS = ({"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"})
+META = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
+SENTENCEPIECE: dict[str, dict[str, Any]] = {
+    "llama": {
+        "type": "Sequence",
+        "decoders": [*STEPS, {"type": "Strip", "content": " ", "start": 1, "stop": 0}],
+    },
+    "gemma": {"type": "Sequence", "decoders": list(STEPS)},
+    "mistral": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, META]},
+    "metaspace": META,
+}
+
+
+@pytest.mark.parametrize("decoder", SENTENCEPIECE)
+def test_a_sentencepiece_token_has_its_bytes_and_its_space_wherever_it_stands(decoder: str, tmp_path: Path) -> None:
+    write_sentencepiece_tokenizer(write_checkpoint(tmp_path, "LLaDAModelLM"), SENTENCEPIECE[decoder])
+    text = Tokenizer(tmp_path)
+    said = "Hai to é\n🦆 Hai"
+    ids = text.encode(said, specials=False)
+    assert text.token_strings(ids)[:3] == ["▁Hai", "▁to", "▁"]
+    assert b"".join(map(text.token_bytes, ids)) == b" " + said.encode()
+    assert [text.token_bytes(token) for token in ids[3:5]] == [b"\xc3", b"\xa9"]
+    assert [text.pieces[token] for token in ids[:3]] == [" Hai", " to", " "]
+    for placed in (False, True):
+        answer = AnswerText(text, placed=placed)
+        pieces = [answer.feed([token])[0] for token in ids]
+        assert "".join(pieces) + answer.flush() == " " + said
+    if decoder != "gemma":
+        assert text.decode(ids) == said, "a whole text is decoded as the tokenizer itself does it"
+
+
+@pytest.mark.parametrize("decoder", SENTENCEPIECE)
+async def test_a_grammar_reads_the_tokens_of_sentencepiece(decoder: str, tmp_path: Path) -> None:
+    write_sentencepiece_tokenizer(write_checkpoint(tmp_path, "LLaDAModelLM"), SENTENCEPIECE[decoder])
+    text = Tokenizer(tmp_path)
+    grammars = Grammars(text)
+    made = grammars.constraint(await grammars.compile(Wanted("structured_outputs", regex=" Hai é")))
+    for token in text.encode("Hai é", specials=False):
+        assert made.accept(token, 99)
+    assert made.complete
+
+
+@pytest.mark.parametrize("decoder", [None, {"type": "WordPiece", "prefix": "##", "cleanup": True}])
+def test_a_decoder_whose_tokens_have_no_text_of_their_own_is_refused(decoder: Any, tmp_path: Path) -> None:
+    write_sentencepiece_tokenizer(write_checkpoint(tmp_path, "LLaDAModelLM"), decoder)
+    with pytest.raises(
+        BadTokenizer, match=r"the tokenizer's decoder is (None|WordPiece), only ByteLevel, ByteFallback"
+    ):
+        Tokenizer(tmp_path)
+
+
+def test_a_template_that_loops_over_parts_gets_parts(edited: Edit) -> None:
+    turn = "{{ '<|eot_id|>' + message.role }}{% for part in message.content %}{{ part.text }}{% endfor %}"
+    template = f"{{% for message in messages %}}{turn}{{% endfor %}}<|start_header_id|>"
+    text = Tokenizer(edited("tokenizer_config.json", chat_template=template))
+    assert text.decode(text.encode_chat([{"role": "user", "content": "Hi"}])) == "userHi"
+    assert text.token_strings(sorted(text.end_ids)) == ["<|endoftext|>", "<|start_header_id|>"], "it follows the answer"
+
+
+def test_a_template_that_shows_no_answer_ends_no_turn(edited: Edit) -> None:
+    template = "<|eot_id|>{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    assert Tokenizer(edited("tokenizer_config.json", chat_template=template)).end_ids == {1}
+
+
+def test_a_template_that_fails_later_is_no_fault_of_the_client(edited: Edit) -> None:
+    template = "{{ messages[0].content }}{% if messages|length > 2 %}{{ messages + 1 }}{% endif %}"
+    text = Tokenizer(edited("tokenizer_config.json", chat_template=template))
+    for last in ("user", "assistant"):
+        with pytest.raises(EngineFailure, match="the chat template fails: TypeError"):
+            text.encode_chat([{"role": role, "content": "Hi"} for role in ("user", "assistant", last)])
+
+
+def test_without_a_default_among_templates_a_chat_is_refused_by_their_names(edited: Edit) -> None:
+    templates = [{"name": name, "template": "{{ messages }}"} for name in ("tool_use", "rag")]
+    text = Tokenizer(edited("tokenizer_config.json", chat_template=templates))
+    assert not text.has_template
+    with pytest.raises(InvalidValue, match=r"chat templates \(rag, tool_use\) is called default: use /v1/completions"):
+        text.encode_chat([{"role": "user", "content": "Hi"}])
+    named = [*templates, {"name": "default", "template": "{{ messages[0].content }}"}]
+    chosen = Tokenizer(edited("tokenizer_config.json", chat_template=named))
+    assert chosen.decode(chosen.encode_chat([{"role": "user", "content": "Hi"}])) == "Hi"
 
 
 def test_what_the_template_refuses_is_a_bad_request(edited: Edit) -> None:

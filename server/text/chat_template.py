@@ -1,0 +1,261 @@
+"""A checkpoint's chat template: compiled and tried at start, then rendered with a bound on its work."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, TemplateRuntimeError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+ChatMessage = Mapping[str, str]
+
+MARKER = "asynclane"  # stands for a message's text, to find where the template puts it
+SHOWN_CHARS = 200  # of an error
+
+# The unit of work is a character that a template handles. At the bound, it has run for well below a second.
+STEP = 1000  # of a loop, a call or a filter
+ELEMENT = 50  # of a list
+BOUND = 2 * 10**7
+BOUND_PER_CHAR = 1000  # is added for each character of the messages, and a message counts as MESSAGE_CHARS more
+MESSAGE_CHARS = 100
+LARGEST = 2**63
+EACH = "each of"  # a filter that no template can name
+# Filters that do not look into the elements of a list.
+SHALLOW = frozenset(
+    "count d default dictsort first items last length list map reject rejectattr reverse select selectattr".split()
+)
+
+
+class TemplateFailure(Exception):
+    """The template cannot be compiled, or fails; the message is one line."""
+
+
+class TemplateRefusal(TemplateError):
+    """The template does not accept the messages, and calls `raise_exception`."""
+
+
+class TooMuchWork(TemplateRuntimeError):
+    """The template has reached the bound on its work."""
+
+
+class ChatTemplate:
+    """Renders conversations. `variables` are the special tokens that the template may name.
+
+    The template gets content as a string, or as a list of one part if it shows the text only then. Raises
+    `TemplateFailure` if it does not compile, fails, or shows the text of a message in neither case.
+    """
+
+    def __init__(self, source: Any, variables: Mapping[str, Any]) -> None:
+        self._sandbox = _Sandbox()
+        self._variables = variables
+        self._sandbox.allow(BOUND)
+        try:
+            self._template = self._sandbox.from_string(source)
+        except Exception as error:  # noqa: BLE001 - Python compiles it too
+            raise TemplateFailure(f"the chat template does not compile: {_line(error)}") from None
+        self._parts = self._takes_parts()
+
+    def render(self, messages: Sequence[ChatMessage], *, opened: bool) -> str:
+        """The text of a conversation; with `opened`, an answer begins at its end. Raises `TemplateRefusal` and
+        `TemplateFailure`."""
+        return self._render(messages, opened, self._parts)
+
+    def around_last(self, messages: Sequence[ChatMessage]) -> tuple[str, str] | None:
+        """The text before and after the last message's content; None if the template does not show it."""
+        *before, last = messages
+        opened, marker, closed = self.render([*before, {**last, "content": MARKER}], opened=False).rpartition(MARKER)
+        return (opened, closed) if marker else None
+
+    def _render(self, messages: Sequence[ChatMessage], opened: bool, parts: bool) -> str:
+        def content(text: str) -> str | list[dict[str, str]]:
+            return [{"type": "text", "text": text}] if parts else text
+
+        chars = sum(MESSAGE_CHARS + len(message["content"]) for message in messages)
+        self._sandbox.allow(BOUND + BOUND_PER_CHAR * chars)
+        try:
+            return self._template.render(
+                {
+                    **self._variables,
+                    "messages": [{**message, "content": content(message["content"])} for message in messages],
+                    "tools": None,
+                    "documents": None,
+                    "add_generation_prompt": opened,
+                }
+            )
+        except TemplateRefusal:
+            raise
+        except Exception as error:  # noqa: BLE001 - a template can make Python raise anything
+            raise TemplateFailure(f"the chat template fails: {_line(error)}") from None
+
+    def _takes_parts(self) -> bool:
+        problem = self._problem(parts=False)
+        if problem is None or self._problem(parts=True) is not None:
+            if isinstance(problem, TemplateFailure):
+                raise problem
+            return False  # a template that refuses this conversation may accept others
+        return True
+
+    def _problem(self, *, parts: bool) -> Exception | None:
+        try:
+            shown = MARKER in self._render([{"role": "user", "content": MARKER}], opened=True, parts=parts)
+        except (TemplateRefusal, TemplateFailure) as error:
+            return error
+        return None if shown else TemplateFailure("the chat template does not show the text of a user's message")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN_CHARS]
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """The environment that transformers has for chat templates, with a count of work in the thread that renders.
+
+    Work is counted before it is done: steps of loops, calls and filters, and the sizes of the values that they handle.
+    """
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, finalize=self._output, extensions=[_Generation, loopcontrols]
+        )
+        self._left = threading.local()
+        del self.globals["lipsum"]
+        self.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+        self.filters = {name: self._counted(name, call) for name, call in {**self.filters, "tojson": _json}.items()}
+        self.filters[EACH] = self._each
+
+    def allow(self, units: int) -> None:
+        """Set the bound on the work that this thread does from now on."""
+        self._left.units = units
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
+        text = getattr(method, "__self__", None)
+        if isinstance(text, str):
+            self._count(method.__name__, text, [*args, *kwargs.values()])
+        else:
+            self._spend(STEP + sum(map(self._length, (*args, *kwargs.values()))))
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        sizes = self._length(left), self._length(right)
+        if operator == "**":
+            self._spend(sizes[1] ** 2)
+        elif isinstance(left, str) and operator == "%":
+            self._count("format", left, [right])
+        elif not isinstance(left, float | int) or not isinstance(right, float | int):
+            self._spend(sizes[0] * sizes[1] if operator == "*" else sum(sizes))
+        return super().call_binop(context, operator, left, right)
+
+    def concat(self, pieces: Iterable[str]) -> str:  # type: ignore[override]  # jinja2 has a function of str here
+        return "".join(map(self._output, pieces))
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        _CountedNodes().visit(tree)
+        tree.set_environment(self)
+        return tree
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        first = int(hasattr(call, "jinja_pass_arg"))  # the context goes before the value
+
+        @wraps(call)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._count(name, args[first], [*args[first + 1 :], *kwargs.values()])
+            return call(*args, **kwargs)
+
+        return counted
+
+    def _each(self, values: Iterable[Any]) -> Iterator[Any]:
+        for value in values:
+            self._spend(STEP)
+            yield value
+
+    def _output(self, value: Any) -> Any:
+        self._spend(1 if isinstance(value, int) else self._size(value))
+        return value
+
+    def _count(self, name: str, value: Any, others: Sequence[Any]) -> None:
+        """Count a filter or a method of a string: it may put the others between all of its characters."""
+        sizes = 1 + sum(map(self._size, others))
+        if isinstance(value, str) and name.startswith("format"):
+            sizes += sum(map(int, re.findall(r"\d{1,18}", value)))  # widths
+        self._spend(STEP + (self._length if name in SHALLOW else self._size)(value) * sizes)
+
+    def _size(self, value: Any) -> int:
+        """The length of a value, with all that is within it."""
+        if isinstance(value, dict):
+            value = [*value, *value.values()]
+        length = self._length(value)
+        if not isinstance(value, list | tuple):
+            return length
+        self._spend(STEP + length)  # before its elements, which may be the same large list over and over
+        return length + sum(map(self._size, value))
+
+    def _length(self, value: Any) -> int:
+        """The characters or elements of a value; of a number, how large it is."""
+        if isinstance(value, int):
+            if abs(value) > LARGEST:
+                raise TooMuchWork("a number is too large")
+            return abs(value)
+        if isinstance(value, list | tuple | dict):
+            return ELEMENT * len(value)
+        return len(value) if isinstance(value, str | range) else 1
+
+    def _spend(self, units: int) -> None:
+        self._left.units -= units
+        if self._left.units < 0:
+            raise TooMuchWork("it does too much work")
+
+
+class _CountedNodes(NodeTransformer):
+    """Makes loops and joined strings calls of filters, which are counted."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - jinja2's name
+        if node.recursive:
+            raise TemplateSyntaxError("a recursive loop is not supported", node.lineno)
+        self.generic_visit(node)
+        node.iter = nodes.Filter(node.iter, EACH, [], [], None, None, lineno=node.lineno)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:  # noqa: N802
+        self.generic_visit(node)
+        return nodes.Filter(nodes.List(node.nodes), "join", [], [], None, None, lineno=node.lineno)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks an answer for training, and changes nothing here."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's
+
+    def parse(self, parser: Parser) -> nodes.Scope:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def _json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateRefusal(message)

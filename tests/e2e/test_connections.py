@@ -1,0 +1,80 @@
+"""Real processes whose descriptors run out, and whose log nobody reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ..support.processes import ASYNCLANE, started
+from ..support.servers import START_S, Server, start_server, stop_server, wait_for
+
+
+@contextmanager
+def idle(url: str, count: int) -> Iterator[list[socket.socket]]:
+    """So many connections that send nothing."""
+    port = int(url.rpartition(":")[2])
+    with ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30)) for _ in range(count)]
+
+
+def healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def log_bytes(server: Server) -> int:
+    return sum(map(len, server.log))
+
+
+def test_idle_connections_do_not_stop_a_server_with_few_descriptors() -> None:
+    server = start_server("--header-timeout-s", "3", descriptors=64)
+    try:
+        before = log_bytes(server)
+        with idle(server.url, 150):
+            assert len(os.listdir(f"/proc/{server.process.pid}/fd")) < 64
+            wait_for(lambda: healthy(server.url))
+        assert log_bytes(server) - before < 5_000, "".join(server.log)[-5_000:]
+    finally:
+        stop_server(server)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_a_server_without_descriptors_logs_a_line_a_second_and_recovers() -> None:
+    server = start_server()
+    try:
+        before, pid = log_bytes(server), server.process.pid
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())) + 5, hard))
+        with idle(server.url, 50):
+            wait_for(lambda: "no connection can be accepted" in "".join(server.log))
+            assert not healthy(server.url)
+        wait_for(lambda: healthy(server.url))
+        log = "".join(server.log)
+        assert "Traceback" not in log
+        assert log_bytes(server) - before < 5_000, log[-5_000:]
+    finally:
+        stop_server(server)
+
+
+def test_a_log_that_nobody_reads_stops_neither_answers_nor_the_end() -> None:
+    """2,000 lines are 600 kB, and a pipe takes 64."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started([*ASYNCLANE, "serve", "--port", "0"], **pipes) as process:
+        assert process.stderr is not None
+        url = next(found[1] for line in process.stderr if (found := re.search(r"running on (\S+)", line)))
+        with httpx.Client(base_url=url, headers={"x-request-id": "x" * 128}, timeout=START_S) as client:
+            for _ in range(2000):
+                assert client.get("/version").status_code == 200
+        process.terminate()
+        assert process.wait(timeout=40) == 0

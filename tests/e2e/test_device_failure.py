@@ -1,0 +1,75 @@
+"""A device that fails in a real process: clients and probes get the reason, and the process ends with exit code 1."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ..support.servers import Server, gauge, slow_body, start_server, stop_server, wait_for
+
+PROGRAM = str(Path(__file__).parents[1] / "support" / "failing_server.py")
+EXIT_S = 40  # 10 are promised, but a machine may be busy
+
+
+@contextmanager
+def failing(fault: str, *flags: str) -> Iterator[Server]:
+    server = start_server(*flags, program=[sys.executable, "-P", PROGRAM, fault])
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        stop_server(server)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("lost", "the device is lost"), ("hangs", "a step took longer than 1 s")],
+    ids=["lost", "hangs"],
+)
+def test_clients_and_probes_get_the_reason_before_the_process_ends(fault: str, reason: str) -> None:
+    with failing(fault, "--step-timeout-s", "1") as server, ThreadPoolExecutor() as pool:
+        probes = [pool.submit(last_response, server.url + path) for path in ("/health", "/ready", "/metrics")]
+        url = f"{server.url}/v1/chat/completions"
+        asked = [pool.submit(httpx.post, url, json=slow_body(stream=stream), timeout=60) for stream in (False, True)]
+        for answer in asked:
+            assert answer.result().status_code == 503
+            error = answer.result().json()["error"]
+            assert (error["code"], error["message"]) == ("engine_down", f"the engine has failed: {reason}")
+        assert server.process.wait(EXIT_S) == 1
+        *states, metrics = [probe.result() for probe in probes]
+        assert [(state.status_code, state.json()) for state in states] == [(503, {"status": f"failed: {reason}"})] * 2
+        assert "asynclane_engine_up 0.0" in metrics.text
+
+
+def last_response(url: str) -> httpx.Response:
+    """The last one before the server is gone."""
+    with httpx.Client(timeout=60) as client:
+        response = client.get(url)
+        with suppress(httpx.TransportError):
+            while True:
+                time.sleep(0.05)
+                response = client.get(url)
+    return response
+
+
+def test_an_event_loop_that_is_stuck_does_not_keep_the_process() -> None:
+    with failing("blocks", "--step-timeout-s", "1") as server, ThreadPoolExecutor() as pool:
+        asked = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=slow_body(), timeout=60)
+        assert server.process.wait(EXIT_S) == 1
+        assert isinstance(asked.exception(), httpx.TransportError)
+
+
+def test_a_signal_ends_a_server_whose_step_hangs() -> None:
+    with failing("hangs", "--drain-s", "1", "--step-timeout-s", "600") as server, ThreadPoolExecutor() as pool:
+        asked = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=slow_body(stream=True), timeout=60)
+        wait_for(lambda: gauge(server.url, "queue_depth") == 1)
+        server.process.terminate()
+        assert asked.result().json()["error"]["code"] == "draining"
+        assert server.process.wait(EXIT_S) == 1

@@ -1,0 +1,51 @@
+"""`asynclane` with a device that fails at the first request.
+
+Usage: python -P tests/support/failing_server.py FAULT serve ...
+FAULT: `lost`, the device raises a sticky error; `hangs`, a step never ends; `blocks`, its start never returns, so that
+the event loop is stuck.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler import DeviceLost, StepPlan
+from asynclane.server.cli.main import main
+from asynclane.server.engine import wiring
+
+
+class FailingRunner:
+    def __init__(self, runner: Runner, fault: str) -> None:
+        self._runner = runner
+        self._fault = fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def launch(self, plan: StepPlan) -> Callable[[], NoReturn]:
+        if self._fault == "lost":
+            raise DeviceLost("CUDA error: an illegal memory access was encountered")
+        if self._fault == "blocks":
+            hang()
+        return hang
+
+
+def hang() -> NoReturn:
+    while True:
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    fault, load = sys.argv[1], wiring.load_runner
+
+    def load_failing(*args: Any) -> Any:
+        loaded = load(*args)
+        return replace(loaded, runner=FailingRunner(loaded.runner, fault))
+
+    wiring.load_runner = load_failing
+    sys.exit(main(sys.argv[2:]))
