@@ -237,11 +237,12 @@ async def test_the_time_limit_is_the_requests_or_the_servers(api: Any) -> None:
 
 async def test_an_answer_that_is_late_is_408_or_an_error_event_and_no_sdk_sends_it_again(api: Any) -> None:
     late = errors.TimedOut("no complete answer within 1 seconds")
-    async with api(FakeEngine([late], [Delta("Hel"), late])) as client:
-        whole = await client.chat(timeout=1)
+    async with api(FakeEngine([late], [late], [Delta("Hel"), late])) as client:
+        before = [await client.chat(timeout=1, stream=stream) for stream in (False, True)]
         streamed = await client.chat(timeout=1, stream=True)
-    assert error_of(whole, 408)["code"] == "request_timeout"
-    assert whole.headers["x-should-retry"] == "false"
+    for response in before:
+        assert error_of(response, 408)["code"] == "request_timeout"
+        assert response.headers["x-should-retry"] == "false"
     assert streamed.status_code == 200
     assert "event: error" in streamed.text
     assert "no complete answer" in streamed.text

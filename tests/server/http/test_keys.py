@@ -114,9 +114,9 @@ def test_a_file_is_read_again_and_a_broken_one_changes_nothing(
 async def test_a_named_key_is_the_client_its_weight_and_the_root_of_its_salts(api: Any, file: Path) -> None:
     engine = FakeEngine()
     async with api(engine, api_key="k3", api_keys_file=str(file)) as client:
-        for key, salt in (("k1", None), ("k1", "s"), ("k:2=", "s"), ("k3", None), ("k3", "alice/")):
+        for key, cache_salt in (("k1", None), ("k1", "s"), ("k:2=", "s"), ("k3", None), ("k3", "alice/")):
             response = await client.http.post(
-                "/v1/chat/completions", json={**CHAT, "cache_salt": salt}, headers=bearer(key)
+                "/v1/chat/completions", json={**CHAT, "cache_salt": cache_salt}, headers=bearer(key)
             )
             assert response.status_code == 200
         for wrong in ("k", "k1 weight=3", "alice", "alice:k1", "", " "):
