@@ -108,7 +108,7 @@ class Scheduler:
         """The next step. None: nothing is left to do, or all of it waits for a step in flight."""
         if self._in_flight and self.halving is None:
             raise RuntimeError("the step in flight must be committed or failed first")
-        candidates = self._candidates()
+        candidates = self._fair(self._candidates())
         placements: list[Placement] = []
         step: dict[int, PlannedRequest] = {}
         room, share = self.limits.step_tokens, self._share(candidates)
@@ -262,6 +262,31 @@ class Scheduler:
                     self._lost.append(self._fail(sequence))
             if lost == len(self._lost):
                 return candidates
+
+    def _fair(self, candidates: list[PlannedRequest]) -> list[PlannedRequest]:
+        """The candidates, without those by which one client would make a step take more than twice as long as it takes
+        for the others. One request of each client goes all the same, the longest waiting."""
+        in_flight = [planned for step in self._in_flight for planned in step]
+        work = Counter[str]()
+        for planned in (*in_flight, *candidates):
+            work[planned.sequence.request.client] += planned.tokens
+        if len(work) < 2:
+            return candidates
+        ((greedy, own),) = work.most_common(1)
+        others = work.total() - own
+        used = sum(planned.tokens for planned in in_flight if planned.sequence.request.client == greedy)
+        fair = []
+        for planned in candidates:
+            if planned.sequence.request.client == greedy:
+                if used and self._cost(others + used + planned.tokens) > 2 * self._cost(others):
+                    continue
+                used += planned.tokens
+            fair.append(planned)
+        return fair
+
+    def _cost(self, tokens: int) -> float:
+        """The time of a step if it is known, else the positions that it computes."""
+        return tokens if self.budget is None else self.budget.cost(tokens)
 
     def _share(self, candidates: list[PlannedRequest]) -> int:
         """Positions that fill the next step: all there are, or half of the work where two steps are in flight. The
