@@ -1,17 +1,16 @@
-"""Around the application: the API key, and limits on request bodies."""
+"""An ASGI middleware around the application: limits on request bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import ApiError, BodyTooLarge, BodyTooSlow, Overloaded, Unauthorized, error_response
+from ..errors import ApiError, BodyTooLarge, BodyTooSlow, Overloaded, error_response
 from ..off_loop import OffLoop
 
 LINGER_S = 2.0
@@ -19,29 +18,8 @@ GRACE_S = 10.0  # in which a body may come at any rate
 SMALL_BYTES = 1 << 16  # of bodies that are read however much others send
 
 
-class RequireKey:
-    """Refuses requests without `Authorization: Bearer KEY`, except to `open_paths`; compares in constant time."""
-
-    def __init__(self, app: ASGIApp, key: str, open_paths: Collection[str]) -> None:
-        self._app = app
-        self._expected = key.strip().encode()  # secrets from files end in a line break
-        self._open_paths = open_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open_paths or self._has_key(scope):
-            await self._app(scope, receive, send)
-        else:
-            await error_response(Unauthorized())(scope, receive, send)
-
-    def _has_key(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = given.partition(b" ")
-        return bool(scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._expected))
-
-
-class Bodies:
-    """Reads the bodies of all connections. Refuses one at the first byte too many, when time is up, if it comes slower
-    than `least_rate` bytes a second, and if all that are not yet read take more than `total_bytes`."""
+class BodyLimit:
+    """Reads the body before the application does. Refuses it at the first byte too many, or when time is up."""
 
     def __init__(self, off_loop: OffLoop, limit_bytes: int, limit_s: float, least_rate: int, total_bytes: int) -> None:
         self.off_loop = off_loop  # for bodies that take long to parse
