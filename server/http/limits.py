@@ -1,4 +1,4 @@
-"""An ASGI middleware around the application: limits on request bodies."""
+"""Limits on request bodies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ GRACE_S = 10.0  # in which a body may come at any rate
 SMALL_BYTES = 1 << 16  # of bodies that are read however much others send
 
 
-class BodyLimit:
-    """Reads the body before the application does. Refuses it at the first byte too many, or when time is up."""
+class Bodies:
+    """Reads the bodies of all connections. Refuses one at the first byte too many, when time is up, if it comes slower
+    than `least_rate` bytes a second, and if all that are not yet read take more than `total_bytes`."""
 
     def __init__(self, off_loop: OffLoop, limit_bytes: int, limit_s: float, least_rate: int, total_bytes: int) -> None:
         self.off_loop = off_loop  # for bodies that take long to parse
