@@ -84,6 +84,10 @@ class CommonParams(DecoderParams, total=False):
     user: str
     metadata: Mapping[str, str]
     store: bool
+    prompt_cache_key: str
+    prompt_cache_retention: str
+    safety_identifier: str
+    verbosity: str
 
 
 class ChatParams(CommonParams, total=False):
@@ -98,6 +102,7 @@ class ChatParams(CommonParams, total=False):
 
 class TextParams(CommonParams, total=False):
     suffix: str
+    add_special_tokens: bool
     echo: bool
     best_of: int
     logprobs: int

@@ -65,6 +65,12 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    def has_room(self, client: str) -> bool:
+        """True if `add` would not raise `QueueFull` for a request of the client, and a queue of one request or more."""
+        if self._over_queue(client, coming=1):
+            self._admit()  # as `add` does
+        return self._over_queue(client, coming=1) is None
+
     def load(self) -> Load:
         lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
         refining, kept = lanes.count(Role.REFINE), self._prefixes.idle
@@ -171,13 +177,16 @@ class Scheduler:
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
-    def _over_queue(self, client: str) -> str | None:
-        """The limit that the queue exceeds, in words. Beyond `max_queue` each client still has an equal part of it: one
-        that fills the queue keeps nobody out."""
-        limit, total = self.limits.max_queue, len(self.waiting)
+    def _over_queue(self, client: str, coming: int = 0) -> str | None:
+        """The limit that the queue exceeds, with so many more requests of the client, in words. Beyond `max_queue` each
+        client still has an equal part of it: one that fills the queue keeps nobody out."""
+        limit, total = self.limits.max_queue, len(self.waiting) + coming
+        if total <= limit:
+            return None
         clients = Counter(sequence.request.client for sequence in self.waiting.values())
+        clients[client] += coming
         own = clients[client]
-        if total <= limit or own <= limit // len(clients):
+        if own <= limit // len(clients):
             return None
         if own == total:
             return f"{own - 1} of {limit} requests wait"

@@ -62,7 +62,7 @@ class Sequence:
         self.tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
         self.canvas = self.tree.canvas
         self.cache = decoder.cache()
-        self.nesting = Nesting.of(policy.boundary)
+        self.nesting = Nesting.of(policy.boundary, request.prompt, vocabulary)
         self.stability = Stability(length, stable_steps) if stable_steps else None
         self.recorder = LaneEventRecorder(self.canvas, mask_id) if request.watched else None
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)

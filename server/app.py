@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from ..scheduler import DECODERS, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
-from .api.generation import Backend
+from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
@@ -23,12 +25,15 @@ from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
 from .http.keys import Keys, RequireKey
-from .http.limits import BodyLimit
+from .http.limits import SMALL_BYTES, Bodies
+from .http.paths import PlainPaths
 from .http.request_log import RequestLog
 from .metrics import Metrics
+from .off_loop import OffLoop
+from .schema.limits import default_body_bytes
 from .schema.openapi import document
 from .schema.responses import ModelCard
-from .settings import Settings, installed_version
+from .settings import Settings, installed_version, split_origins
 from .structured.grammar import Grammars
 from .text.tokenizer import Tokenizer
 
@@ -56,12 +61,29 @@ def create_app(
     shares its `grammars`, so that none is compiled twice. Without `keys`, those of the settings are read."""
     keys = Keys.of(settings) if keys is None else keys
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
-    app = FastAPI(title="asynclane", version=installed_version(), lifespan=lifespan, docs_url=None, redoc_url=None)
-    backend = Backend(engine, tokenizer, settings, card, grammars or Grammars(tokenizer))
+    app = FastAPI(
+        title="asynclane",
+        version=installed_version(),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # `PlainPaths` serves both forms
+    )
+    app.state.engine = engine
+    app.state.bodies = Bodies(
+        OffLoop(SMALL_BYTES, at_once=1, max_waiting=settings.max_queue),
+        limit_bytes=settings.max_body_bytes or default_body_bytes(card.max_model_len),
+        limit_s=settings.body_timeout_s,
+        least_rate=settings.min_body_bytes_per_s,
+        total_bytes=settings.max_unread_bytes,
+    )
+    encoding = OffLoop(SHORT_CHARS, at_once=ENCODED_AT_ONCE, max_waiting=settings.max_queue)
+    grammars = grammars or Grammars(tokenizer, settings.grammar_timeout_s, settings.grammar_memory_mb)
+    backend = Backend(engine, tokenizer, settings, card, grammars, encoding)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
-        token_routes(tokenizer, card),
+        token_routes(backend),
         ops_routes(engine, metrics, card),
         page_routes(),
     ):
@@ -69,11 +91,19 @@ def create_app(
     document(app, OPEN_PATHS, has_key=bool(keys))
     install_error_handlers(app, metrics.http_response)
     app.add_middleware(Panics)
-    # The middleware added last is the outermost: every response has a request id and a line in the log,
-    # and a body is read only after the key has been checked.
-    app.add_middleware(BodyLimit, limit_bytes=settings.max_body_bytes, limit_s=settings.body_timeout_s)
+    # The middleware added last is the outermost: every response has a request id and a line in the log. Routes read
+    # bodies themselves, after the key has been checked.
     if keys:
         app.add_middleware(RequireKey, keys=keys, open_paths=OPEN_PATHS)
+    if settings.allowed_origins:  # outside of the key: a browser's preflight request has none
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=split_origins(settings.allowed_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(PlainPaths)
     app.add_middleware(RequestLog, count=metrics.http_response)
     return app
 
@@ -100,6 +130,7 @@ def build_service(settings: Settings) -> Service:
         max_model_len=parts.limits.max_model_len,
         decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
         default_decoder=settings.decoder,
+        created=int(time.time()),
     )
 
     @asynccontextmanager
@@ -111,6 +142,7 @@ def build_service(settings: Settings) -> Service:
             yield
         finally:
             await parts.engine.stop(STOP_S)
+            parts.grammars.close()
 
     app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars, keys)
     return Service(app, parts.engine.drain, parts.engine.death)

@@ -9,7 +9,7 @@ ApiError
 |-- TimedOut                408  the answer was not complete within the request's `timeout`, or the server's
 |-- BodyTooLarge            413
 |-- EncodedBody             415  the body is compressed
-|-- Overloaded              429  the queue is full; Retry-After says when to try again
+|-- Overloaded              429  the queue is full, or too many bodies wait; Retry-After says when to try again
 |-- EngineFailure           500  a fault of the server
 |-- Draining                503  the server is shutting down
 |-- EngineDown              503  the engine has failed, and the process is about to end
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -31,6 +31,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 INTERRUPTS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)  # no faults of what they interrupt
 SHOWN_CHARS = 80  # of a refused value
+PARAM_CHARS = 256  # of a dotted path, in which clients choose names
+MESSAGE_CHARS = 4000
 # Pydantic's words and ours, in the order in which they are replaced.
 WORDS = (
     ("Input should be", "must be"),
@@ -48,7 +50,8 @@ WORDS = (
 
 
 class ApiError(Exception):
-    """`param` is the dotted path of the parameter that is wrong, `code` OpenAI's error code."""
+    """`param` is the dotted path of the parameter that is wrong, `code` OpenAI's error code. Long ones are cut, since
+    clients choose names."""
 
     def __init__(
         self,
@@ -58,9 +61,9 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = _cut(message, MESSAGE_CHARS)
+        super().__init__(self.message)
+        self.param = None if param is None else _cut(param, PARAM_CHARS)
         self.code = code
         self.headers = headers
 
@@ -78,7 +81,8 @@ class InvalidValue(ApiError):
 
 
 class ContextLengthExceeded(ApiError):
-    """Lengths are in tokens; `max_tokens` None means that no answer of any length fits."""
+    """Lengths are in tokens; `max_tokens` None means that no answer of any length fits. A text that is too long to
+    be tokenized has `at_least` so many."""
 
     def __init__(
         self,
@@ -88,12 +92,16 @@ class ContextLengthExceeded(ApiError):
         *,
         suffix_tokens: int = 0,
         param: str | None = None,
+        at_least: bool = False,
     ) -> None:
         given = f"{prompt_tokens} in the prompt" + (f", {suffix_tokens} in the suffix" if suffix_tokens else "")
         answer = "leaves none for an answer"
         if max_tokens is not None:
             answer = f"{max_tokens} for the answer, {prompt_tokens + suffix_tokens + max_tokens} in all"
         message = f"the context is {limit} tokens, but the request has {given} and {answer}"
+        if at_least:
+            place = "suffix" if param == "suffix" else "prompt"
+            message = f"the context is {limit} tokens, but the request has at least {prompt_tokens} in the {place}"
         super().__init__(message, param=param, code="context_length_exceeded")
 
 
@@ -113,8 +121,8 @@ class UnknownModel(ApiError):
 
 
 class BodyTooSlow(ApiError):
-    def __init__(self, limit_s: float) -> None:
-        super().__init__(f"the body was not complete within {limit_s:g} seconds", code="request_timeout")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the body {reason}", code="request_timeout")
 
 
 class BodyTooLarge(ApiError):
@@ -184,9 +192,38 @@ def error_body(message: str, kind: str, param: str | None, code: str | None) -> 
 
 
 def shown(value: object) -> str:
-    """Quote a refused value, shortened."""
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
+    """Quote a refused value, shortened. The work does not grow with the value."""
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > SHOWN_CHARS:
+            break
+    return _cut(text, SHOWN_CHARS)
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """The parts of `repr(value)`. Long texts are cut, since only the first characters are shown."""
+    if isinstance(value, list | dict):
+        opening, closing = "[]" if isinstance(value, list) else "{}"
+        yield opening
+        for at, item in enumerate(value):
+            yield ", " if at else ""
+            yield from _pieces(item)
+            if isinstance(value, dict):
+                yield ": "
+                yield from _pieces(value[item])
+        yield closing
+    else:
+        yield repr(value[: SHOWN_CHARS + 1] if isinstance(value, str | bytes) else value)
+
+
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else text[: chars - 3] + "..."
+
+
+def dotted(names: Iterable[object]) -> str:
+    """The path of a parameter."""
+    return _cut(".".join(_cut(str(name), PARAM_CHARS) for name in names), PARAM_CHARS)
 
 
 def error_response(error: ApiError) -> Response:
@@ -227,14 +264,17 @@ def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
         return error_response(from_exception(error))
 
     async def validation_error(request: Request, error: Exception) -> Response:
-        details = error.errors() if isinstance(error, RequestValidationError) else []
-        return error_response(from_validation(details[0] if details else {}))
+        # `http.body.JsonRoute` has validated every body that is JSON, so the content type was wrong.
+        message = "the body must be JSON, sent with 'Content-Type: application/json'"
+        return error_response(InvalidValue(None, message))
 
     async def http_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             return await unexpected(request, error)
         if isinstance(error.__cause__, ApiError):  # FastAPI wraps whatever reading a body raises
             return error_response(error.__cause__)
+        if error.__cause__ is not None:
+            raise error.__cause__
         message = _not_found(request, error) if error.status_code in (404, 405) else str(error.detail)
         body = error_body(message, "invalid_request_error", None, None)
         return AsciiJson(body, error.status_code, error.headers)
@@ -258,27 +298,24 @@ def _not_found(request: Request, error: HTTPException) -> str:
     path, allowed = shown(request.url.path), (error.headers or {}).get("Allow")
     if allowed:
         return f"{path} does not take {request.method}, but {allowed}"
-    return f"there is no {path} here; there are {', '.join(request.app.openapi()['paths'])}"
+    return f"there is no {path} here; there are /, /openapi.json, {', '.join(request.app.openapi()['paths'])}"
 
 
 def from_validation(detail: Mapping[str, Any]) -> InvalidValue:
     """Translate one of pydantic's error details. Its location becomes a dotted path, followed by the `param` of
     `http.body.refused`."""
-    kind, context = detail.get("type"), detail.get("ctx") or {}
-    path = [str(part) for part in detail.get("loc", ()) if part != "body"]
+    kind, context, path = detail.get("type"), detail.get("ctx") or {}, list(detail.get("loc", ()))
     if kind == "refused":
-        param = ".".join([*path, *filter(None, [context["param"]])])
+        param = dotted([*path, *filter(None, [context["param"]])])
         return InvalidValue(param, f"{ascii_name(param)}: {context['reason']}", code=context["code"])
-    if not path:  # `http.body.parse` has read the JSON already, so the content type was wrong
-        return InvalidValue(None, "the body must be JSON, sent with 'Content-Type: application/json'")
-    param = ".".join(path)
+    param = dotted(path)
     if kind == "missing":
         return InvalidValue(param, f"{param} is required", code="missing_parameter")
     reason = str(detail.get("msg"))
     for theirs, ours in WORDS:
         reason = reason.replace(theirs, ours)
     given = "" if ", not " in reason else f", not {shown(detail.get('input'))}"  # of lists, pydantic gives the length
-    return InvalidValue(param, f"{param}: {reason}{given}")
+    return InvalidValue(param, f"{ascii_name(param)}: {reason}{given}")
 
 
 def ascii_name(param: str) -> str:

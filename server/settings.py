@@ -18,6 +18,7 @@ from typing import Any
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -55,6 +56,11 @@ class Settings:
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
     api_keys_file: str | None = _word(
         None, "file of keys with names, NAME:KEY on each line; read again on SIGHUP (docs/operations.md)"
+    )
+    allowed_origins: str | None = _word(
+        None,
+        "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
+        " own page",
     )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
@@ -94,8 +100,12 @@ class Settings:
     request_timeout_s: float = _number(
         3600.0, "seconds in which an answer must be complete, those in the queue included", 0.01, 86400
     )
-    max_body_bytes: int = _number(4 * 2**20, "largest request body", 1)
+    max_body_bytes: int | None = _number(
+        None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
+    )
+    max_unread_bytes: int = _number(64 * 2**20, "of large request bodies that come or wait at once", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
+    min_body_bytes_per_s: int = _number(1024, "least rate of a request body, after 10 seconds", 1)
     step_timeout_s: int | None = _number(
         None,
         "seconds after which a step hangs, and the process ends; default: 60, or ten times the longest step",
@@ -113,6 +123,10 @@ class Settings:
     keep_alive_s: int = _number(75, "seconds that a connection may wait for its next request", 1, 86400)
     write_timeout_s: float = _number(
         60.0, "seconds without progress after which a connection whose client does not read is closed", 0.01, 86400
+    )
+    grammar_timeout_s: float = _number(2.0, "seconds of a processor that compiling one format may take", 0.01, 3600)
+    grammar_memory_mb: int = _number(
+        512, "memory that compiling one format may take, and the compiled ones together", 16
     )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
@@ -151,6 +165,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             metavar="|".join(field.metadata.get("choices", ())) or field.metadata["type"].__name__.upper(),
             help=text.replace("%", "%%"),
         )
+
+
+def split_origins(text: str) -> list[str]:
+    """The origins of `--allowed-origins`. Raises `SettingsError` for what no browser sends as an origin."""
+    origins = [origin.strip() for origin in text.split(",")]
+    for origin in origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
+    return origins
 
 
 def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

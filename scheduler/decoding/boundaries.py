@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract import Ints
-from .vocabulary import BARE, COMMA, DIGIT, DOUBLE, FENCE, LINE, PERIOD, SENTENCE, SINGLE, UNFINISHED, Vocabulary
+from .vocabulary import BARE, COMMA, DIGIT, DOUBLE, END, FENCE, LINE, PERIOD, SENTENCE, SINGLE, UNFINISHED, Vocabulary
 
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
@@ -54,10 +54,14 @@ class Nesting:
     bare: bool = True
 
     @classmethod
-    def of(cls, boundary: Boundary) -> Nesting:
-        """The nesting of an empty answer."""
-        code_only = boundary is Boundary.CODE
-        return cls(in_code=code_only, code_only=code_only)
+    def of(cls, boundary: Boundary, prompt: Ints, vocabulary: Vocabulary) -> Nesting:
+        """The nesting of an empty answer. It may go on in a code block that its `prompt` has opened since the last end
+        of a turn."""
+        if boundary is Boundary.CODE:
+            return cls(in_code=True, code_only=True)
+        turns = np.flatnonzero(vocabulary.classes[prompt] & END)
+        nesting = cls().after(prompt[turns[-1] + 1 :] if len(turns) else prompt, vocabulary)
+        return nesting if nesting.in_code else cls()
 
     def after(self, tokens: Ints, vocabulary: Vocabulary) -> Nesting:
         """The nesting after `tokens`, which come next."""

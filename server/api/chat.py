@@ -8,7 +8,7 @@ from starlette.responses import Response
 from ..schema.openapi import ChatCompletion, answered
 from ..schema.requests import ChatCompletionRequest
 from ..schema.responses import ChatReply, new_envelope
-from .generation import Backend, Prompt, check_choices, generation_router, off_loop_if_long, respond
+from .generation import PER_TEXT, Backend, Prompt, check_choices, generation_router, respond
 
 
 def chat_routes(backend: Backend) -> APIRouter:
@@ -19,8 +19,8 @@ def chat_routes(backend: Backend) -> APIRouter:
         card.check_name(body.model)
         check_choices(backend, body, 1)
         messages = [message.for_template() for message in body.messages]
-        size = sum(len(message["content"]) for message in messages)
-        ids = await off_loop_if_long(size, lambda: tokenizer.encode_chat(messages))
+        size = sum(len(message["content"]) + PER_TEXT for message in messages)
+        ids = await backend.encode("messages", size, lambda: tokenizer.encode_chat(messages, card.max_model_len))
         reply = ChatReply(new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, [Prompt("messages", ids)], reply)
 

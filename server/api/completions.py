@@ -9,8 +9,7 @@ from ..errors import InvalidValue
 from ..schema.openapi import Completion, answered
 from ..schema.requests import CompletionRequest
 from ..schema.responses import TextReply, new_envelope
-from ..text.tokenizer import Tokenizer
-from .generation import Backend, Prompt, check_choices, check_token, generation_router, off_loop_if_long, respond
+from .generation import PER_TEXT, Backend, Prompt, check_choices, check_token, generation_router, respond
 
 
 def completion_routes(backend: Backend) -> APIRouter:
@@ -20,22 +19,32 @@ def completion_routes(backend: Backend) -> APIRouter:
     async def completions(body: CompletionRequest, request: Request) -> Response:
         card.check_name(body.model)
         check_choices(backend, body, len(body.prompt))
-        after = body.suffix or ""
-        suffix = tuple(await off_loop_if_long(len(after), lambda: tokenizer.encode(after, specials=False)))
-        prompts = [await _read(tokenizer, prompt, bool(body.echo), suffix) for prompt in body.prompt]
+        after, context, specials = body.suffix or "", card.max_model_len, body.add_special_tokens is not False
+        size = sum(len(prompt) + PER_TEXT for prompt in body.prompt)
+        suffix = tuple(
+            await backend.encode(
+                "suffix", len(after), lambda: tokenizer.encode(after, specials=False, most_tokens=context)
+            )
+        )
+        prompts = await backend.encode(
+            "prompt",
+            size,
+            lambda: [_read(backend, prompt, bool(body.echo), suffix, specials) for prompt in body.prompt],
+        )
         reply = TextReply(new_envelope("cmpl", card.id, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, prompts, reply)
 
     return router
 
 
-async def _read(tokenizer: Tokenizer, prompt: str | list[int], echo: bool, suffix: tuple[int, ...]) -> Prompt:
+def _read(backend: Backend, prompt: str | list[int], echo: bool, suffix: tuple[int, ...], specials: bool) -> Prompt:
+    """Raises `TextTooLong` and `InvalidValue`."""
+    tokenizer = backend.tokenizer
     if isinstance(prompt, str):
-        ids = await off_loop_if_long(len(prompt), lambda: tokenizer.encode(prompt))
+        ids = tokenizer.encode(prompt, specials=specials, most_tokens=backend.card.max_model_len)
         return Prompt("prompt", ids, prompt if echo else "", suffix)
     for token in (min(prompt), max(prompt)):
         check_token(tokenizer, "prompt", token)
     if tokenizer.mask_id in prompt:
         raise InvalidValue("prompt", f"prompt: {tokenizer.mask_id} is the mask token, which only a canvas may contain")
-    text = await off_loop_if_long(len(prompt), lambda: tokenizer.decode(prompt)) if echo else ""
-    return Prompt("prompt", prompt, text, suffix)
+    return Prompt("prompt", prompt, tokenizer.decode(prompt) if echo else "", suffix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from .. import errors
 from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
@@ -20,18 +20,21 @@ from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import CLIENT_CLOSED_REQUEST, RequestRecord
 from ..http.sse import DONE, ClientGone, EventStream, event, merge, until_gone
+from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
 from ..schema.requests import GenerationRequest
 from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.logprobs import TokenLogprob, mean_logprob
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import TextTooLong, Tokenizer
 from .infill_lengths import lengths, likeliest
 
 T = TypeVar("T")
 
-LONG_CHARS = 20_000  # or tokens: more are read in a thread, so that the event loop can plan steps meanwhile
+SHORT_CHARS = 4000  # or tokens, which are encoded or decoded on the event loop
+PER_TEXT = 32  # characters that take as long as a text itself, however short
+ENCODED_AT_ONCE = 2  # of those that are longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,24 @@ class Backend:
     settings: Settings
     card: ModelCard
     grammars: Grammars
+    encoding: OffLoop
+
+    async def encode(self, param: str, size: int, work: Callable[[], T]) -> T:
+        """The result of `work` on so many characters or tokens of a parameter. Raises `ContextLengthExceeded`."""
+        try:
+            return await self.encoding.run(size, work)
+        except TextTooLong as error:
+            limit, least = self.card.max_model_len, error.least_tokens
+            raise errors.ContextLengthExceeded(limit, least, param=param, at_least=True) from None
+
+
+class AnswerRoute(JsonRoute):
+    """A route to the engine. While its queue is full, no body is read."""
+
+    def admit(self, scope: Scope) -> None:
+        engine: AnswerSource = scope["app"].state.engine
+        if engine.queue_full(client_of(scope)):
+            raise errors.Overloaded("the queue is full", retry_after_s=engine.health.retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +82,7 @@ class Prompt:
 
 
 def generation_router() -> APIRouter:
-    return APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS, route_class=JsonRoute)
+    return APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS, route_class=AnswerRoute)
 
 
 def check_choices(backend: Backend, body: GenerationRequest, prompts: int) -> None:
@@ -73,14 +94,11 @@ def check_choices(backend: Backend, body: GenerationRequest, prompts: int) -> No
         raise errors.InvalidValue(param, f"{param}: {each} are too many: at most {limit} answers may wait at once")
 
 
-async def off_loop_if_long(size: int, work: Callable[[], T]) -> T:
-    """The result of `work` on so many characters or tokens, in a thread if it would block the event loop for long."""
-    return await asyncio.to_thread(work) if size > LONG_CHARS else work()
-
-
 def check_token(tokenizer: Tokenizer, param: str, token: int) -> None:
     if not 0 <= token < tokenizer.vocab_size:
-        raise errors.InvalidValue(param, f"{param}: token ids are from 0 to {tokenizer.vocab_size - 1}, not {token}")
+        raise errors.InvalidValue(
+            param, f"{param}: token ids are from 0 to {tokenizer.vocab_size - 1}, not {errors.shown(token)}"
+        )
 
 
 async def respond(
@@ -95,7 +113,12 @@ async def respond(
         check_token(backend.tokenizer, param, token)
         if token == backend.tokenizer.mask_id:
             raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
-    grammar = None if body.wanted is None else await backend.grammars.compile(body.wanted)
+    grammar = None
+    if body.wanted is not None:
+        try:
+            grammar = await until_gone(request.receive, backend.grammars.compile(body.wanted))
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
     # One entry for each choice, with the options of all its tries.
     planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, grammar)]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
@@ -116,6 +139,8 @@ async def respond(
     record: RequestRecord = request.state.record
     record.prompt_tokens = prompt_tokens
     async with AsyncExitStack() as stack:
+        if grammar is not None:
+            await backend.grammars.ready(grammar)
         # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
         answers = [
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from fastapi import APIRouter
 from pydantic import Field, model_validator
+from starlette.responses import JSONResponse, Response
 
+from ..errors import InvalidValue
 from ..http.body import Body, JsonRoute, refused
 from ..schema.openapi import REFUSALS, Detokenized, Tokenized
-from ..schema.requests import Messages, check_ending
-from ..schema.responses import ModelCard
+from ..schema.requests import Messages, ModelName, check_ending
 from ..text.tokenizer import Tokenizer
-from .generation import check_token, off_loop_if_long
+from .generation import PER_TEXT, Backend, check_token
 
 
 class TextToTokens(Body):
     """A text as `/v1/completions` reads it, or a conversation as `/v1/chat/completions` does."""
 
-    model: str | None = None
+    model: ModelName | None = None
     prompt: str | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None
@@ -41,40 +42,51 @@ class TextToTokens(Body):
 
     @property
     def chars(self) -> int:
-        return len(self.prompt or "") + sum(len(part.text) for one in self.messages or () for part in one.content)
+        return len(self.prompt or "") + sum(
+            len(part.text) + PER_TEXT for one in self.messages or () for part in one.content
+        )
 
-    def ids(self, tokenizer: Tokenizer) -> list[int]:
+    def ids(self, tokenizer: Tokenizer, context: int) -> list[int]:
+        """Raises `TextTooLong`."""
         if self.messages is not None:
-            return tokenizer.encode_chat([message.for_template() for message in self.messages])
-        return tokenizer.encode(self.prompt or "", specials=self.add_special_tokens is not False)
+            return tokenizer.encode_chat([message.for_template() for message in self.messages], context)
+        specials = self.add_special_tokens is not False
+        return tokenizer.encode(self.prompt or "", specials=specials, most_tokens=context)
 
 
 class TokensToText(Body):
-    tokens: list[Annotated[int, Field(ge=0)]]
-    model: str | None = None
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]
+    model: ModelName | None = None
 
 
-def token_routes(tokenizer: Tokenizer, card: ModelCard) -> APIRouter:
+def token_routes(backend: Backend) -> APIRouter:
     router = APIRouter(tags=["tokens"], responses=REFUSALS, route_class=JsonRoute)
+    tokenizer, card = backend.tokenizer, backend.card
 
     @router.post("/tokenize", response_model=Tokenized)
-    async def tokenize(body: TextToTokens) -> dict[str, Any]:
+    async def tokenize(body: TextToTokens) -> Response:
         card.check_name(body.model or card.id)
-        ids = await off_loop_if_long(body.chars, lambda: body.ids(tokenizer))
-        strings = None
-        if body.return_token_strs:
-            strings = await off_loop_if_long(len(ids), lambda: tokenizer.token_strings(ids))
-        return {"count": len(ids), "max_model_len": card.max_model_len, "tokens": ids, "token_strs": strings}
+
+        def read() -> Response:
+            ids = body.ids(tokenizer, card.max_model_len)
+            strings = tokenizer.token_strings(ids) if body.return_token_strs else None
+            found = {"count": len(ids), "max_model_len": card.max_model_len, "tokens": ids, "token_strs": strings}
+            return JSONResponse(found)
+
+        return await backend.encode("prompt" if body.messages is None else "messages", body.chars, read)
 
     @router.post("/detokenize", response_model=Detokenized)
     async def detokenize(body: TokensToText) -> dict[str, str]:
         """Special tokens come as they are spelt."""
         card.check_name(body.model or card.id)
+        if len(body.tokens) > card.max_model_len:
+            reason = f"tokens: {len(body.tokens)} are more than the context, {card.max_model_len}"
+            raise InvalidValue("tokens", reason, code="context_length_exceeded")
         size = tokenizer.vocab_size
         at = next((at for at, token in enumerate(body.tokens) if token >= size), None)
         if at is not None:
             check_token(tokenizer, f"tokens.{at}", body.tokens[at])
-        text = await off_loop_if_long(len(body.tokens), lambda: tokenizer.decode(body.tokens, specials=True))
-        return {"prompt": text}
+        tokens = body.tokens
+        return {"prompt": await backend.encode("tokens", len(tokens), lambda: tokenizer.decode(tokens, specials=True))}
 
     return router

@@ -97,6 +97,8 @@ def _checked_params(settings: Settings, arguments: argparse.Namespace) -> dict[s
     """The decoding parameters. What can be refused before the model is loaded, which may take long, is refused here.
     Raises `ValueError`."""
     params = parse_params(arguments.params)
+    if not arguments.prompt.strip():
+        raise ValueError("the prompt is empty: give a text to answer")
     if arguments.max_tokens is not None:
         config = open_checkpoint(settings.model).config
         resolve(settings.decoder, params, arguments.max_tokens, config.pattern)

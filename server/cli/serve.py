@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import signal
 import socket
+import threading
 from concurrent.futures import Future
 from types import FrameType
 
@@ -16,7 +18,7 @@ import uvicorn
 from ..app import Service, build_service
 from ..http.connections import ConnectionConfig, connection_limit, log_accept_errors, raise_descriptor_limit
 from ..logs import STDERR, logging_to
-from ..settings import Settings
+from ..settings import Settings, split_origins
 
 FAILED = 1
 # After the engine has failed:
@@ -31,9 +33,12 @@ def serve_main(settings: Settings) -> int:
         bind(settings.host, settings.port) as listener,
         logging_to(STDERR, settings.log_level, settings.log_format),
     ):
+        split_origins(settings.allowed_origins or "*")  # now: a model takes long to load
         descriptors = raise_descriptor_limit()
         limit = connection_limit(settings.max_connections, descriptors)
         service = build_service(settings)
+        gc.collect()
+        gc.freeze()  # each later search for garbage in what stays would stop everybody for 0.1 s
         try:
             return _serve(settings, service, listener, ConnectionConfig(service.app, settings, limit, descriptors))
         except (ValueError, OSError) as error:
@@ -70,6 +75,9 @@ def _serve(settings: Settings, service: Service, listener: socket.socket, config
             """The engine has failed for good; runs in any thread."""
             self.loop.call_soon_threadsafe(self.loop.call_later, REPORT_S, setattr, self, "should_exit", True)
             faulthandler.dump_traceback_later(EXIT_S, exit=True)  # needs neither the event loop nor the interpreter
+            last = threading.Timer(EXIT_S + 0.5, os._exit, [FAILED])  # needs nobody who reads those stacks
+            last.daemon = True
+            last.start()
 
     server = Server(config)
     service.death.add_done_callback(server.report)

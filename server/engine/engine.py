@@ -33,8 +33,8 @@ from ..text.tokenizer import Tokenizer
 from .answer import ENGINE_FAILED, AnswerStream, EngineAnswer
 from .device import TICK_S, Device, Waiter, Watchdog
 from .messages import Abort, AnswerOptions, Failure, Fault, Health, Submit
+from .queue_rate import QueueRate
 
-RETRY_AFTER_S = 1
 LATE = Failure(Fault.DRAINING, "the server is shutting down, and there was no time to finish this answer")
 ENDED = "the engine's loop ended unasked"
 
@@ -60,6 +60,7 @@ class Engine:
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
         self._since = 0.0  # when the last step ended, or the first request came
+        self._rate = QueueRate()
         self._failed_steps = 0  # since one succeeded
         self._watchdog = Watchdog(lambda limit_s: self._die(f"a step took longer than {limit_s:g} s"))
         self._began = 0.0  # when the step began whose updates are delivered
@@ -68,7 +69,11 @@ class Engine:
     def health(self) -> Health:
         if self.death.done():
             return Health(ready=False, failure=self.death.result())
-        return Health(self._loop is not None and not self._loop.done() and not self._draining)
+        ready = self._loop is not None and not self._loop.done() and not self._draining
+        return Health(ready, retry_after_s=self._retry_after_s())
+
+    def _retry_after_s(self) -> int:
+        return self._rate.retry_after_s(len(self._scheduler.waiting), time.perf_counter())
 
     async def start(self) -> None:
         running = asyncio.get_running_loop()
@@ -102,6 +107,10 @@ class Engine:
             self._die("a step did not end while the server was shutting down")
             await asyncio.wait({self._loop})
         self._device.worker.shutdown(wait=not self.death.done())
+
+    def queue_full(self, client: str) -> bool:
+        """See `AnswerSource`."""
+        return self.health.ready and not self._scheduler.has_room(client)
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> AnswerStream:
         """See `AnswerSource`."""
@@ -149,7 +158,7 @@ class Engine:
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
-            raise errors.Overloaded(str(error), retry_after_s=RETRY_AFTER_S) from None
+            raise errors.Overloaded(str(error), retry_after_s=self._retry_after_s()) from None
         answer = self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
         if options.timeout_s is not None:
             loop = asyncio.get_running_loop()
@@ -229,6 +238,7 @@ class Engine:
                 self._work.clear()
                 await self._work.wait()
                 self._since = time.perf_counter()
+                self._rate.begin(self._since)
 
     async def _execute(self, plan: StepPlan, waiter: Waiter) -> list[Update]:
         """Wait for a step and commit it. An error ends only the requests of this step, unless the device is lost or
@@ -274,6 +284,7 @@ class Engine:
             if outcome is not None:
                 self._scheduler.end(update.request_id, outcome)
                 self._forget(update.request_id)
+                self._rate.end(time.perf_counter())
                 self._metrics.request_ended(outcome.value, answer.report(update.stats))
         if updates:
             self._observe_load()

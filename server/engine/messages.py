@@ -143,10 +143,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
+    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again. If its
+    queue is full, there may be room in about `retry_after_s`."""
 
     ready: bool
     failure: str | None = None
+    retry_after_s: int = 1
 
 
 class Answer(Protocol):
@@ -164,6 +166,10 @@ class AnswerSource(Protocol):
 
     @property
     def health(self) -> Health: ...
+
+    def queue_full(self, client: str) -> bool:
+        """True if a request of this client would be refused now, since others wait."""
+        ...
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:
         """Queue a request. Raises `errors.InvalidValue`, `errors.ContextLengthExceeded`, `errors.Overloaded`,

@@ -39,6 +39,7 @@ class Offline:
     def __exit__(self, *exc: object) -> None:
         with contextlib.closing(self._runner):
             self._runner.run(self.parts.engine.stop())
+            self.parts.grammars.close()
 
     def room(self, prompt: Sequence[int]) -> int:
         """The default length of an answer to `prompt`; at least 1, which may not fit."""
@@ -72,6 +73,8 @@ class Offline:
         text, finish, usage = "", Finish.STOP, Usage()
         token_ids: list[int] = []
         scores: list[TokenLogprob] = []
+        if options.grammar is not None:
+            await self.parts.grammars.ready(options.grammar)
         async with self.parts.engine.submit(prompt, options) as answer:
             async for delta in answer:
                 seen(delta)

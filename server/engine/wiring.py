@@ -140,7 +140,8 @@ def build_parts(settings: Settings) -> EngineParts:
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     text.prepare()
-    metrics, grammars = Metrics(pages_total=limits.pages), Grammars(text)
+    metrics = Metrics(pages_total=limits.pages)
+    grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(
         worker,
         runner.launch,

@@ -6,31 +6,49 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 from fastapi import Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from ..errors import EncodedBody, InvalidValue, shown
+from ..errors import EncodedBody, InvalidValue, dotted, from_validation, shown
+from ..schema import limits
+from .limits import Bodies
 
+NAME_CHARS = 64  # of an unknown name that are compared with known ones
 JSON_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is read by `parse`."""
+    """A route whose body is read within limits and by `parse`. No other route reads one."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in (self.methods or ()):
+            self.admit(scope)
+            bodies: Bodies = scope["app"].state.bodies
+            await bodies.serve(super().handle, scope, receive, send)
+        else:
+            await super().handle(scope, receive, send)
+
+    def admit(self, scope: Scope) -> None:
+        """Raise an `ApiError` to refuse a request before its body is read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        model = self.dependant.body_params[0].field_info.annotation
 
         async def handle(request: Request) -> Response:
             encoding = request.headers.get("content-encoding", "identity")
             if encoding.strip().lower() != "identity":
                 raise EncodedBody(encoding)
             read = JsonRequest(request.scope, request.receive)
+            read.model = model
             if not await read.body():  # FastAPI would take it for null
                 raise InvalidValue(None, "the body is empty: send a JSON object", code="invalid_json")
             return await handler(read)
@@ -39,14 +57,31 @@ class JsonRoute(APIRoute):
 
 
 class JsonRequest(Request):
-    async def json(self) -> dict[str, Any]:
-        return parse(await self.body())
+    """A request whose JSON is a `model`, which FastAPI takes as it is."""
+
+    model: Any
+
+    async def json(self) -> Any:
+        body, bodies = await self.body(), self.app.state.bodies
+        return await bodies.off_loop.run(len(body), lambda: validated(self.model, body))
+
+
+def validated(model: type[BaseModel], body: bytes) -> BaseModel:
+    """Raises `InvalidValue`."""
+    try:
+        return model.model_validate(parse(body))
+    except ValidationError as error:
+        raise from_validation(error.errors(include_url=False)[0]) from None
 
 
 def parse(body: bytes) -> dict[str, Any]:
     """Read a JSON object. Raises `InvalidValue`, which says where the body is not valid JSON."""
+    _check_counts(body)
     try:
-        found = json.loads(body.decode("utf-8-sig"), object_pairs_hook=unique)
+        # The hooks are written in Python, where an interpreter lets other threads run. The C parser does not.
+        found = json.loads(
+            body.decode("utf-8-sig"), object_pairs_hook=unique, parse_int=_whole_number, parse_float=_number
+        )
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 at byte {error.start}"
     except RecursionError:
@@ -60,6 +95,35 @@ def parse(body: bytes) -> dict[str, Any]:
             return found
         problem = f"must be a JSON object, not {JSON_KINDS.get(type(found), 'a number')}"
     raise InvalidValue(None, f"the body {problem}", code="invalid_json")
+
+
+def _whole_number(digits: str) -> int:
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    return float(digits)
+
+
+def _check_counts(body: bytes) -> None:
+    """Raises `InvalidValue` for more values than any request needs: in memory each takes many times its bytes."""
+    if body.count(b'"') <= 2 * limits.STRINGS and not _excess(body):
+        return
+    # Leave out what is within texts. These steps take milliseconds, as they run over bytes.
+    body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    excess = f"{limits.STRINGS} names and texts" if body.count(b'"') > 2 * limits.STRINGS else ""
+    excess = excess or _excess(b"".join(body.split(b'"')[::2]))
+    if excess:
+        raise InvalidValue(None, f"the body has more than {excess}, which no request needs", code="too_many_values")
+
+
+def _excess(body: bytes) -> str:
+    """The limit that a body without texts exceeds."""
+    if body.count(b",") > limits.COMMAS:
+        return f"{limits.COMMAS} values"
+    if body.count(b"[") + body.count(b"{") > limits.CONTAINERS:
+        return f"{limits.CONTAINERS} lists and objects"
+    return ""
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -105,6 +169,13 @@ class Strict(BaseModel):
         """The known names, for the error about an unknown one."""
         return "known here: " + ", ".join(field.alias or name for name, field in cls.model_fields.items())
 
+    @classmethod
+    def _nearest(cls, name: str) -> str:
+        """The known name that `name` may have been meant as, or else all of them."""
+        known = [field.alias or field_name for field_name, field in cls.model_fields.items()]
+        nearest = get_close_matches(name[:NAME_CHARS].lower(), known, n=1)
+        return f"did you mean {nearest[0]}?" if nearest else cls.offers()
+
     @model_validator(mode="before")
     @classmethod
     def _drop_neutral(cls, raw: object) -> object:
@@ -120,7 +191,7 @@ class Strict(BaseModel):
     @model_validator(mode="after")
     def _refuse_unknown(self) -> Self:
         for name in self.model_extra or ():
-            why = self.lacks(name) if name in self.elsewhere else f"unknown parameter; {self.offers()}"
+            why = self.lacks(name) if name in self.elsewhere else f"unknown parameter; {self._nearest(name)}"
             raise refused(name, why, code="unknown_parameter")
         return self
 
@@ -131,12 +202,38 @@ class Body(Strict):
     @model_validator(mode="before")
     @classmethod
     def _check_leaves(cls, raw: object) -> object:
-        for path, value in _leaves(raw):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise refused(path, f"must be a finite number, not {value!r}")
-            if isinstance(value, str) and not _is_unicode(value):
-                raise refused(path, "must be valid Unicode, not half a surrogate pair")
+        # Not recursive, since bodies may nest deep. The path of a leaf is made if it is refused.
+        stack: list[tuple[Place, object]] = [(None, raw)]
+        while stack:
+            place, container = stack.pop()
+            if isinstance(container, dict):
+                for name in container:
+                    if not _is_unicode(name):
+                        raise refused(_path(place) or "a name in the body", NO_UNICODE)
+                items: Iterable[tuple[str | int, object]] = container.items()
+            else:
+                items = enumerate(container) if isinstance(container, list) else ()
+            for key, value in items:
+                if isinstance(value, dict | list):
+                    stack.append(((place, key), value))
+                elif isinstance(value, str) and not _is_unicode(value):
+                    raise refused(_path((place, key)), NO_UNICODE)
+                elif isinstance(value, float) and not math.isfinite(value):
+                    raise refused(_path((place, key)), f"must be a finite number, not {value!r}")
         return raw
+
+
+# Where a value stands in a body: its container's place, and its name or index there.
+Place = tuple["Place", str | int] | None
+NO_UNICODE = "must be valid Unicode, not half a surrogate pair"
+
+
+def _path(place: Place) -> str:
+    names = []
+    while place is not None:
+        place, name = place
+        names.append(name)
+    return dotted(reversed(names))
 
 
 def _same(value: object, neutral: object) -> bool:
@@ -144,22 +241,9 @@ def _same(value: object, neutral: object) -> bool:
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
-def _leaves(raw: object) -> Iterator[tuple[str, object]]:
-    """Every value in a JSON tree with its dotted path. Not recursive, since bodies may nest deep."""
-    stack: list[tuple[str, object]] = [("", raw)]
-    while stack:
-        path, value = stack.pop()
-        if isinstance(value, dict):
-            yield from ((path or "a name in the body", name) for name in value)
-            stack += [(f"{path}.{name}" if path else str(name), item) for name, item in value.items()]
-        elif isinstance(value, list):
-            # Token ids are many, and any integer is fine.
-            stack += [(f"{path}.{index}", item) for index, item in enumerate(value) if type(item) is not int]
-        else:
-            yield path, value
-
-
 def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -9,17 +9,15 @@ import asyncio
 import errno
 import json
 import logging
-import re
 import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -30,11 +28,10 @@ from .sse import PROBE
 MOST_DESCRIPTORS = 2**20  # more than Linux gives a process, where the hard limit is "unlimited"
 DEFAULT_CONNECTIONS = 4096
 RESERVED_DESCRIPTORS = 32  # at least, for files and for connections that are being refused
-MOST_BACKLOG = 2048
+BACKLOG = (128, 2048)  # with fewer, clients have to try again after seconds
 FLUSH_S = 5  # at the end, for the last bytes of answers that are done
 GONE_CHECK_S = 0.1
 
-ABSOLUTE = re.compile(rb"https?://[^/]*(/.*)?", re.IGNORECASE | re.DOTALL)
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -67,7 +64,7 @@ class ConnectionConfig(uvicorn.Config):
     def __init__(self, app: ASGIApp, settings: Settings, max_connections: int, descriptors: int = 2**16) -> None:
         # h11, asyncio and no websockets, whatever else is installed: `Connection` is about these.
         super().__init__(
-            with_origin_form(app),
+            app,
             http=Connection,
             ws="none",
             loop="asyncio",
@@ -76,7 +73,7 @@ class ConnectionConfig(uvicorn.Config):
             log_level=settings.log_level,
             access_log=False,
             # So many are accepted at once before the first can be refused, in up to four turns of the event loop.
-            backlog=max(1, min(MOST_BACKLOG, (descriptors - max_connections) // 4)),
+            backlog=max(BACKLOG[0], min(BACKLOG[1], (descriptors - max_connections) // 4)),
             timeout_keep_alive=settings.keep_alive_s,
             timeout_graceful_shutdown=FLUSH_S,
         )
@@ -126,7 +123,7 @@ class Connection(H11Protocol):
 
     @property
     def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        return not getattr(self.cycle, "response_complete", True)  # there is no cycle before the first request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -144,7 +141,7 @@ class Connection(H11Protocol):
         else:
             self._headers_due.start()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn's always closes
         """Return whether the connection stays open. A client that has closed its half may still read the answer; one
         that has left looks the same until something is sent to it: its system then resets the connection."""
         # A client of HTTP/1.0 may not be sent a 100, and proxies that speak it close a connection to abort.
@@ -211,18 +208,6 @@ class Connection(H11Protocol):
             self.transport.abort()
         else:
             self.loop.call_later(GONE_CHECK_S, self._check_gone)
-
-
-def with_origin_form(app: ASGIApp) -> ASGIApp:
-    """An application that is also reached by `GET http://host/path`, as clients write to what they think is a proxy."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (found := ABSOLUTE.fullmatch(scope["raw_path"])):
-            scope["raw_path"] = found[1] or b"/"
-            scope["path"] = unquote(scope["raw_path"].decode("ascii"))
-        await app(scope, receive, send)
-
-    return serve
 
 
 def log_accept_errors(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

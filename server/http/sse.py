@@ -16,6 +16,7 @@ T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
 PROBE = "probe"  # the key in a request's state of bytes that may be sent at any time in the middle of its response
 COMMENT = b":\n\n"  # clients ignore it
+LINE_BREAKS = {ord(one): f"\\u{ord(one):04x}" for one in "\x85\u2028\u2029"}  # of clients that use `str.splitlines`
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -24,8 +25,10 @@ class ClientGone(Exception):
 
 
 def event(payload: Mapping[str, Any], name: str | None = None) -> bytes:
-    """Encode one server-sent event. JSON has no raw line breaks, so its data is one line."""
+    """Encode one server-sent event. Its data is one line, whatever a client takes for a line break."""
     data = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+    if not data.isascii():
+        data = data.translate(LINE_BREAKS)
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {data}\n\n".encode()
 

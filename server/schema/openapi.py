@@ -93,7 +93,7 @@ REFUSALS: Responses = {
     408: refusal("The body was not complete in time."),
     413: refusal("The body is too large."),
     415: refusal("The body is compressed."),
-    429: refusal("The queue is full; Retry-After says when to try again."),
+    429: refusal("Too many requests or bodies wait; Retry-After says when to try again."),
     500: refusal("A fault of the server."),
     503: refusal("The server is shutting down, its engine has failed, or too many connections are open."),
 }

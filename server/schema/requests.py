@@ -24,12 +24,12 @@ from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Range
 from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from ..http.body import Body, Strict, refused
-from ..structured.grammar import Wanted
-from .formats import ANY_OBJECT, Options, ResponseFormat, Schema, StructuredOutputs
+from ..structured.grammar import ANY_OBJECT, Wanted
+from . import limits
+from .formats import Options, Regex, ResponseFormat, Schema, StructuredOutputs
 from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_by
 
 INT32, INT64 = 2**31, 2**63
-MAX_BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
 BAN = -100  # a bias that bans, as OpenAI promises of it
 STRONG = -10_000.0  # a bias that no logit outweighs
 
@@ -47,12 +47,18 @@ def _parts(value: object) -> object:
     raise refused(None, f"must be a string or a list of text parts, not {shown(value)}")
 
 
+Parts = Annotated[list[TextPart], Field(fail_fast=True, max_length=limits.PARTS)]
+Label = Annotated[str, Field(max_length=limits.LABEL_CHARS)]
+ModelName = Annotated[str, Field(max_length=limits.MODEL_CHARS)]
+
+
 class Message(Strict):
     unsupported = UNSUPPORTED["messages"]
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[TextPart], BeforeValidator(_parts, json_schema_input_type=str | list[TextPart])]
-    tool_call_id: str | None = None
+    content: Annotated[Parts, BeforeValidator(_parts, json_schema_input_type=str | Parts)]
+    tool_call_id: Label | None = None
+    name: Annotated[str, Field(min_length=1, max_length=limits.NAME_CHARS)] | None = None  # for templates that show it
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -63,10 +69,11 @@ class Message(Strict):
     def for_template(self) -> dict[str, str]:
         """`developer` is OpenAI's newer name for `system`, which chat templates know."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(part.text for part in self.content)}
+        message = {"role": role, "content": "".join(part.text for part in self.content)}
+        return message if self.name is None else {**message, "name": self.name}
 
 
-Messages = Annotated[list[Message], Field(min_length=1)]
+Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=limits.MESSAGES)]
 
 
 def check_ending(messages: list[Message], continues: bool | None, opens: bool | None) -> None:
@@ -93,6 +100,8 @@ class StreamOptions(Strict):
 
 
 def _scalar(value: object) -> object:
+    if isinstance(value, str) and len(value) > limits.NAME_CHARS:
+        raise refused(None, f"has no value of more than {limits.NAME_CHARS} characters")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise refused(None, f"must be a number, a string, true or false, not {shown(value)}")
@@ -136,35 +145,63 @@ def _stops(value: object) -> object:
         return [value]
     if isinstance(value, list):
         return value
-    raise refused(None, f"must be a string or a list of up to 4 strings, not {shown(value)}")
+    raise refused(None, f"must be a string or a list of up to {limits.STOPS} strings, not {shown(value)}")
 
 
-Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Stops = Annotated[list[Stop], Field(max_length=4)]
+def _at_most(entries: int) -> BeforeValidator:
+    """Refuses an object with more entries before they are read: for lists, `fail_fast` and a length are enough."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > entries:
+            raise refused(None, f"must have at most {entries} entries, not {len(value)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+Hint = Annotated[str, Field(max_length=limits.HINT_CHARS)]
+Stop = Annotated[str, Field(min_length=1, max_length=limits.STOP_CHARS)]
+Stops = Annotated[list[Stop], Field(fail_fast=True, max_length=limits.STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Ranks = Annotated[int, Field(ge=0, le=MOST_RANKS)]
 Choices = Annotated[int, Field(ge=1, le=16)]
 AnswerTokens = Annotated[int, Field(ge=1, lt=INT64)]
 TokenName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})$"})]
-Biases = Annotated[dict[TokenName, Annotated[float, Field(ge=BAN, le=100)]], Field(max_length=MAX_BIASES)]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=INT32)]], Field(max_length=MAX_BIASES)]
+Biases = Annotated[
+    dict[TokenName, Annotated[float, Field(ge=BAN, le=100)]], Field(max_length=limits.BIASES), _at_most(limits.BIASES)
+]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=INT32)]], Field(fail_fast=True, max_length=limits.BIASES)]
+Metadata = Annotated[
+    dict[
+        Annotated[str, Field(max_length=limits.METADATA_NAME_CHARS)],
+        Annotated[str, Field(max_length=limits.METADATA_TEXT_CHARS)],
+    ],
+    Field(max_length=limits.METADATA),
+    _at_most(limits.METADATA),
+]
 
 
 class GenerationRequest(DecoderParams, Body):
     """The parameters of both endpoints: OpenAI's, vLLM's, and ours for the decoder."""
 
-    model: str
+    model: ModelName
     max_tokens: AnswerTokens | None = None
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=limits.SALT_CHARS)] | None = None
     timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
-    # These three change nothing.
-    user: str | None = None
-    metadata: dict[str, str] | None = None
+    # These change nothing.
+    user: Hint | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
-    decoder: Annotated[str | None, WithJsonSchema({"enum": [None, *DECODERS]})] = None
+    prompt_cache_key: Hint | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    safety_identifier: Hint | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    decoder: Annotated[
+        Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *DECODERS]})
+    ] = None
     # How tokens are drawn, and where the answer stops.
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -184,7 +221,7 @@ class GenerationRequest(DecoderParams, Body):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = None
-    guided_regex: str | None = None
+    guided_regex: Regex | None = None
     guided_choice: Options | None = None
 
     @classmethod
@@ -329,6 +366,14 @@ class ChatCompletionRequest(GenerationRequest):
     unsupported = unsupported_by(CHAT)
     elsewhere = ELSEWHERE[CHAT]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_tools_without_choice(cls, raw: object) -> object:
+        """With `tool_choice: "none"`, tools request nothing."""
+        if isinstance(raw, dict) and raw.get("tool_choice") == "none" and isinstance(raw.get("tools"), list):
+            return {name: value for name, value in raw.items() if name != "tools"}
+        return raw
+
     messages: Messages
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -358,8 +403,10 @@ class ChatCompletionRequest(GenerationRequest):
 def _prompts(value: object) -> list[str | list[int]]:
     """Return any of the four forms as a list of prompts. Raises for an empty one."""
     prompts: list[Any] = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and value and all(type(item) is int for item in value):
+    if _prompt_kind(value) == "ids":
         prompts = [value]
+    elif len(prompts) > limits.PROMPTS:
+        raise refused(None, f"must have at most {limits.PROMPTS} prompts, not {len(prompts)}")
     if {_prompt_kind(prompt) for prompt in prompts} not in ({"text"}, {"ids"}):
         reason = "must be a text, a list of texts, token ids or a list of such lists, none of them empty"
         raise refused(None, f"{reason}, not {shown(value)}")
@@ -374,9 +421,10 @@ def _prompt_kind(prompt: object) -> str | None:
     return None
 
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]  # and as long as the context allows, as are ids
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-Prompts = Text | Annotated[list[Text], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
+Several = Field(min_length=1, max_length=limits.PROMPTS)
+Prompts = Text | Annotated[list[Text], Several] | Ids | Annotated[list[Ids], Several]
 
 
 class CompletionRequest(GenerationRequest):
@@ -388,6 +436,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     best_of: Choices | None = None
     suffix: str | None = None
+    add_special_tokens: bool | None = None  # False: for a prompt that has the tokenizer's first token
 
     @model_validator(mode="after")
     def _check_completion(self) -> Self:

@@ -15,12 +15,14 @@ from ..text.logprobs import Token, TokenLogprob
 
 Json = dict[str, Any]
 Scores = Sequence[TokenLogprob]
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `completion_tokens_details`
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """The model as clients see it. `decoders` maps names to their parameters' defaults; `created` is Unix time."""
+    """The model as clients see it. `decoders` maps names to their parameters' defaults; `created` is the Unix time of
+    the server's start."""
 
     id: str
     max_model_len: int
@@ -160,11 +162,11 @@ def _chat_token(token: Token, logprob: float) -> Json:
 
 def _text_logprobs(scores: Scores | None) -> Json | None:
     """OpenAI's older form: lists, and at each position a table from text to log-probability. It always has the answer's
-    own token; of two tokens with the same text it has the likelier. `steps` is an extension."""
+    own token; of two tokens with the same name it has the likelier. `steps` is an extension."""
     if scores is None:
         return None
     return {
-        "tokens": [score.token.text for score in scores],
+        "tokens": [_name(score.token) for score in scores],
         "token_logprobs": [score.logprob for score in scores],
         "top_logprobs": [_by_text([*score.ranked, (score.token, score.logprob)]) for score in scores],
         "text_offset": [score.offset for score in scores],
@@ -175,8 +177,15 @@ def _text_logprobs(scores: Scores | None) -> Json | None:
 def _by_text(ranked: Sequence[tuple[Token, float]]) -> dict[str, float]:
     table: dict[str, float] = {}
     for token, logprob in ranked:
-        table.setdefault(token.text, logprob)
+        table.setdefault(_name(token), logprob)
     return table
+
+
+def _name(token: Token) -> str:
+    """A token's text, or OpenAI's spelling of its bytes where they are a part of a character."""
+    if REPLACEMENT not in token.text or token.text.encode() == token.raw:
+        return token.text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)
 
 
 def usage_chunk(reply: Reply, usage: Json) -> Json:

@@ -24,29 +24,24 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "parallel_tool_calls": (True, False),
         "prediction": (),
         "priority": (0,),
-        "prompt_cache_key": (),
-        "prompt_cache_retention": (),
         "prompt_logprobs": (),
         "reasoning_effort": ("none",),
         "repetition_penalty": (1,),
-        "safety_identifier": (),
         "service_tier": ("auto", "default"),
         "skip_special_tokens": (True,),
         "tool_choice": ("none", "auto"),
         "tools": ([],),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
-        "verbosity": (),
         "web_search_options": (),
     },
-    CHAT: {"best_of": (1,), "echo": (False,), "suffix": ("",)},
+    CHAT: {"add_special_tokens": (False,), "best_of": (1,), "echo": (False,), "suffix": ("",)},
     COMPLETIONS: {"top_logprobs": (0,)},
     # SDKs send these back with an earlier answer's message.
     "messages": {
         "annotations": ([],),
         "audio": (),
         "function_call": (),
-        "name": (),
         "reasoning_content": (),
         "refusal": (),
         "tool_calls": ([],),
@@ -65,7 +60,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 
 # By endpoint: the parameters that only the other one has, and its path.
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
-    CHAT: dict.fromkeys(("prompt", "best_of", "echo", "suffix"), COMPLETIONS),
+    CHAT: dict.fromkeys(("prompt", "best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
     COMPLETIONS: dict.fromkeys(
         ("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"), CHAT
     ),

@@ -1,43 +1,47 @@
 """Compiles JSON schemas, regular expressions and choices into constraints for the scheduler, with llguidance.
 
-llguidance has no time limit but counts its work, so a grammar that is too complex is an error; a schema keyword that it
-does not enforce is one too.
+A grammar is compiled twice: first in a process that can be killed (`trial`), then here, off the event loop, once it is
+known to stay within the limits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
-from collections.abc import Sequence
+import math
+import threading
+import weakref
+from collections import Counter, OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..engine import messages
-from ..errors import InvalidValue
+from ..errors import ApiError, Draining, EngineFailure, InvalidValue, Overloaded
 from ..text.tokenizer import Tokenizer
-from .grammar_errors import NO_TEXT, GrammarError, plain
-from .json_schema import check_schema, json_grammar
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+from .compiler import LONGEST_END, Compiled, Vocabulary, compiled, describe, grammar_text
+from .grammar_errors import GrammarError
+from .trial import MEMORY, TIME, Trial, TrialEnded
 
 Ints = npt.NDArray[np.int32]
+Key = tuple[object, ...]
 
 MAX_CHARS = 1 << 16  # of a schema or an expression
-MAX_COMPILE_S = 2.0  # of a processor
-MAX_STEP_S = 0.2  # of a processor, on the event loop
-KEPT = 128  # compiled grammars
+MAX_WAITING = 32  # grammars that wait to be compiled
+KEPT = 128  # results
+WORN_S = (
+    0.3  # of a processor on one compiled grammar, after which new answers get another: its lexer grows all the time
+)
+GROWTH_BYTES = 32 << 20  # a lexer's, in this time, at most
+PLAIN_CHARS = 2048  # of choices that are compiled without a trial: they take milliseconds
+ANY_OBJECT = '{"type": "object"}'
 # Tokens that lead to an end, in order of preference: ends of strings, objects and arrays, what follows a value, short
 # values. A comma stands before digits, so that a number ends where another value must follow.
 CLOSERS = ('"', "}", "]", ",", ":", "0", "1", "e")
 SPARE = 32  # positions, besides twice the shortest way to an end, below which the room for an end is watched
-LONGEST_END = 256  # tokens: longer ways to an end are not searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,171 +59,186 @@ class Wanted:
         return len(self.schema or self.regex or "") + sum(map(len, self.choice))
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """The same for the same grammar, whatever the parameter."""
-        return self.schema, self.regex, self.choice
+    def kind(self) -> str:
+        return "this schema" if self.schema is not None else "this choice" if self.choice else "this expression"
+
+    @property
+    def job(self) -> dict[str, Any]:
+        return {"schema": self.schema, "regex": self.regex, "choice": self.choice}
+
+    @property
+    def plain(self) -> bool:
+        """True if it is known to compile within the limits."""
+        return self.schema == ANY_OBJECT or (bool(self.choice) and self.chars <= PLAIN_CHARS)
 
 
 class Grammars:
-    """Compiles grammars in a thread of its own, and keeps the last ones."""
+    """Compiles grammars off the event loop, and keeps the last results, with what was refused."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-        self._known: OrderedDict[tuple[object, ...], Future[Compiled]] = OrderedDict()
-        self._by_text: OrderedDict[str, Compiled] = OrderedDict()
+    def __init__(self, tokenizer: Tokenizer, timeout_s: float = 2.0, memory_mb: int = 512) -> None:
+        """The limits are those of one compilation, of all that the trial needs for it: seconds of a processor, and
+        memory. The results that are kept take as much memory again."""
+        self._timeout_s, self._memory_mb = timeout_s, memory_mb
+        self._described = cache(partial(_described, tokenizer))
+        self._trial = Trial(self._described, timeout_s, memory_mb)
+        self._tested = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._plain = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plain-grammar")
+        self._results: OrderedDict[Key, Future[Compiled]] = OrderedDict()
+        self._readers: Counter[Key] = Counter()
+        self._by_text: weakref.WeakValueDictionary[str, Compiled] = weakref.WeakValueDictionary()
+        self._vocabulary: Vocabulary | None = None
+        self._lock = threading.Lock()
+        self.close = weakref.finalize(self, self._trial.close)
 
     async def compile(self, wanted: Wanted) -> messages.Grammar:
-        """Compile a grammar in the thread, for a front end. Raises `InvalidValue`."""
-        try:
-            # Shielded: other requests may wait for the same grammar.
-            compiled = await asyncio.shield(asyncio.wrap_future(self._compiled(wanted)))
-        except GrammarError as error:
-            raise InvalidValue(wanted.param, f"{wanted.param}: {error}") from None
-        self._keep(compiled)
-        return messages.Grammar(wanted.param.partition(".")[0], compiled.text)
+        """Compile a grammar, for a front end. It is not compiled if the caller is cancelled while it waits. Raises
+        `InvalidValue`, `Overloaded` if too many wait, and `Draining` once this is closed."""
+        if wanted.chars > MAX_CHARS:
+            raise InvalidValue(wanted.param, f"{wanted.param}: {wanted.chars} characters are more than {MAX_CHARS}")
+        found = await self._result(wanted.param, wanted.kind, wanted.job, wanted.plain)
+        return messages.Grammar(wanted.param.partition(".")[0], found.text)
+
+    async def ready(self, grammar: messages.Grammar) -> None:
+        """Compile a grammar unless it is compiled already, for an engine. `constraint` then has it until the caller
+        waits for something else. Raises what `compile` does."""
+        if grammar.text not in self._by_text:
+            await self._result(grammar.param, "this grammar", {"text": grammar.text}, plain=False)
 
     def constraint(self, grammar: messages.Grammar) -> GrammarConstraint:
-        """Return the constraint of one answer, for an engine. A grammar that was compiled here is not compiled again.
-        Raises `InvalidValue`."""
-        compiled = self._by_text.get(grammar.text)
-        if compiled is None:
-            try:
-                compiled = self._probed(grammar.text)
-            except GrammarError as error:
-                raise InvalidValue(grammar.param, f"{grammar.param}: {error}") from None
-        self._keep(compiled)
-        return GrammarConstraint(grammar.param, compiled)
+        """Return the constraint of one answer, for an engine. Raises `InvalidValue` for a grammar that is not ready."""
+        found = self._by_text.get(grammar.text)
+        if found is None:
+            raise InvalidValue(grammar.param, f"{grammar.param}: this grammar has not been compiled")
+        return GrammarConstraint(grammar.param, found)
 
-    def _keep(self, compiled: Compiled) -> None:
-        self._by_text[compiled.text] = compiled
-        self._by_text.move_to_end(compiled.text)
-        if len(self._by_text) > KEPT:
-            self._by_text.popitem(last=False)
-
-    def _compiled(self, wanted: Wanted) -> Future[Compiled]:
-        future = self._known.pop(wanted.key, None) or self._worker.submit(self._compile, wanted)
-        self._known[wanted.key] = future  # the most recent one
-        if len(self._known) > KEPT:
-            self._known.popitem(last=False)
-        return future
-
-    def _compile(self, wanted: Wanted) -> Compiled:
-        from llguidance import LLMatcher
-
-        if wanted.chars > MAX_CHARS:
-            raise GrammarError(f"{wanted.chars} characters are more than {MAX_CHARS}")
-        tokenizer, _ = self._ll_tokenizer, self._closers  # made once, before the clock starts
-        started = time.thread_time()
+    async def _result(self, param: str, kind: str, job: dict[str, Any], plain: bool) -> Compiled:
+        """The result for a job, old or new. Raises what `compile` does."""
+        key = tuple(job.values())
+        future = self._results.get(key)
+        if future is None or _is_worn(future):
+            future = self._submit(kind, job, plain)
+            self._results[key] = future
+        self._results.move_to_end(key)
+        self._readers[key] += 1
         try:
-            if wanted.schema is None:
-                regex = "|".join(map(_escaped, wanted.choice)) if wanted.choice else wanted.regex or ""
-                text = LLMatcher.grammar_from_lark(f"start: /{_lark(regex)}/")
-            else:
-                check_schema(wanted.schema, tokenizer)
-                text = json_grammar(wanted.schema)
-        except GrammarError:
+            # Shielded: other requests may wait for the same grammar.
+            found = await asyncio.shield(asyncio.wrap_future(future))
+        except GrammarError as error:
+            raise InvalidValue(param, f"{param}: {error}") from None
+        except ApiError:  # of this moment, not of the grammar
+            self._results.pop(key, None)
             raise
-        except ValueError as error:
-            raise GrammarError(plain(str(error))) from None
-        compiled = self._probed(text)
-        taken = time.thread_time() - started
-        if taken > MAX_COMPILE_S:
-            raise GrammarError(f"it took {taken:.1f} s to compile, the limit is {MAX_COMPILE_S} s")
-        return compiled
+        finally:
+            self._readers[key] -= 1
+            if not self._readers[key]:
+                del self._readers[key]
+                if future.cancel():  # all who waited have left, and it has not begun
+                    del self._results[key]
+        self._by_text[found.text] = found
+        self._evict()
+        return found
 
-    def _probed(self, text: str) -> Compiled:
-        """Take a grammar's first steps, so that one that is too large fails here. Raises `GrammarError`."""
-        from llguidance import LLMatcher, LLParserLimits
+    def _submit(self, kind: str, job: dict[str, Any], plain: bool) -> Future[Compiled]:
+        if plain:
+            return self._plain.submit(self._compile, job)
+        if sum(not future.done() for future in self._results.values()) >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} other formats wait to be compiled", retry_after_s=2)
+        return self._tested.submit(self._try, kind, job)
 
-        limits = LLParserLimits(verbose_errors=False)
-        matcher = LLMatcher(self._ll_tokenizer, text, log_level=0, limits=limits)
-        trial, started = matcher.deep_copy(), time.thread_time()
-        words_of(trial)
-        trial.compute_ff_tokens()
-        taken = time.thread_time() - started
-        _check(matcher, trial)
-        if taken > MAX_STEP_S:
-            raise GrammarError(f"a step took {taken:.2f} s, the limit is {MAX_STEP_S} s")
-        way = shortest_end(trial, self._closers, LONGEST_END)
-        _check(trial)
-        return Compiled(text, matcher, self._closers, LONGEST_END if way is None else len(way))
+    def _evict(self) -> None:
+        """Drop the oldest results, so that the rest are few and small."""
+        done = [key for key, future in reversed(self._results.items()) if future.done()]
+        taken = 0
+        for number, key in enumerate(done):
+            taken += _bytes_of(self._results[key])
+            if number and (number >= KEPT or taken > self._memory_mb << 20):
+                del self._results[key]
 
-    @cached_property
-    def _ll_tokenizer(self) -> LLTokenizer:
-        from llguidance import LLTokenizer
+    def _try(self, kind: str, job: dict[str, Any]) -> Compiled:
+        """Compile a grammar in the other process, then here. Raises `GrammarError` and `ApiError`."""
+        try:
+            reply = self._trial.run(job)
+        except TrialEnded:
+            raise Draining() if self._trial.closed else EngineFailure("formats cannot be compiled") from None
+        if "refused" in reply:
+            raise GrammarError(reply["refused"])
+        limit = reply.get("limit")
+        if limit == TIME:
+            raise GrammarError(f"{kind} takes longer than {self._timeout_s:g} s to compile")
+        if limit == MEMORY:
+            raise GrammarError(f"{kind} takes more than {self._memory_mb} MB to compile")
+        if limit is not None:
+            raise Overloaded(f"the machine is too busy to compile {kind}", retry_after_s=2)
+        found = compiled(self._loaded(), reply["text"])
+        found.bytes = reply["bytes"]
+        return found
 
-        return LLTokenizer(
-            self._tokenizer.backend.to_str(),
-            n_vocab=len(self._tokenizer.pieces),
-            eos_token=sorted(self._tokenizer.end_ids),
-            slices=LLTokenizer.json_slices(),
-        )
+    def _compile(self, job: dict[str, Any]) -> Compiled:
+        return compiled(self._loaded(), grammar_text(self._loaded(), **job))
 
-    @cached_property
-    def _closers(self) -> tuple[int, ...]:
-        pieces = self._tokenizer.pieces
-        return tuple(pieces.index(closer) for closer in CLOSERS if closer in pieces)
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A compiled grammar before its first token. `closers` are tried first on the way to an end, which is `shortest`
-    tokens away."""
-
-    text: str
-    matcher: LLMatcher
-    closers: tuple[int, ...]
-    shortest: int
+    def _loaded(self) -> Vocabulary:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = Vocabulary(self._described())
+            return self._vocabulary
 
 
-def _check(*matchers: LLMatcher) -> None:
-    """Raises `GrammarError`."""
-    for problem in filter(None, map(problem_of, matchers)):
-        raise GrammarError(problem)
+def _described(text: Tokenizer) -> dict[str, Any]:
+    return describe(text.backend.to_str(), text.pieces, sorted(text.end_ids), CLOSERS)
+
+
+def _is_worn(future: Future[Compiled]) -> bool:
+    return future.done() and future.exception() is None and future.result().start.meter.spent_s > WORN_S
+
+
+def _bytes_of(future: Future[Compiled]) -> int:
+    if future.exception() is not None:
+        return 0
+    found = future.result()
+    return found.bytes + int(GROWTH_BYTES * min(1.0, found.start.meter.spent_s / WORN_S))
 
 
 class GrammarConstraint:
     """The constraint of one answer: `scheduler.Constraint`."""
 
-    def __init__(self, name: str, grammar: Compiled) -> None:
+    def __init__(self, name: str, compiled: Compiled) -> None:
         self.name = name
         self.failed = ""
         self.closing = False
-        self._matcher = grammar.matcher.deep_copy()
-        self._closers = grammar.closers
+        self._compiled = compiled
+        self._walk = compiled.start.copy()
         # With so much room left or less, a token is accepted only if there is room for an end after it.
-        self._look_at = 2 * grammar.shortest + SPARE
+        self._look_at = 2 * compiled.shortest + SPARE
         self._way: list[int] | None = None  # a known way to an end from here
 
     @property
     def complete(self) -> bool:
-        return self._matcher.is_accepting()
+        return self._walk.accepting
 
     @property
     def finished(self) -> bool:
-        return self.complete and (self.closing or self._matcher.is_stopped())
+        return self.complete and (self.closing or self._walk.stopped)
 
     def allowed(self) -> Ints:
-        words = words_of(self._matcher)
-        self.failed = self.failed or problem_of(self._matcher)
+        words = np.frombuffer(self._walk.words(), np.int32)
+        self._check()
         return np.full_like(words, -1) if self.failed else words
 
     def accept(self, token: int, room: int) -> bool:
         if self.closing:
-            return self._consume(token)
+            return self._take(token)
         if room > self._look_at:
             self._way = None
-            return self._consume(token)
+            return self._take(token)
         before = self._way_to_end(room) if self._way is None else self._way
         if before is None:  # no end was found within reach: look again later
             self._look_at = room - 1 - room // 8
-            return self._consume(token)
-        if not self._consume(token):
+            return self._take(token)
+        if not self._take(token):
             return False
         after = before[1:] if before[:1] == [token] else self._way_to_end(room - 1)
         if after is None:  # no room for an end would be left after this token
-            self._matcher.rollback(1)
+            self._walk.undo()
             self._way, self.closing = before, True
             return False
         self._way = after
@@ -227,70 +246,22 @@ class GrammarConstraint:
         self._look_at = room - 1 - max(0, room - len(after) - SPARE) // 2
         return True
 
-    def _consume(self, token: int) -> bool:
-        consumed = self._matcher.try_consume_tokens([token]) == 1
-        self.failed = self.failed or problem_of(self._matcher)
-        return consumed
+    def _take(self, token: int) -> bool:
+        taken = self._walk.take(token)
+        self._check()
+        return taken
 
     def forced(self, room: int) -> list[int]:
         if self.failed or self.finished:
             return []
         if self.closing:
             return self._way or []
-        return self._matcher.compute_ff_tokens()
+        return self._walk.forced()
 
     def _way_to_end(self, room: int) -> list[int] | None:
-        return shortest_end(self._matcher.deep_copy(), self._closers, min(room, LONGEST_END))
+        return self._walk.copy().to_end(min(room, LONGEST_END))
 
-
-def _escaped(text: str) -> str:
-    """Return the expression that matches a text and nothing else."""
-    return "".join(letter if letter.isascii() and letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
-
-
-def _lark(regex: str) -> str:
-    r"""Return an expression as llguidance has it between slashes. \d and \w are ASCII, as in JSON Schema."""
-    from llguidance import regex_to_lark
-
-    if (len(regex) - len(regex.rstrip("\\"))) % 2:
-        raise GrammarError("it ends in the middle of an escape")
-    return regex_to_lark(regex, "dw")
-
-
-def words_of(matcher: LLMatcher) -> Ints:
-    """Return the tokens that may come next, packed as bits."""
-    return np.frombuffer(matcher.compute_bitmask(), np.int32)
-
-
-def problem_of(matcher: LLMatcher) -> str:
-    """Return why a matcher cannot continue; empty if it can."""
-    if matcher.is_error():
-        return plain(matcher.get_error())
-    if matcher.is_stopped() and not matcher.is_accepting():
-        return NO_TEXT
-    return ""
-
-
-def shortest_end(trial: LLMatcher, closers: Sequence[int], limit: int) -> list[int] | None:
-    """Return tokens that lead `trial` to an end, by a short way if not the shortest; None if none is found within
-    `limit` tokens. It does not search, so it fails for a string that needs some letter later."""
-    way: list[int] = []
-    while not trial.is_accepting():
-        tokens = trial.compute_ff_tokens()
-        if not tokens:
-            words = words_of(trial)
-            allowed = [token for token in closers if words[token // 32] >> (token % 32) & 1]
-            tokens = allowed[:1] or _first(words)
-        if not tokens or len(way) + len(tokens) > limit or trial.try_consume_tokens(tokens) < len(tokens):
-            return None
-        way += tokens
-    return way
-
-
-def _first(words: Ints) -> list[int]:
-    """Return the lowest token of a mask, if there is one."""
-    some = np.flatnonzero(words)
-    if not len(some):
-        return []
-    word = int(words[some[0]]) & 0xFFFFFFFF
-    return [int(some[0]) * 32 + (word & -word).bit_length() - 1]
+    def _check(self) -> None:
+        if not self.failed and (problem := self._walk.problem):
+            self.failed = problem
+            self._compiled.start.meter.spent_s = math.inf  # its lexer, which other answers share, may have failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 NO_TEXT = "no text can be so"
+NAME_COUNTS = "minProperties and maxProperties are"
 TOO_COMPLEX = "it is too complex"
 SHOWN_CHARS = 300  # of a reason: it may quote the grammar
 
@@ -15,8 +16,9 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"regex parse error: .* error: look-around", "look-around is not supported in expressions"),
     (r"regex parse error: .* error: (.*?)(?: 1 \| start: .*)?$", r"not an expression that can be read: \1"),
     (r"invalid regex", "not an expression that can be read"),
-    (r"Unable to determine|fuel exhausted|too many expressions", TOO_COMPLEX),
-    (r"Unimplemented keys: \[(.*)\]", r"keywords that cannot be enforced: \1"),
+    (r"Unable to determine|fuel exhausted|too many (expressions|states)|Current row has", TOO_COMPLEX),
+    (r'Unimplemented keys: \["(\w+)"', r"\1 is not supported"),
+    (r"min/maxProperties only supported", f"{NAME_COUNTS} not supported where a declared name may be left out"),
     (r"oneOf constraints are not supported", "oneOf whose options overlap cannot be enforced: anyOf can"),
     (r"Unknown format: (.*)", r"the format '\1' cannot be enforced"),
     (r"Invalid type: (.*)", r"there is no type '\1' in JSON Schema"),

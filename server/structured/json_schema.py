@@ -1,16 +1,18 @@
 """JSON schemas as grammars. A schema that llguidance enforces differently from JSON Schema is refused.
 
 JSON is written on one line, with a space after commas and colons: models have read it so most, and free whitespace
-would only let them ramble.
+would only let them ramble. Each string has one spelling: no character is written as `\\u` and four digits, but control
+characters in declared names.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .grammar_errors import GrammarError
+from .grammar_errors import NAME_COUNTS, GrammarError, plain
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -21,9 +23,27 @@ JSON_OPTIONS: dict[str, Any] = {
     "key_separator": ": ",
     "lenient": False,
     "coerce_one_of": False,
+    "json_allowed_escapes": 'nrbtf\\"',
 }
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 VALUES = ("const", "enum", "default", "examples")  # keywords whose values are no schemas
+DEFINITIONS = ("$defs", "definitions")
+# Keywords whose value is a schema, a list of schemas, or schemas by name.
+SCHEMAS = (
+    *DEFINITIONS,
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "allOf",
+    "anyOf",
+    "oneOf",
+)
+NAMED = (*DEFINITIONS, "properties", "patternProperties")
+PLACING_S = 0.3  # of a processor, to find the place of a reason
+SHOWN_NAME = 64  # characters of a name in a place
 
 
 def schema_text(schema: object) -> str:
@@ -38,41 +58,92 @@ def schema_text(schema: object) -> str:
         raise GrammarError("it nests too deep") from None
 
 
-def json_grammar(schema: str) -> str:
-    """Return llguidance's grammar of a schema. Raises `ValueError`."""
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
-
-
-def check_schema(schema: str, tokenizer: LLTokenizer) -> None:
-    """Raises `GrammarError` for a keyword that llguidance enforces differently from JSON Schema."""
+def schema_grammar(schema: str, tokenizer: LLTokenizer) -> str:
+    """Return llguidance's grammar of a schema. Raises `GrammarError` for what llguidance would enforce differently from
+    JSON Schema."""
     try:
         root = json.loads(schema)
     except RecursionError:
         raise GrammarError("it nests too deep") from None
     if isinstance(root, dict) and "x-guidance" in root:
-        raise GrammarError("x-guidance is not a keyword here")
-    for node in _schemas(root):
-        if _is_number(node.get("minProperties")) and node["minProperties"] > 1:
-            raise GrammarError("minProperties above 1 cannot be enforced: a name that is given twice would count twice")
+        raise GrammarError("/x-guidance is not a keyword here")
+    for pointer, node in _schemas(root):
+        if _is_number(node.get("minProperties")) and node["minProperties"] > 1 and node.get("patternProperties"):
+            raise GrammarError(f"{pointer}/minProperties above 1 is not supported beside patternProperties")
         for name in BOUNDS[2:]:
             if _is_number(node.get(name)) and _takes_its_bound(node, name, tokenizer):
                 raise GrammarError(
-                    f"{name} {node[name]} cannot be enforced with bounds so close: give minimum or maximum"
+                    f"{pointer}/{name} {node[name]} cannot be enforced with bounds so close: give minimum or maximum"
                 )
+    return _grammar(schema)
 
 
-def _schemas(node: object) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects that may be schemas. Some are not: a property may have the name of a keyword."""
-    stack = [node]
+def placed(schema: str, reason: str) -> str:
+    """Return the reason why llguidance refuses a schema, after the JSON pointer to the innermost schema that it refuses
+    for that reason by itself."""
+    root = json.loads(schema)
+    shared = {key: root[key] for key in DEFINITIONS if key in root}
+    pointer, node, until = "", root, time.thread_time() + PLACING_S
+    inner = _children(node)
+    while (child := next(inner, None)) is not None and time.thread_time() < until:
+        found = _reason(json.dumps({**shared, **child[1]}, ensure_ascii=False))
+        if found.partition(":")[0] == reason.partition(":")[0]:
+            pointer, node, reason = pointer + child[0], child[1], found
+            inner = _children(node)
+    for key in ("minProperties", "maxProperties"):
+        if key in node:
+            reason = reason.replace(NAME_COUNTS, f"{key} is")
+    keyword = next((key for key in node if reason.startswith((f"{key} is ", f"{key} must "))), None)
+    return f"{pointer}/{reason}" if keyword else f"{pointer}: {reason}" if pointer else reason
+
+
+def _grammar(schema: str) -> str:
+    from llguidance import LLMatcher
+
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_OPTIONS)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise GrammarError(plain(str(error))) from None
+
+
+def _reason(schema: str) -> str:
+    """Return why llguidance refuses a schema; empty if it does not."""
+    from llguidance import LLMatcher
+
+    problem = LLMatcher.validate_grammar(_grammar(schema))
+    return "" if not problem or problem.startswith("WARNING") else plain(problem)
+
+
+def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the schemas in a schema, each with its place in it."""
+    for key in SCHEMAS:
+        value = node.get(key)
+        if key in NAMED and isinstance(value, dict):
+            inner = {f"/{key}/{_token(name)}": child for name, child in value.items()}
+        elif isinstance(value, list):
+            inner = {f"/{key}/{at}": child for at, child in enumerate(value)}
+        else:
+            inner = {f"/{key}": value}
+        yield from ((place, child) for place, child in inner.items() if isinstance(child, dict))
+
+
+def _schemas(root: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield all objects that may be schemas, a reference may lead to any, each with its place. Some are not: a property
+    may have the name of a keyword."""
+    stack = [("", root)]
     while stack:
-        node = stack.pop()
+        pointer, node = stack.pop()
         if isinstance(node, dict):
-            yield node
-            stack += [value for key, value in node.items() if key not in VALUES]
+            yield pointer, node
+            stack += [(f"{pointer}/{_token(key)}", value) for key, value in node.items() if key not in VALUES]
         elif isinstance(node, list):
-            stack += node
+            stack += [(f"{pointer}/{at}", value) for at, value in enumerate(node)]
+
+
+def _token(name: object) -> str:
+    """Write one part of a JSON pointer (RFC 6901), shortened."""
+    text = str(name).replace("~", "~0").replace("/", "~1")
+    return text if len(text) <= SHOWN_NAME else text[:SHOWN_NAME] + "..."
 
 
 def _takes_its_bound(node: Mapping[str, Any], name: str, tokenizer: LLTokenizer) -> bool:
@@ -81,7 +152,7 @@ def _takes_its_bound(node: Mapping[str, Any], name: str, tokenizer: LLTokenizer)
 
     bounds = {key: node[key] for key in BOUNDS if _is_number(node.get(key))}
     kind = "integer" if node.get("type") == "integer" else "number"
-    matcher = LLMatcher(tokenizer, json_grammar(json.dumps({"type": kind, **bounds})), log_level=0)
+    matcher = LLMatcher(tokenizer, _grammar(json.dumps({"type": kind, **bounds})), log_level=0)
     bound = node[name]
     spelt = {json.dumps(bound), *([str(int(bound))] if bound == int(bound) else [])}
     for text in spelt:

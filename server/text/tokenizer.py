@@ -36,10 +36,28 @@ def _letters_of_bytes() -> dict[str, int]:
 
 
 BYTES_OF_LETTERS = _letters_of_bytes()
+KEEPING = ("ByteLevel", "Digits", "Punctuation", "Split")  # kinds of pre-tokenizers that drop no character
+NFC_CHARS = 4  # that NFC composes to one, at most
+
+
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """The steps of a normalizer or a pre-tokenizer, as tokenizer.json describes them."""
+    if part is None:
+        return []
+    state = json.loads(part.__getstate__())
+    return state.get("pretokenizers") or state.get("normalizers") or [state]
 
 
 class BadTokenizer(ValueError):
     """A checkpoint's tokenizer is missing something; the message is one line."""
+
+
+class TextTooLong(ValueError):
+    """A text of at least `least_tokens`, which is more than there may be."""
+
+    def __init__(self, least_tokens: int) -> None:
+        super().__init__(f"the text has at least {least_tokens} tokens")
+        self.least_tokens = least_tokens
 
 
 class Tokenizer:
@@ -145,17 +163,39 @@ class Tokenizer:
         """The reader of text in which clients spell special tokens."""
         return Literals(self.backend, self.special_ids | self.end_ids, self.mask_id)
 
-    def encode(self, text: str, *, specials: bool = True) -> list[int]:
-        """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
-        `specials`, none is added, whatever the tokenizer's own default."""
-        mark = new_mark()
-        hidden = self.literals.hide(text, mark, only_mask=True)
-        return self.literals.encode(hidden, mark, specials=specials)
+    @cached_property
+    def _longest_token(self) -> int | None:
+        """The most characters of a text that one token takes; None if there is no such number, as for tokenizers that
+        drop spaces or join unknown characters."""
+        spelt = self.backend.get_vocab(with_added_tokens=True)
+        added = self.backend.get_added_tokens_decoder().values()
+        if not spelt.keys() >= BYTES_OF_LETTERS.keys() or any(token.lstrip or token.rstrip for token in added):
+            return None
+        splits, composes = _steps(self.backend.pre_tokenizer), _steps(self.backend.normalizer)
+        if not all(step["type"] in KEEPING and step.get("behavior") != "Removed" for step in splits):
+            return None
+        if not any(step["type"] == "ByteLevel" for step in splits) or any(step["type"] != "NFC" for step in composes):
+            return None
+        return max(map(len, spelt)) * (NFC_CHARS if composes else 1)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode(self, text: str, *, specials: bool = True, most_tokens: int | None = None) -> list[int]:
+        """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
+        `specials`, none is added, whatever the tokenizer's own default. Raises `TextTooLong`, before it takes time, for
+        a text that must have more than `most_tokens`."""
+        self._check_length(text, most_tokens)
+        mark = new_mark()
+        return self.literals.encode(self.literals.hide(text, mark, only_mask=True), mark, specials=specials)
+
+    def _check_length(self, text: str, most_tokens: int | None) -> None:
+        if most_tokens is not None and self._longest_token is not None:
+            least_tokens = -(-len(text) // self._longest_token)
+            if least_tokens > most_tokens:
+                raise TextTooLong(least_tokens)
+
+    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Special
         tokens that messages spell are text. Raises `InvalidValue` for messages that the checkpoint's template does not
-        accept, `EngineFailure` if it fails."""
+        accept, `EngineFailure` if it fails, and `TextTooLong`."""
         if self._template is None:
             raise InvalidValue("messages", self.no_chat)
         mark = new_mark()
@@ -166,7 +206,7 @@ class Tokenizer:
         last = messages[-1]
         try:
             if last["role"] != "assistant":
-                return self.literals.encode(self._template.render(messages, opened=True), mark)
+                return self._encode_marked(self._template.render(messages, opened=True), mark, most_tokens)
             # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
             around = self._template.around_last(messages)
         except TemplateRefusal as error:
@@ -175,11 +215,15 @@ class Tokenizer:
             raise EngineFailure(f"this model cannot chat about these messages: {error}") from None
         if around is None:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
-        return self.literals.encode(around[0] + last["content"], mark)
+        return self._encode_marked(around[0] + last["content"], mark, most_tokens)
+
+    def _encode_marked(self, text: str, mark: str, most_tokens: int | None) -> list[int]:
+        self._check_length(self.literals.shown(text, mark), most_tokens)
+        return self.literals.encode(text, mark)
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """The whole text of a prompt. With `specials`, special tokens are spelt out; otherwise they have no text."""
-        text = self.backend.decode(ids, skip_special_tokens=not specials)
+        text = self.backend.decode_batch([list(ids)], skip_special_tokens=not specials)[0]
         return text.removeprefix(" ") if self._drops_space else text
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
@@ -200,8 +244,8 @@ class Tokenizer:
         """Make a token's text the same everywhere. SentencePiece's decoders drop the space at the start of a text, and
         of a token that is decoded alone. Returns True if they did. Raises `BadTokenizer` for unknown decoders."""
         decoder = self.backend.decoder
-        described = {"type": None} if decoder is None else json.loads(decoder.__getstate__())
-        steps = described["decoders"] if described["type"] == "Sequence" else [described]
+        described: dict[str, Any] = {"type": None} if decoder is None else json.loads(decoder.__getstate__())
+        steps: list[dict[str, Any]] = described["decoders"] if described["type"] == "Sequence" else [described]
         for step in steps:
             if step["type"] not in DECODERS:
                 kinds = ", ".join(DECODERS)

@@ -16,7 +16,7 @@ from asynclane.bench.kernels import run as kernels
 from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Workload
 from asynclane.bench.kernels.run import Peaks, all_cases, compare, figures, show
 from asynclane.bench.kernels.timing import sets_of
-from asynclane.bench.steps import offline
+from asynclane.bench.steps import offline, serving
 
 CPU = torch.device("cpu")
 PEAKS = Peaks(copy_bytes_per_s=2e12, matrix_operations_per_s=5e14)
@@ -36,21 +36,17 @@ def tensors(found: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("case", QUICK, ids=name_of)
-def test_inputs_take_turns_and_a_kernel_agrees_with_its_reference_on_them(case: Case) -> None:
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method. is deprecated", "ignore:flex_attention called without")
+def test_inputs_take_turns_and_library_calls_compute_what_the_kernel_does(case: Case) -> None:
     first, second = map(tensors, case.inputs(CPU, 2))
     assert any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    found = compare(case, CPU)
-    assert found["error"] == 0.0
-    assert found.get("differing", 0) == 0
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method. is deprecated", "ignore:flex_attention called without")
-@pytest.mark.parametrize("case", [case for case in QUICK if case.kernel != "predict"], ids=name_of)
-def test_a_library_call_computes_what_the_kernel_does(case: Case) -> None:
     for library in case.libraries:
         if any(word in library.name for word in CUDA_ALONE) or library.name == "SDPA flash, padded":
             continue
         got, want = (results(case, library.build), results(case, lambda: case.reference))
+        if case.kernel == "predict":  # of which draws have noise of their own
+            assert "temperature" in case.load or torch.equal(got[1], want[0])
+            continue
         if case.kernel == "paged_attention":
             got = [packed_rows(case, library, got[0])]
         if case.kernel == "fp8_linear":  # the library's product is in bf16
@@ -58,12 +54,6 @@ def test_a_library_call_computes_what_the_kernel_does(case: Case) -> None:
             continue
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a.float(), b.float(), atol=4e-2, rtol=2e-2, msg=library.name)
-
-
-def test_a_library_proposes_the_token_that_the_kernel_does() -> None:
-    (case,) = (case for case in QUICK if case.load == "64 x 1408")
-    best = results(case, case.libraries[0].build)[1]
-    assert torch.equal(best, results(case, lambda: case.reference)[0])
 
 
 def results(case: Case, build: Callable[[], Callable[..., object]]) -> list[Tensor]:
@@ -78,16 +68,6 @@ def packed_rows(case: Case, library: Library, got: Tensor) -> Tensor:
     paged = case.inputs(CPU, 1)[0][1]
     sizes = [len(paged.queries)] if "packed" in library.name else paged.row_starts.diff().tolist()
     return torch.cat([row.transpose(0, 1)[:size].flatten(1) for row, size in zip(got, sizes, strict=True)])
-
-
-def test_every_kernel_is_measured_at_the_sizes_of_the_served_networks() -> None:
-    loads = {name_of(case) for case in all_cases(quick=False)}
-    assert len(loads) == len(all_cases(quick=False))
-    for kernel in ("embed", "rms_norm", "add_rms_norm", "rope_write_kv", "swiglu"):
-        assert {f"{kernel}: llada-8b, {tokens} tokens" for tokens in (32, 256, 2048)} < loads
-    assert {f"predict: {rows} x 126464" for rows in (32, 256, 2048)} < loads
-    assert {"paged_attention: llada-8b, 1 x 2048 over 2048", "paged_attention: dream-7b, 64 x 64 over 1024"} < loads
-    assert {case.kernel for case in all_cases(quick=True)} == {case.kernel for case in all_cases(quick=False)}
 
 
 # --- Arithmetic ---------------------------------------------------------------------------------------------
@@ -110,12 +90,9 @@ def test_work_is_counted_as_on_paper(work: Workload, moved_bytes: int, operation
     assert work == (moved_bytes, operations)
 
 
-def test_the_bound_is_the_slower_of_bytes_and_operations() -> None:
+def test_the_bound_is_the_slower_of_bytes_and_operations_and_inputs_outgrow_the_cache() -> None:
     assert Workload(2_000_000_000, 1).bound_ms(*PEAKS) == pytest.approx(1.0)
     assert Workload(1, 1_000_000_000_000).bound_ms(*PEAKS) == pytest.approx(2.0)
-
-
-def test_sets_of_inputs_outgrow_the_cache_within_reason() -> None:
     assert sets_of(1 << 20, 50 << 20) == 150
     assert sets_of(1 << 30, 50 << 20) == 1
     assert sets_of(10, 50 << 20) == 256
@@ -127,13 +104,9 @@ def test_a_failed_competitor_is_null_and_the_best_of_the_others_counts() -> None
     assert (entry["library"], entry["library_ms"], entry["ratio"]) == ("c", 0.025, 0.8)
     assert entry["libraries_ms"] == {"a": 0.04, "b": None, "c": 0.025}
     assert entry["share"] == pytest.approx(case.work.moved_bytes / 2e12 / 0.02e-3, abs=1e-3)
-
-
-def test_a_kernel_without_competitors_or_times_still_makes_a_row() -> None:
-    case = token_cases.commit(32, 8)
-    entries = [figures(case, PEAKS, *times, {}) | {"error": None} for times in ((0.01, 0.1), (None, None))]
-    assert entries[1]["ratio"] is None
-    assert show(entries).split("\n")[-1].split()[-3:] == ["-", "-", "-"]
+    nothing = figures(token_cases.commit(32, 8), PEAKS, None, None, {}) | {"error": None}
+    assert nothing["ratio"] is None
+    assert show([nothing]).split("\n")[-1].split()[-3:] == ["-", "-", "-"]
 
 
 # --- Right or wrong -----------------------------------------------------------------------------------------
@@ -154,11 +127,8 @@ def test_an_error_is_over_rows_that_decide_alike() -> None:
     assert compare(case, CPU) == {"error": pytest.approx(0.25), "differing": 1}
 
 
-def test_a_kernel_that_writes_its_inputs_does_not_change_its_references() -> None:
+def test_a_kernel_that_writes_its_inputs_changes_no_reference_and_nan_is_an_error_of_its_own() -> None:
     assert compare(small_case(lambda x: x.add_(1), lambda x: x.add_(1)), CPU)["error"] == 0.0
-
-
-def test_nan_is_an_error_of_its_own() -> None:
     with pytest.raises(ValueError, match="NaN"):
         compare(small_case(lambda x: x * math.nan, lambda x: x), CPU)
 
@@ -167,28 +137,17 @@ def test_nan_is_an_error_of_its_own() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("main", [kernels.main, offline.main])
-def test_without_a_gpu_it_says_so_in_one_line(main: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("main", "arguments"), [(kernels.main, []), (offline.main, []), (serving.main, ["--model", "tiny-llada"])]
+)
+def test_without_a_gpu_it_says_so_in_one_line(
+    main: Callable[..., int], arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main([])
+        main(arguments)
     said = capsys.readouterr().err
     assert said.endswith("this needs a GPU that torch sees\n")
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--only", "nonesuch"], "choose from"),
-        (["--json", "/no/such/folder/kernels.json"], "no folder /no/such/folder"),
-    ],
-)
-def test_bad_arguments_are_reported_before_anything_is_measured(
-    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        kernels.main(arguments)
-    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.gpu

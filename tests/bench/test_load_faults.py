@@ -13,7 +13,7 @@ import pytest
 
 from asynclane.bench.load import output as report
 from asynclane.bench.load import run as load
-from asynclane.bench.load.loops import Failure, Sample, run_level
+from asynclane.bench.load.loops import Failure, Sample
 from asynclane.bench.load.plan import Level
 from asynclane.bench.load.tally import sum_up
 from asynclane.clients import Usage
@@ -48,10 +48,8 @@ def measured(capsys: Any, reply: Reply, *argv: str) -> tuple[int, dict[str, Any]
         (ANSWER, 0, 6),
         (stream(TEXT, ERROR), 3, 0),
         (stream(TEXT, {"object": "error", "message": "boom"}), 3, 0),
-        (stream(TEXT, {**TEXT, "error": {"message": "boom"}}), 3, 0),
         (stream(TEXT, {"choices": [], "usage": {"completion_tokens": -5}}), 3, 0),
         (stream(TEXT, {"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": None}}), 0, None),
-        (stream(TEXT, {"usage": {"completion_tokens": 2, "completion_tokens_details": {"forwards": None}}}), 0, 6),
         ("<html>", 3, 0),
     ],
 )
@@ -99,19 +97,6 @@ def test_ctrl_c_shows_the_loads_that_are_complete(tmp_path: Path) -> None:
     assert "Not measured: 2 at once" in shown
 
 
-def test_a_load_without_figures_loses_none_of_those_before(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(prober: Any, plan: Any, level: Level, progress: Any) -> list[Sample]:
-        return await run_level(prober, plan, level, progress) if level.concurrency == 1 else []
-
-    monkeypatch.setattr(load, "run_level", run)
-    with other_server(answered) as url:
-        assert cli.main(bench(url, "--concurrency", "1,2")) == 2
-    captured = capsys.readouterr()
-    figures = json.loads(captured.out.splitlines()[-1])
-    assert ([load["completed"] for load in figures["loads"]], figures["not_measured"]) == ([3], ["2 at once"])
-    assert "no request was made at 2 at once" in captured.err
-
-
 def test_a_picture_that_fails_comes_behind_the_figures(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,11 +120,9 @@ def test_a_picture_that_fails_comes_behind_the_figures(
     ("flag", "name", "message"),
     [
         ("--plot", "load.jpg", "load.jpg should end with .png"),
-        ("--plot", "load", "load should end with .png"),
         ("--json", "", "Is a directory"),
         ("--plot", "folder.png", "Is a directory"),
         ("--json", "nowhere/load.json", "no folder"),
-        ("--json", "file/load.json", "no folder"),
         ("--json", "x" * 300, "File name too long"),
     ],
 )
@@ -147,7 +130,6 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_asked(
     capsys: Any, tmp_path: Path, flag: str, name: str, message: str
 ) -> None:
     (tmp_path / "folder.png").mkdir()
-    (tmp_path / "file").write_text("")
     assert cli.main(["bench", "--url", "http://127.0.0.1:1", flag, str(tmp_path / name)]) == 2
     complaint = capsys.readouterr().err
     assert message in complaint
@@ -162,10 +144,9 @@ def test_outputs_that_can_be_written_are_left_as_they_are(tmp_path: Path) -> Non
     assert old.read_text(encoding="utf-8") == "old"
 
 
-@pytest.mark.parametrize("options", ["null", "{}", "5"])
-def test_what_is_the_servers_to_judge_is_sent(options: str, tmp_path: Path, capsys: Any) -> None:
+def test_what_is_the_servers_to_judge_is_sent(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "prompts.txt"
-    file.write_text(f'{{"prompt": 5, "stream_options": {options}}}\n', encoding="utf-8")
+    file.write_text('{"prompt": 5, "stream_options": null}\n', encoding="utf-8")
     with other_server(answered) as url:
         argv = ["bench", "--url", url, "--requests", "1", "--concurrency", "1", "--prompts", str(file)]
         assert cli.main(argv) == 0

@@ -74,7 +74,9 @@ def test_from_arguments_to_the_last_line(
     opened: list[FakeOffline], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "out.json"
-    assert run(opened, "llada", "asynclane:threshold=0.9", "--batch", "4", "--json", str(file)) == 0
+    assert (
+        run(opened, "llada", "asynclane:threshold=0.9", "--json", str(file), "--plot", str(tmp_path / "out.png")) == 0
+    )
     out, err = capsys.readouterr()
     head, rule, first, second, last = out.splitlines()
     assert head.split("  ")[0] == "decoder"
@@ -84,13 +86,9 @@ def test_from_arguments_to_the_last_line(
     assert second.split()[:2] == ["asynclane:threshold=0.9", "1.000"]
     assert err.splitlines()[-1].startswith("[2/2] 24 right in ")
     assert file.read_text() == last + "\n"
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     read = json.loads(last)
-    assert (read["problems"], read["seed"], read["dtype"], read["model"]) == (
-        COUNT,
-        777,
-        "float32",
-        "tiny-llada",
-    )
+    assert {"problems": COUNT, "seed": 777, "dtype": "float32", "model": "tiny-llada"}.items() <= read.items()
     llada, lanes = read["decoders"]
     assert lanes["knobs"] == {"threshold": 0.9}
     assert llada["interval_95"] == [0.551, 0.88]
@@ -112,19 +110,11 @@ def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None
     )
 
 
-def test_plot_is_a_png(opened: list[FakeOffline], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    run(opened, "--plot", str(tmp_path / "out.png"))
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
     ("text", "name", "params"),
     [
-        ("asynclane", "asynclane", {}),
         ("asynclane:threshold=0.9,refresh_every=0", "asynclane", {"threshold": 0.9, "refresh_every": 0}),
         ("fast-dllm:cache=dual,early_stop=false", "fast-dllm", {"cache": "dual", "early_stop": False}),
-        ("asynclane:cache=none,lookahead=canvas", "asynclane", {"cache": "none", "lookahead": "canvas"}),
     ],
 )
 def test_decoder_arguments(text: str, name: str, params: dict[str, object]) -> None:
@@ -142,13 +132,8 @@ def test_default_decoders_exist(text: str) -> None:
     ("text", "reason"),
     [
         ("nonesuch", "unknown decoder 'nonesuch'"),
-        ("", "unknown decoder ''"),
-        ("asynclane:threshold", "a parameter is NAME=VALUE, not 'threshold'"),
-        ("asynclane:threshold=", "a parameter is NAME=VALUE, not 'threshold='"),
         ("asynclane:threshold=0.9,", "a parameter is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
-        ("asynclane:treshold=0.9", "has no parameter 'treshold'"),
-        ("asynclane:threshold=9", "threshold must be a number from 0 to 1, not 9"),
         ("asynclane:threshold=nan", "threshold must be a number"),
         ("fast-dllm:early_stop=no", "early_stop must be one of True, False, 'block', not 'no'"),
     ],

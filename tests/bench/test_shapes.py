@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from asynclane.bench.steps import checkpoint
+from asynclane.bench.steps import checkpoint, serving
 from asynclane.bench.steps.offline import Load, plan_of
 from asynclane.bench.steps.shapes import SHAPES
 from asynclane.models.checkpoint.config import ModelConfig, read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.server.engine.messages import AnswerOptions
 from asynclane.server.engine.offline import Offline
+from asynclane.server.metrics import Metrics, StepReport
 from asynclane.server.settings import Settings
 
 
@@ -39,29 +40,37 @@ def small(config: ModelConfig) -> ModelConfig:
     )
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_written_configuration_is_read_back_as_the_shape(shape: str, tmp_path: Path) -> None:
-    config = SHAPES[shape]
-    said = checkpoint.CONFIGS[config.architecture](config)
-    (tmp_path / "config.json").write_text(json.dumps(said), encoding="utf-8")
-    assert read_config(tmp_path) == config
-
-
 @pytest.mark.parametrize(
     ("shape", "billions"),
     [("llada-8b", 8.02), ("dream-7b", 7.62), ("sdar-8b", 8.19), ("llada2-mini", 16.26), ("llada-moe-7b", 7.36)],
 )
-def test_shapes_have_as_many_parameters_as_the_published_networks(shape: str, billions: float) -> None:
-    count = sum(torch.Size(size).numel() for size in tensor_shapes(SHAPES[shape]).values())
+def test_a_shape_is_read_back_as_written_with_as_many_parameters_as_the_published_network(
+    shape: str, billions: float, tmp_path: Path
+) -> None:
+    config = SHAPES[shape]
+    (tmp_path / "config.json").write_text(json.dumps(checkpoint.CONFIGS[config.architecture](config)), encoding="utf-8")
+    assert read_config(tmp_path) == config
+    count = sum(torch.Size(size).numel() for size in tensor_shapes(config).values())
     assert count / 1e9 == pytest.approx(billions, abs=0.01)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_checkpoint_of_each_shape_is_served(shape: str, tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, small(SHAPES[shape]), torch.device("cpu"))
-    with Offline(Settings(model=str(tmp_path), device="cpu", kv_cache_tokens=1024)) as offline:
+    if shape == "small":
+        assert checkpoint.main([str(tmp_path), "--shape", shape]) == 0
+    else:
+        checkpoint.write(tmp_path, small(SHAPES[shape]), torch.device("cpu"))
+    with Offline(Settings(model=str(tmp_path), device="cpu", kv_cache_tokens=4096)) as offline:
         (answer,) = offline.answer([[100, 101, 102]], AnswerOptions(8))
     assert answer.usage.completion_tokens <= 8
+    assert all(word.startswith("w") or word == "." for word in answer.text.split())
+
+
+def test_step_seconds_are_those_of_the_metrics() -> None:
+    metrics = Metrics()
+    assert serving.step_seconds(metrics) == (0, 0, 0)
+    metrics.observe_step(StepReport(row_tokens=1, budget_tokens=1, committed=1, host_s=0.25, device_s=0.5))
+    assert serving.step_seconds(metrics) == (0.25, 0.5, 1)
 
 
 def test_a_row_asks_only_for_positions_that_it_can_predict() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, dump, load
-from asynclane.bench.steps.recordings import main as record_main
+from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, load
 from asynclane.bench.steps.replay import Loop, Spell, Track
 from asynclane.bench.steps.simulate import CURVE, compare, main, over_loads, read_curve
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
@@ -36,40 +35,36 @@ MADE_UP = tuple(
 WHOLE = (*MADE_UP, Recording(40, 9, 10, (answer(36, 40),) * 3))
 
 
-def test_a_track_holds_every_commit_of_its_calls() -> None:
+def test_a_track_holds_every_commit_of_its_calls_and_a_change_of_block_length_counts_no_token_twice() -> None:
     track = Track.of(answer(40, 96))
     assert (track.before, track.tokens) == ((0, 40, 80), TOKENS)
     assert [track.part(done)[1] for done in (0, 40, 80)] == [40, 40, 16]
     assert [part.positions for part in track.parts] == [96, 96, 96]
-
-
-def test_a_change_of_block_length_counts_no_token_twice() -> None:
-    track = Track.of(answer(40, 96))
     assert track.part(32)[1] == 8  # the call that starts at 0 ends at 40
     assert track.part(39)[1] == 1
     assert track.part(TOKENS + 5)[1] == 1  # an answer that was shorter at this block length ends
 
 
-@pytest.mark.parametrize("requests", [1, 3, 7])
-@pytest.mark.parametrize("block_length", [32, 48, 64])
-def test_tokens_are_conserved(requests: int, block_length: int) -> None:
-    found = Loop(MADE_UP, LINEAR).run(requests, block_length, Spell(0, requests * 5))
-    steps, calls = (
-        found.steps[block_length],
-        len(MADE_UP[0].answers[0]) if block_length == 32 else -(-TOKENS // {48: 40, 64: 48}[block_length]),
-    )
-    assert steps == 5 * calls  # every place ends an answer in as many steps as it has calls
-    assert found.tokens == requests * 5 * TOKENS
-    assert found.seconds == pytest.approx(steps * requests * block_length * 1e-3, rel=1e-3)
+@pytest.mark.parametrize(("block_length", "calls"), [(32, 3), (48, 3), (64, 2)])
+def test_tokens_are_conserved(block_length: int, calls: int) -> None:
+    for requests in (1, 3, 7):
+        found = Loop(MADE_UP, LINEAR).run(requests, block_length, Spell(0, requests * 5))
+        steps = found.steps[block_length]
+        assert steps == 5 * calls  # every place ends an answer in as many steps as it has calls
+        assert found.tokens == requests * 5 * TOKENS
+        assert found.seconds == pytest.approx(steps * requests * block_length * 1e-3, rel=1e-3)
 
 
-def test_recorded_tokens_are_conserved() -> None:
+def test_recorded_tokens_are_conserved_and_a_run_repeats_itself() -> None:
     recordings = load(RECORDINGS)
     for recording in recordings:
         count = len(recording.answers)
         found = Loop(recordings, FLAT).run(1, recording.block_length, Spell(0, count))
         assert found.tokens == sum(len(call.committed) for calls in recording.answers for call in calls)
         assert found.steps[recording.block_length] == sum(map(len, recording.answers))
+    cost = read_curve(CURVE)
+    first, second = (Loop(recordings, cost).run(8, Budget(cost), Spell(20, 40)) for _ in range(2))
+    assert first == second
 
 
 def test_the_curve_decides_which_block_length_is_best() -> None:
@@ -81,7 +76,7 @@ def test_the_curve_decides_which_block_length_is_best() -> None:
 
 @pytest.mark.parametrize("cost", [FLAT, LINEAR])
 def test_adaptive_finds_the_best_of_made_up_block_lengths(cost: StepCost) -> None:
-    found = compare(Loop(WHOLE, cost), cost, 16, Spell(5_000, 20_000))
+    found = compare(Loop(WHOLE, cost), cost, 16, Spell(2_000, 5_000))
     assert found.ratio > 0.95
     assert max(found.adaptive.steps, key=lambda block_length: found.adaptive.steps[block_length]) == found.best
 
@@ -89,15 +84,9 @@ def test_adaptive_finds_the_best_of_made_up_block_lengths(cost: StepCost) -> Non
 def test_adaptive_on_the_recordings_stays_near_the_best_at_every_load() -> None:
     recordings, cost = load(RECORDINGS), read_curve(CURVE)
     loop = Loop(recordings, cost)
-    found = [compare(loop, cost, n, Spell(max(400, 50 * n), max(600, 50 * n))) for n in (1, 4, 8, 32)]
+    found = [compare(loop, cost, n, Spell(max(400, 50 * n), max(600, 50 * n))) for n in (1, 8)]
     assert [c.requests for c in found if c.ratio < 0.97] == []
     assert min(over_loads(found).values()) > 0.97
-
-
-def test_the_same_run_twice() -> None:
-    recordings, cost = load(RECORDINGS), read_curve(CURVE)
-    first, second = (Loop(recordings, cost).run(8, Budget(cost), Spell(50, 100)) for _ in range(2))
-    assert first == second
 
 
 def test_the_file_of_recordings() -> None:
@@ -112,18 +101,9 @@ def test_the_file_of_recordings() -> None:
             assert calls[0].start < 0  # the prompt comes along
             for call in calls:
                 assert max(call.committed) < call.end
-
-
-def test_no_block_length_of_the_budget_costs_more_than_two_points_of_accuracy() -> None:
-    recordings = load(RECORDINGS)
+    # No block length of the budget costs more than two points of accuracy.
     best = max(recording.accuracy for recording in recordings)
     assert [r.block_length for r in recordings if r.block_length in BLOCK_LENGTHS and r.accuracy < best - 0.02] == []
-
-
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    file = tmp_path / "recordings.json"
-    file.write_text(dump(MADE_UP, {"model": "made up"}), encoding="utf-8")
-    assert load(file) == MADE_UP
 
 
 def test_from_arguments_to_the_last_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -141,10 +121,7 @@ def test_from_arguments_to_the_last_line(capsys: pytest.CaptureFixture[str], tmp
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--requests", "0"], "from 1 to 4096"),
         (["--requests", "1,x"], "whole numbers"),
-        (["--warm-up", "0"], "whole number from 1"),
-        (["--recordings", "none.json"], "none.json"),
         (["--curve", "none.json"], "none.json"),
         (["--plot", "no/such/folder.png"], "no folder"),
     ],
@@ -159,9 +136,7 @@ def test_bad_arguments_are_refused_in_one_line(
     assert said in last
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"points": 3}', '{"points": [[2, 1], [1, 1]]}', '{"recordings": [{"block_length": 64}]}', "[]"]
-)
+@pytest.mark.parametrize("text", ["", '{"points": [[2, 1], [1, 1]]}', '{"recordings": [{"block_length": 64}]}', "[]"])
 def test_bad_files_are_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text, encoding="utf-8")
@@ -169,22 +144,3 @@ def test_bad_files_are_refused_in_one_line(text: str, capsys: pytest.CaptureFixt
         with pytest.raises(SystemExit, match="2"):
             main([argument, str(file)])
         assert "bad.json" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_recordings_without_a_block_length_of_the_budget_are_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "few.json"
-    file.write_text(dump(MADE_UP[:1], {}), encoding="utf-8")
-    with pytest.raises(SystemExit, match="2"):
-        main(["--recordings", str(file)])
-    assert "no calls at block length 40, 48, 64" in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--problems", "0"], ["--seed", "1000"], ["--block-lengths", "far"], ["--json", "no/f"]]
-)
-def test_recording_refuses_bad_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        record_main(arguments)
-    assert "error: " in capsys.readouterr().err.splitlines()[-1]

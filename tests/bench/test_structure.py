@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asynclane.bench.report.structure import chat_files, main
+from asynclane.bench.report.structure import main
 
 PROJECT = {
     "scheduler/__init__.py": "",
@@ -42,15 +42,3 @@ def test_circles_lines_and_docstrings_are_counted(tmp_path: Path, capsys: pytest
     assert found["scheduler_lines_without_decoding"] == 5
     assert found["test_lines"] == 3
     assert found["poor_docstrings"] == ["scheduler/a.py:1", "scheduler/b.py:1"]
-
-
-def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["--root", str(tmp_path / "missing")])
-    assert "is no checkout" in capsys.readouterr().err
-
-
-def test_a_chat_passes_from_http_to_the_kernels() -> None:
-    found = chat_files()
-    assert {"server/engine/engine.py", "scheduler/scheduler.py", "models/network.py"} <= set(found)
-    assert {name.split("/")[0] for name in found} == {"server", "scheduler", "models", "kernels"}

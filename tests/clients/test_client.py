@@ -135,12 +135,6 @@ def test_tokens_are_counted_and_turned_back_into_text(connect: Any) -> None:
         assert server.body() == {"model": "m", "tokens": [5, 6]}
 
 
-@pytest.mark.parametrize("at", range(0, len(ANSWER.encode()), 7))
-def test_it_does_not_matter_where_the_network_cuts(connect: Any, at: int) -> None:
-    data = ANSWER.encode()
-    assert text(connect, data[:at], data[at:]) == "Hello wörld"
-
-
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
 def test_deltas_are_whole_characters_wherever_bytes_are_cut(ends: str) -> None:
     text = chunk("wö") + ": still here\n\n" + chunk("rld 🦆") + "data: [DONE]\n\n"
@@ -161,18 +155,11 @@ def test_leaving_early_closes_the_connection(connect: Any) -> None:
 
 
 def test_a_refusal_says_what_and_when_to_try_again(connect: Any) -> None:
-    error = json.dumps({"error": {"message": "the queue is full", "type": "x", "param": None, "code": "overloaded"}})
+    error = json.dumps({"error": {"message": "the queue is full", "type": "x", "param": "n", "code": "overloaded"}})
     with pytest.raises(StatusError, match="429: the queue is full") as caught:
         text(connect, error, status=429, retry_after="7", x_request_id="r1")
     assert (caught.value.status, caught.value.code, caught.value.retry_after_s) == (429, "overloaded", 7.0)
-    assert caught.value.request_id == "r1"
-
-
-def test_a_refusal_names_the_parameter(connect: Any) -> None:
-    error = json.dumps({"error": {"message": "bad", "type": "x", "param": "temperature", "code": None}})
-    with pytest.raises(StatusError) as caught:
-        text(connect, error, status=400)
-    assert (caught.value.status, caught.value.param) == (400, "temperature")
+    assert (caught.value.param, caught.value.request_id) == ("n", "r1")
 
 
 @pytest.mark.parametrize("page", ["<html>Bad gateway</html>", "", '{"error": {"message": null}}', "[]", b"\xff"])
@@ -242,14 +229,6 @@ def test_the_models_are_listed_under_either_url(connect: Any, url: str) -> None:
     with connect(replies(), base_url=url, api_key="k") as (client, server):
         assert [model.id for model in client.models()] == ["tiny-llada"]
     assert server.requests[0].headers["authorization"] == "Bearer k"
-
-
-def test_a_model_tells_its_decoders(connect: Any) -> None:
-    card = '{"id": "org/m", "max_model_len": 64, "default_decoder": "llada", "decoders": {"llada": {"steps": 4}}}'
-    with connect(replies(card)) as (client, server):
-        model = client.model("org/m")
-    assert server.requests[0].url.path == "/v1/models/org/m"
-    assert (model.max_model_len, model.decoders) == (64, {"llada": {"steps": 4}})
 
 
 def test_both_clients_have_the_same_calls_with_the_same_parameters() -> None:

@@ -8,12 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from asynclane.clients import (
-    Answer,
-    AsyncClient,
-    Client,
-    StatusError,
-)
+from asynclane.clients import AsyncClient, Client
 from asynclane.clients.types import Usage
 
 from ..support.scale import part
@@ -90,7 +85,7 @@ async def joined(client: AsyncClient, call: Call) -> tuple[Choices, Usage | None
 
 
 def test_random_requests_are_answered_the_same_streamed_whole_alone_and_batched(server: Server) -> None:
-    calls = part(map(random_request, [random.Random(20)] * REQUESTS), 2)
+    calls = part(map(random_request, [random.Random(20)] * REQUESTS), 5)
 
     async def both(client: AsyncClient, limit: asyncio.Semaphore, call: Call) -> Choices:
         async with limit:
@@ -118,14 +113,6 @@ def client(server: Server) -> Any:
         yield client
 
 
-def test_an_answer_reports_its_cost(client: Client) -> None:
-    answer: Answer = client.chat([{"role": "user", "content": "What is the capital of France?"}], model="tiny-llada")
-    assert answer.text == "The capital of France is Paris."
-    assert answer.usage is not None
-    assert answer.usage.cost is not None
-    assert answer.usage.cost.forwards >= 1
-
-
 def test_lane_events_are_read_from_the_real_engine(client: Client) -> None:
     question = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
     with client.stream_chat([{"role": "user", "content": question}], model="tiny-llada", lanes=True) as stream:
@@ -139,13 +126,3 @@ def test_lane_events_are_read_from_the_real_engine(client: Client) -> None:
     committed = sorted((commit.position, commit.text) for event in events for commit in event.commits)
     text = "".join(delta.text for delta in deltas)
     assert "".join(piece for _, piece in committed).startswith(text)
-
-
-def test_a_refusal_of_the_real_server_names_what_is_wrong(client: Client) -> None:
-    with pytest.raises(StatusError) as caught:
-        client.complete("Hi", model="tiny-llada", temperature=9.0)
-    assert (caught.value.status, caught.value.param) == (400, "temperature")
-    assert caught.value.request_id
-    with pytest.raises(StatusError) as caught:
-        client.model("another")
-    assert (caught.value.status, caught.value.code) == (404, "model_not_found")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ..support.processes import started
 from ..support.servers import Server, gauge, slow_body, start_server, stop_server, wait_for
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "failing_server.py")
@@ -59,11 +63,21 @@ def last_response(url: str) -> httpx.Response:
     return response
 
 
-def test_an_event_loop_that_is_stuck_does_not_keep_the_process() -> None:
-    with failing("blocks", "--step-timeout-s", "1") as server, ThreadPoolExecutor() as pool:
-        asked = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=slow_body(), timeout=60)
-        assert server.process.wait(EXIT_S) == 1
+@pytest.mark.parametrize("read", [True, False], ids=["log is read", "log is full"])
+def test_an_event_loop_that_is_stuck_does_not_keep_the_process(read: bool) -> None:
+    command = [sys.executable, "-P", PROGRAM, "blocks", "serve", "--port", "0", "--step-timeout-s", "1"]
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process, ThreadPoolExecutor() as pool:
+        assert process.stderr is not None
+        url = next(found[1] for line in process.stderr if (found := re.search(r"running on (\S+)", line)))
+        if not read:
+            log = os.open(f"/proc/{process.pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+            with suppress(BlockingIOError), open(log, "wb", buffering=0) as pipe:
+                while pipe.write(b"x" * 4096):
+                    pass
+        asked = pool.submit(httpx.post, f"{url}/v1/chat/completions", json=slow_body(), timeout=60)
+        assert process.wait(EXIT_S) == 1
         assert isinstance(asked.exception(), httpx.TransportError)
+        assert ("in hang" in process.stderr.read()) is read  # the stacks
 
 
 def test_a_signal_ends_a_server_whose_step_hangs() -> None:

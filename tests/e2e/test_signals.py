@@ -1,4 +1,4 @@
-"""How a server ends on signals."""
+"""How a server ends on signals: those who wait for an answer are informed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ import pytest
 from ..support.servers import gauge, slow_body, start_server, stop_server, wait_for
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT"])
-def test_a_second_signal_ends_the_draining_and_running_requests_are_informed(name: str) -> None:
+@pytest.mark.parametrize(("name", "code", "drain_s"), [("TERM", 0, 1), ("INT", 130, 600)])
+def test_requests_that_a_draining_server_cannot_finish_are_informed(name: str, code: int, drain_s: int) -> None:
+    """503 in OpenAI's shape, and an error event in a stream, when the time for draining or a second signal ends it."""
     number = signal.Signals[f"SIG{name}"]
-    server = start_server("--drain-s", "600")
-    slow = slow_body(max_tokens=900, ignore_eos=True, n=8, stream=True)
+    server = start_server("--drain-s", str(drain_s))
+    url, body = f"{server.url}/v1/chat/completions", slow_body(max_tokens=900, ignore_eos=True)
+    watched = {**body, "stream": True, "stream_options": {"include_lanes": True}}  # begins with the first step
     try:
         with ThreadPoolExecutor() as pool:
-            streamed = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=slow, timeout=60)
-            wait_for(lambda: gauge(server.url, "running_requests") == 8)
+            whole = pool.submit(httpx.post, url, json=body, timeout=60)
+            streamed = pool.submit(httpx.post, url, json=watched, timeout=60)
+            wait_for(lambda: gauge(server.url, "running_requests") == 2)
+            steps = gauge(server.url, "forwards_total")
+            wait_for(lambda: gauge(server.url, "forwards_total") >= steps + 2)  # the stream has begun
             server.process.send_signal(number)
             wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
-            assert not streamed.done()
-            server.process.send_signal(number)
-            assert server.process.wait(timeout=20) == {"TERM": 0, "INT": 130}[name]
+            late = httpx.post(url, json=body, timeout=60)
+            if drain_s > 1:
+                assert not streamed.done()
+                server.process.send_signal(number)
+            assert server.process.wait(timeout=20) == code
     finally:
-        server.process.kill()  # whatever is left
         stop_server(server)
+    assert [late.status_code, whole.result().status_code] == [503, 503]
+    assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "draining"
+    assert "event: error" in streamed.result().text
     assert "draining" in streamed.result().text

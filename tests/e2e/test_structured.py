@@ -87,16 +87,6 @@ def test_stop_strings_logprobs_and_bans_go_together_with_a_format(client: openai
     assert "".join(score.token for score in scores.content or []) == text
 
 
-def test_a_schema_that_cannot_be_followed_is_refused_by_name(server: Server) -> None:
-    for value, reason in [({"not": {}}, "not"), ({"type": "array", "uniqueItems": True}, "uniqueItems")]:
-        body = {"model": "tiny-llada", "messages": QUESTION, "response_format": {"type": "json_schema"}}
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": value}}
-        done = httpx.post(f"{server.url}/v1/chat/completions", json=body)
-        assert done.status_code == 400
-        assert done.json()["error"]["param"] == "response_format.json_schema.schema"
-        assert reason in done.json()["error"]["message"]
-
-
 def test_a_grammar_that_turns_out_too_complex_ends_the_answer_with_an_error(server: Server) -> None:
     (x,) = httpx.post(f"{server.url}/tokenize", json={"model": "tiny-llada", "prompt": "x"}).json()["tokens"][-1:]
     body = {

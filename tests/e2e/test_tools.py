@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from ..support.servers import Server, aborted, gauge, wait_for
@@ -134,13 +133,6 @@ async def test_langchain_does_so_without_blocking(chain: Any) -> None:
     assert "".join([str(chunk.content) async for chunk in chain.astream(QUESTION)]) == ANSWER
 
 
-def test_langchain_raises_an_error_that_names_the_parameter(chain: Any) -> None:
-    for call in (chain.invoke, lambda *given, **options: list(chain.stream(*given, **options))):
-        with pytest.raises(openai.BadRequestError) as caught:
-            call(QUESTION, temperature=9)
-        assert (caught.value.param, caught.value.code) == ("temperature", "invalid_value")
-
-
 @pytest.fixture
 def curl() -> str:
     program = shutil.which("curl")
@@ -165,20 +157,3 @@ def test_curl_reads_an_answer_and_a_stream(curl: str, server: Server) -> None:
     # In chunks of unknown length in all, and after "Expect: 100-continue".
     more = ["--header", "transfer-encoding: chunked", "--header", "expect: 100-continue"]
     assert json.loads(run_curl(curl, url, *kind, *more, "--data", CHAT).stdout)["choices"] == whole["choices"]
-
-
-def test_curl_reads_which_content_type_is_needed(curl: str, server: Server) -> None:
-    done = run_curl(curl, f"{server.url}/v1/chat/completions", "--data", CHAT)
-    assert "application/json" in json.loads(done.stdout)["error"]["message"]
-
-
-def test_curl_fails_where_the_server_refuses(curl: str, server: Server) -> None:
-    done = run_curl(curl, "--fail", f"{server.url}/v1/models/another")
-    assert done.returncode == 22
-    assert "404" in done.stderr
-
-
-@pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics", "/version", "/"])
-def test_probes_may_request_the_head_alone(curl: str, server: Server, path: str) -> None:
-    done = run_curl(curl, "--head", "--fail", f"{server.url}{path}")
-    assert done.stdout.startswith("HTTP/1.1 200 "), done.stderr

@@ -34,14 +34,8 @@ def test_paged_attention_equals_dense_attention_of_each_row(heads: int, kv_heads
             keys[page, position % page_size], values[page, position % page_size] = k[position], v[position]
         dense.append((k, v))
     queries = torch.randn(sum(end - start for start, end, _ in rows), heads, dim)
-    got = reference.paged_attention(
-        queries,
-        keys,
-        values,
-        table,
-        torch.tensor([0, 8, 9], dtype=torch.int32),
-        torch.tensor([13, 1], dtype=torch.int32),
-    )
+    starts, seen = torch.tensor([0, 8, 9], dtype=torch.int32), torch.tensor([13, 1], dtype=torch.int32)
+    got = reference.paged_attention(queries, keys, values, table, starts, seen)
     for (start, stop), (k, v) in zip([(0, 8), (8, 9)], dense, strict=True):
         k, v = (x.repeat_interleave(heads // kv_heads, dim=1).transpose(0, 1) for x in (k, v))
         weights = (queries[start:stop].transpose(0, 1) @ k.mT / dim**0.5).softmax(-1)
@@ -51,8 +45,8 @@ def test_paged_attention_equals_dense_attention_of_each_row(heads: int, kv_heads
 def test_a_row_attends_to_the_bit_as_a_longer_one_that_starts_a_page_or_more_before_it() -> None:
     """Choices of one prompt rely on it: one computes the prompt, the others start after its last whole page."""
     generator = torch.Generator().manual_seed(5)
-    for prompt in (17, 40, 64, 130, 202, 313, 770):
-        for after in (1, 2, 3, 16, 24, 33, 34, 64, 100):
+    for prompt in (17, 64, 202, 770):
+        for after in (1, 2, 3, 16, 33, 100):
             end, start = prompt + after, prompt // 16 * 16
             queries = torch.randn(end, 2, 32, generator=generator)
             keys, values = (torch.randn(-(-end // 16), 16, 2, 32, generator=generator) for _ in range(2))
@@ -65,20 +59,25 @@ def test_a_row_attends_to_the_bit_as_a_longer_one_that_starts_a_page_or_more_bef
             assert torch.equal(whole[start:], part), (prompt, after)
 
 
-@pytest.mark.parametrize("block", [1, 4, 5, 16, 64])
-def test_within_blocks_a_query_sees_the_keys_before_its_blocks_end(block: int) -> None:
+@pytest.mark.parametrize(("block", "distance"), [(1, 0), (5, 0), (16, 0), (64, 0), (0, 17)])
+def test_a_query_sees_the_keys_before_its_blocks_end_and_not_the_one_at_its_mask_offset(
+    block: int, distance: int
+) -> None:
     torch.manual_seed(6)
     start, end, dim = 20, 43, 8
     queries, (k, v) = torch.randn(end - start, 2, dim), torch.randn(2, 48, 1, dim)
     given = k.view(12, 4, 1, dim), v.view(12, 4, 1, dim), torch.arange(12, dtype=torch.int32)[None]
     positions, rows = torch.arange(start, end), torch.tensor([0, end - start])
-    got = reference.paged_attention(queries, *given, rows, torch.tensor([end]), block, positions)
-    seen = torch.arange(end) < ((positions // block + 1) * block)[:, None]
+    offsets = torch.tensor([distance]) if distance else None
+    got = reference.paged_attention(queries, *given, rows, torch.tensor([end]), block, positions, offsets)
+    seen = torch.arange(end) < ((positions // block + 1) * block if block else torch.full_like(positions, end))[:, None]
+    if distance:
+        seen &= torch.arange(end) != (positions - distance)[:, None]
     scores = torch.einsum("qhd,kd->hqk", queries, k[:end, 0]) / dim**0.5
     weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
     torch.testing.assert_close(got, torch.einsum("hqk,kd->qhd", weights, v[:end, 0]).flatten(1))
     with pytest.raises(ValueError, match="block_size needs positions"):
-        reference.paged_attention(queries, *given, rows, torch.tensor([end]), block)
+        reference.paged_attention(queries, *given, rows, torch.tensor([end]), 4)
 
 
 @pytest.mark.parametrize("block", [4, 16, 32])
@@ -101,19 +100,6 @@ def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_
             assert torch.equal(whole[start:end], attention(start, end))
 
 
-def test_a_query_does_not_see_the_key_at_its_mask_offset() -> None:
-    torch.manual_seed(6)
-    start, end, dim, distance = 20, 43, 8, 17
-    queries, (k, v) = torch.randn(end - start, 2, dim), torch.randn(2, 48, 1, dim)
-    given = k.view(12, 4, 1, dim), v.view(12, 4, 1, dim), torch.arange(12, dtype=torch.int32)[None]
-    positions, rows, mask_offsets = torch.arange(start, end), torch.tensor([0, end - start]), torch.tensor([distance])
-    got = reference.paged_attention(queries, *given, rows, torch.tensor([end]), 0, positions, mask_offsets)
-    seen = torch.arange(end) != (positions - distance)[:, None]
-    scores = torch.einsum("qhd,kd->hqk", queries, k[:end, 0]) / dim**0.5
-    weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
-    torch.testing.assert_close(got, torch.einsum("hqk,kd->qhd", weights, v[:end, 0]).flatten(1))
-
-
 def assert_attention(
     case: dict[str, Tensor], config: tiles.AttentionConfig, block_size: int = 0, mask_offsets: Tensor | None = None
 ) -> None:
@@ -125,9 +111,9 @@ def assert_attention(
     assert_near(got, want)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "page_size"), [(2, 2, 64, 16), (7, 1, 16, 32), (4, 2, 128, 64), (1, 1, 16, 16)]
+    ("heads", "kv_heads", "dim", "page_size", "splits"),
+    [(2, 2, 64, 16, 1), (7, 1, 16, 32, 2), (4, 2, 128, 64, 3), (1, 1, 16, 16, 3)],
 )
 def test_attention_of_awkward_rows(heads: int, kv_heads: int, dim: int, page_size: int, splits: int) -> None:
     case = attention_case(ROWS, heads, kv_heads, dim, page_size, device=DEVICE, padding=2)
@@ -141,16 +127,14 @@ def test_attention_in_half_precision(dtype: torch.dtype, splits: int) -> None:
     assert_attention(case, tiles.AttentionConfig(32, 32, 4, 2, splits))
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("block", [1, 5, 16, 40])
+@pytest.mark.parametrize(("block", "splits"), [(1, 1), (5, 3), (16, 1), (40, 3)])
 def test_attention_within_blocks(block: int, splits: int) -> None:
     """Queries of one tile see different numbers of keys."""
     case = attention_case([(30, 44), (1, 20), (9, 9), (17, 17), (0, 5)], 2, 1, 16, 16, device=DEVICE, padding=1)
     assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize(("block", "splits"), [(0, 3), (16, 1)])
 def test_attention_that_does_not_see_one_key(block: int, splits: int) -> None:
     """In some rows, each query another one, near or far from it."""
     case = attention_case([(30, 44), (1, 20), (9, 19), (17, 50)], 4, 2, 16, 16, device=DEVICE, padding=1)
@@ -175,12 +159,12 @@ def test_tiles_cover_each_query_once_and_longest_rows_come_first() -> None:
         tiles.row_tiles(sizes, 8, 6)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_no_division_into_rows_exceeds_the_tile_capacity(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    rows, queries = int(rng.integers(1, 9)), int(rng.integers(1, 9))
-    sizes = rng.integers(0, 40, rows)
-    tiles.row_tiles(sizes, queries, tiles.tile_capacity(int(sizes.sum()), rows, queries))
+def test_no_division_into_rows_exceeds_the_tile_capacity() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows, queries = int(rng.integers(1, 9)), int(rng.integers(1, 9))
+        sizes = rng.integers(0, 40, rows)
+        tiles.row_tiles(sizes, queries, tiles.tile_capacity(int(sizes.sum()), rows, queries))
 
 
 def test_few_tiles_over_many_keys_are_split() -> None:

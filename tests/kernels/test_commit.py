@@ -32,20 +32,14 @@ def transfer_plainly(
 
 def test_transfer_follows_its_rule_on_random_spans() -> None:
     rng = random.Random(5)
-    for _ in range(300):
+    for _ in range(100):
         spans = []
         for _ in range(rng.randint(1, 5)):
             size = rng.randint(1, 9)
-            spans.append(
-                (
-                    [rng.choice([rng.random(), 0.5, 1.0]) for _ in range(size)],
-                    [rng.random() < 0.7 for _ in range(size)],
-                    rng.randint(0, 3),
-                    rng.choice([0.5, 1.0, math.inf]),
-                    rng.choice([0.0, 1.0]),
-                    rng.random() < 0.5,
-                )
-            )
+            confidence = [rng.choice([rng.random(), 0.5, 1.0]) for _ in range(size)]
+            open_ = [rng.random() < 0.7 for _ in range(size)]
+            rule = rng.randint(0, 3), rng.choice([0.5, 1.0, math.inf]), rng.choice([0.0, 1.0]), rng.random() < 0.5
+            spans.append((confidence, open_, *rule))
         want = [commit for span in spans for commit in transfer_plainly(*span)]
         got = reference.transfer(
             torch.tensor([c for span in spans for c in span[0]], dtype=torch.float64),
@@ -68,9 +62,8 @@ def test_what_is_not_open_never_commits_however_low_confidence_is() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[1], [64], [3, 0, 1, 130, 65, 9, 0]])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_transfer_and_commit(sizes: list[int], seed: int) -> None:
-    confidence, open_, rules = span_case(sizes, DEVICE, seed)
+def test_transfer_and_commit(sizes: list[int]) -> None:
+    confidence, open_, rules = span_case(sizes, DEVICE)
     want = reference.transfer(confidence, open_, rules)
     assert torch.equal(device.transfer(confidence, open_, rules), want)
 
@@ -96,7 +89,7 @@ def test_all_commit_and_none() -> None:
         assert (device.transfer(confidence, torch.ones_like(open_), chosen) == want).all()
 
 
-@pytest.mark.parametrize("count", [1, 5, 300])
+@pytest.mark.parametrize("count", [1, 300])
 def test_tokens_of_the_host_are_written_and_nothing_else(count: int) -> None:
     canvases = torch.arange(4 * 200, device=DEVICE).view(4, 200)
     places = torch.randperm(4 * 200, device=DEVICE)[:count]

@@ -72,10 +72,10 @@ def drawn_qk_norm(heads: int, kv_heads: int, dim: int, bias: bool, norms: bool, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
-@pytest.mark.parametrize(("bias", "norms"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("bias", "norms"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "rotary"),
-    [(4, 4, 64, 64), (7, 1, 16, 8), (3, 1, 12, 12), (3, 1, 12, 6), (2, 1, 24, 4)],
+    [(4, 4, 64, 64), (7, 1, 16, 8), (3, 1, 12, 6)],
 )
 def test_heads_are_biased_normed_and_rotated_as_in_torch(
     heads: int, kv_heads: int, dim: int, rotary: int, bias: bool, norms: bool, dtype: torch.dtype

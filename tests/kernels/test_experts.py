@@ -21,10 +21,9 @@ ROUTINGS = [
     (Routing(3, normed=True), 5, True),
     (Routing(3, sigmoid=True, normed=True, scale=2.5, groups=4, live_groups=2), 12, True),
     (Routing(8, sigmoid=True, normed=True, groups=8, live_groups=4), 64, True),
-    (Routing(4, sigmoid=True, groups=2, live_groups=1), 8, False),
     (Routing(7), 7, False),
 ]
-SHAPES = [(1, 16, 16, 2, 1), (5, 40, 24, 4, 2), (37, 48, 80, 7, 3), (70, 64, 32, 3, 2)]
+SHAPES = [(1, 16, 16, 2, 1), (5, 40, 24, 4, 2), (37, 48, 80, 7, 3)]
 
 
 @pytest.mark.parametrize(("routing", "experts", "biased"), ROUTINGS, ids=str)
@@ -101,7 +100,7 @@ def test_every_tile_gives_the_same(monkeypatch: pytest.MonkeyPatch, number: int)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.parametrize("tokens", [1, 3, 20])
+@pytest.mark.parametrize("tokens", [1, 20])
 def test_a_token_has_the_same_bits_alone_and_among_others(tokens: int, fixed: bool) -> None:
     """In float32 on a CPU always; of fixed order everywhere."""
     if DEVICE == "cuda" and not fixed:

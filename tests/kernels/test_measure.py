@@ -77,7 +77,7 @@ def test_noise_of_positions_is_uniform_and_no_tokens_noise() -> None:
     assert (together[0, 1:].abs() < 4 / math.sqrt(count)).all()
 
 
-@pytest.mark.parametrize("count", [1, 128, 300])
+@pytest.mark.parametrize("count", [1, 300])
 def test_measures_equal_the_reference(count: int) -> None:
     generator = torch.Generator().manual_seed(count)
     draws = draws_of(

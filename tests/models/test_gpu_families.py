@@ -28,12 +28,8 @@ pytestmark = [
 
 
 def runner_of(directory: Path, device: str, dtype: str = "float32", **hardware: Any) -> Runner:
-    memory = Memory(
-        FAMILY_LIMITS.slots,
-        FAMILY_LIMITS.page_size,
-        FAMILY_LIMITS.step_tokens,
-        FAMILY_LIMITS.pages * FAMILY_LIMITS.page_size,
-    )
+    limits = FAMILY_LIMITS
+    memory = Memory(limits.slots, limits.page_size, limits.step_tokens, limits.pages * limits.page_size)
     return load_runner(directory, read_config(directory), memory, Hardware(device, dtype, **hardware), [1]).runner
 
 

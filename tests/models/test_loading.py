@@ -79,8 +79,6 @@ def test_one_file_or_many_give_the_same_weights(checkpoint: Path) -> None:
         (lambda d: edit_shard(d, lambda t: t.update({NORM: torch.zeros(3)})), r"is \[3\], config.json says \[256\]"),
         (lambda d: (d / SHARD).unlink(), f"lacks {SHARD}"),
         (lambda d: (d / SHARD).write_bytes((d / SHARD).read_bytes()[:5000]), f"{SHARD} cannot be read"),
-        (lambda d: (d / SHARD).write_bytes(b"not safetensors"), f"{SHARD} cannot be read"),
-        (lambda d: (d / INDEX).write_text("{"), f"{INDEX} cannot be read"),
         (lambda d: (d / INDEX).write_text('{"weight_map": 3}'), f"{INDEX} cannot be read"),
         (lambda d: (d / INDEX).write_text('{"weight_map": {"a": 1}}'), "lacks 1, named in"),
         (lambda d: edit_shard(d, lambda t: t.update({NORM: t[NORM].to(torch.int8)})), f"{NORM} is I8, only BF16, F16"),
@@ -99,7 +97,6 @@ def test_bad_weights_are_named(checkpoint: Path, spoil: Callable[[Path], object]
         ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported: LLaDAModelLM"),
         ({"architectures": "absent"}, "None is not supported"),
         ({"n_layers": "many"}, "many"),
-        ({"n_heads": 0}, "heads is 0"),
         ({"n_heads": 3}, "do not divide 256 evenly"),
         ({"mask_token_id": 5000}, "mask token 5000 is not below"),
         ({"alibi": True}, "alibi = True is not supported, only False"),
@@ -126,32 +123,24 @@ def test_a_mask_that_config_json_lacks_is_read_from_the_tokenizers_or_missed(che
     ("architecture", "changes", "message"),
     [
         ("DreamModel", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn' is not supported"),
-        ("DreamModel", {"rope_scaling": {"type": "linear", "factor": 4.0}}, "rope type 'linear' is not supported"),
         ("DreamModel", {"use_sliding_window": True}, "use_sliding_window = True is not supported, only False"),
-        ("DreamModel", {"use_mrope": True}, "use_mrope = True is not supported, only False"),
         ("DreamModel", {"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported, only 'silu'"),
-        ("DreamModel", {"num_attention_heads": 3}, "3 heads do not divide 64 evenly"),
         ("DreamModel", {"num_key_value_heads": 3}, "4 heads of 16 on 3 key heads cannot be computed"),
         ("SDARForCausalLM", {"attention_bias": True}, "attention_bias = True is not supported, only False"),
         ("SDARForCausalLM", {"block_size": None}, "lacks 'block_size'"),
-        ("SDARForCausalLM", {"block_size": 0}, "block size is 0"),
         ("SDARForCausalLM", {"block_size": 4.7}, "block size is 4.7"),
-        ("SDARForCausalLM", {"block_size": True}, "block size is True"),
         ("SDARForCausalLM", {"block_size": 4, "block_length": 8}, "block size is 4 or 8"),
         ("SDARForCausalLM", {"block_size": 10**30}, "do not fit a context of"),
         ("SDARForCausalLM", {"rope_scaling": "x"}, "config.json: "),
         ("SDARMoeForCausalLM", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2 is not supported, only 1"),
         ("SDARMoeForCausalLM", {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\] is not supported"),
         ("SDARMoeForCausalLM", {"num_experts_per_tok": 9}, "9 experts cannot be chosen of 8"),
-        ("SDARMoeForCausalLM", {"num_experts_per_tok": 0}, "experts cannot be computed"),
         ("LLaDAMoEModelLM", {"moe_layer_freq": [0, 1]}, "layers that have no experts is not supported"),
         ("LLaDAMoEModelLM", {"norm_topk_prob": True}, "norm_topk_prob is not supported"),
-        ("LLaDAMoEModelLM", {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size = 8 is not"),
         ("LLaDAMoEModelLM", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not supported, only None"),
         ("LLaDA2MoeModelLM", {"score_function": "softmax"}, "score_function = 'softmax' is not supported"),
         ("LLaDA2MoeModelLM", {"use_qkv_bias": True}, "use_qkv_bias = True is not supported, only False"),
         ("LLaDA2MoeModelLM", {"n_group": 3}, "2 of 3 groups cannot be chosen of 8 experts"),
-        ("LLaDA2MoeModelLM", {"n_group": 8}, "2 of 8 groups cannot be chosen of 8 experts"),
         ("LLaDA2MoeModelLM", {"topk_group": 1}, "3 experts cannot be chosen of 2"),
         ("LLaDA2MoeModelLM", {"partial_rotary_factor": 0.2}, "3 of 16 numbers of a head cannot be rotated"),
         ("SDARForCausalLM", {"head_dim": 15}, "4 heads of 15 on 2 key heads cannot be computed"),
@@ -259,7 +248,7 @@ def test_a_model_is_found_by_name_or_directory(checkpoint: Path) -> None:
         find_model("tiny-lama")
 
 
-@pytest.mark.parametrize("content", ["{", "{}", ""])
+@pytest.mark.parametrize("content", ["{", "{}"])
 def test_a_tokenizer_file_that_is_none_is_refused(checkpoint: Path, content: str) -> None:
     (checkpoint / "tokenizer.json").write_text(content)
     with pytest.raises(ModelError, match=r"tokenizer in .* cannot be read"):
@@ -283,7 +272,6 @@ def test_a_tokenizer_of_another_model_is_refused(checkpoint: Path) -> None:
             "torch sees no GPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
-        ({"decoder": "beam"}, "unknown decoder 'beam'"),
     ],
 )
 def test_settings_that_contradict_the_model_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,8 @@ from asynclane.models.exec.memory import Memory, pages_that_fit, require_room, w
 from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
-from asynclane.server.text.tokenizer import Tokenizer
 
-from ..support.cases import cases
+from ..support.cases import CHATS, TEXT, cases
 from ..support.driver import MODEL, Spec, embedded_runner, run
 
 GIB = 2**30
@@ -38,17 +38,18 @@ def config() -> ModelConfig:
 
 
 def test_a_deterministic_answer_in_bfloat16_is_the_same_batched_with_others(vocabulary: Vocabulary) -> None:
-    runner, specs = embedded_runner("bfloat16", deterministic=True), list(cases("tiny-llada").values())[:5]
+    runner, specs = embedded_runner("bfloat16", deterministic=True), list(cases("tiny-llada").values())[:3]
     for spec, answer in zip(specs, run(runner, vocabulary, specs), strict=True):
         (alone,) = run(runner, vocabulary, [spec])
         assert alone.canvas.tolist() == answer.canvas.tolist()
 
 
-def test_fp8_knows_the_capital_of_france(vocabulary: Vocabulary) -> None:
-    text = Tokenizer(MODEL)
-    prompt = text.encode_chat([{"role": "user", "content": "What is the capital of France?"}])
-    (sequence,) = run(embedded_runner(quantization="fp8"), vocabulary, [Spec(prompt, 64)])
-    assert text.decode(sequence.canvas[: sequence.frontier].tolist()) == "The capital of France is Paris."
+@pytest.mark.parametrize("numerics", [{"dtype": "bfloat16"}, {"quantization": "fp8"}], ids=str)
+def test_it_knows_the_capital_of_france_in_every_number_format(
+    numerics: dict[str, str], vocabulary: Vocabulary
+) -> None:
+    (answer,) = run(embedded_runner(**numerics), vocabulary, [Spec(CHATS[0], 64)])
+    assert TEXT.decode(answer.text) == "The capital of France is Paris."
 
 
 def test_fp8_halves_the_matrices_of_the_blocks_and_leaves_the_head(config: ModelConfig) -> None:
@@ -103,18 +104,26 @@ class FakeGpu:
             monkeypatch.setattr(torch.cuda, name, lambda *args, answer=answer: answer)
 
 
-def test_an_old_gpu_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeGpu(monkeypatch, capability=(7, 5))
-    with pytest.raises(ModelError, match=r"a card has compute capability 7\.5: 8\.0 is needed \(or use --device cpu\)"):
-        load(Hardware("cuda"))
-
-
-def test_an_old_gpu_that_nobody_asked_for_is_passed_by(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("gpu", "hardware", "memory", "message"),
+    [
+        (
+            {"capability": (7, 5)},
+            {},
+            MEMORY,
+            r"a card has compute capability 7\.5: 8\.0 is needed \(or use",
+        ),
+        ({}, {}, Memory(8, 48, 512), "on a GPU --page-size must be a power of two from 16, not 48"),
+        ({"shared": 101_376}, {"deterministic": True}, MEMORY, r"--deterministic needs 163880 bytes .* has 101376"),
+    ],
+    ids=["old", "page size", "small chip"],
+)
+def test_a_gpu_that_cannot_serve_is_refused_before_anything_is_loaded(
+    gpu: dict[str, Any], hardware: dict[str, Any], memory: Memory, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    FakeGpu(monkeypatch, capability=(7, 5))
-    load(Hardware("auto"))
-    assert "the GPU is not used: a card has compute capability 7.5" in caplog.text
+    FakeGpu(monkeypatch, **gpu)
+    with pytest.raises(ModelError, match=message):
+        load(Hardware("cuda", **hardware), memory)
 
 
 def test_a_gpu_without_triton_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,32 +133,25 @@ def test_a_gpu_without_triton_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
         load(Hardware("cuda"))
 
 
-@pytest.mark.parametrize("page_size", [8, 48])
-def test_pages_that_the_kernels_cannot_read_are_refused_before_anything_is_loaded(
-    monkeypatch: pytest.MonkeyPatch, page_size: int
+def busy(*args: object) -> None:
+    raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "reason"),
+    [
+        ("get_device_capability", lambda *args: (7, 5), "a card has compute capability 7.5"),
+        ("mem_get_info", busy, "the GPU cannot be used: CUDA error: all CUDA-capable devices are busy"),
+    ],
+    ids=["old", "busy"],
+)
+def test_a_gpu_that_nobody_asked_for_is_passed_by(
+    call: str, answer: object, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     FakeGpu(monkeypatch)
-    with pytest.raises(ModelError, match=f"on a GPU --page-size must be a power of two from 16, not {page_size}"):
-        load(Hardware("cuda"), Memory(8, page_size, 512))
-
-
-def test_a_chip_too_small_for_products_of_fixed_order_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeGpu(monkeypatch, shared=101_376)
-    with pytest.raises(ModelError, match=r"--deterministic needs 163880 bytes of shared memory .* has 101376"):
-        load(Hardware("cuda", deterministic=True))
-
-
-def test_a_gpu_that_another_process_holds_is_passed_by(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    FakeGpu(monkeypatch)
-
-    def busy(*args: object) -> None:
-        raise RuntimeError("CUDA error: all CUDA-capable devices are busy\nmore")
-
-    monkeypatch.setattr(torch.cuda, "mem_get_info", busy)
+    monkeypatch.setattr(torch.cuda, call, answer)
     load(Hardware("auto"))
-    assert "the GPU is not used: the GPU cannot be used: CUDA error: all CUDA-capable devices are busy" in caplog.text
+    assert f"the GPU is not used: {reason}" in caplog.text
 
 
 def test_a_step_that_leaves_no_memory_says_which_setting_to_lower(config: ModelConfig) -> None:
@@ -178,14 +180,9 @@ def test_pages_take_what_weights_and_workspace_leave(monkeypatch: pytest.MonkeyP
     footprint = pages_that_fit(config, numerics, memory, GPU, lambda: GIB)
     assert footprint.workspace_bytes == GIB
     assert GIB - footprint.page_bytes < footprint.pages_bytes <= GIB  # 10 free, 8 kept from us, 1 for the workspace
-
-
-def test_no_more_pages_are_taken_than_all_requests_could_fill(
-    monkeypatch: pytest.MonkeyPatch, config: ModelConfig
-) -> None:
     FakeGpu(monkeypatch, free=60 * GIB)
-    footprint = pages_that_fit(config, Numerics(torch.bfloat16), Memory(4, 64, 512), GPU, lambda: GIB)
-    assert footprint.pages == 4 * config.max_model_len // 64
+    few = pages_that_fit(config, numerics, Memory(4, 64, 512), GPU, lambda: GIB)
+    assert few.pages == 4 * config.max_model_len // 64, "no more than all requests could fill"
 
 
 def test_more_cache_than_fits_is_refused_with_what_would_fit(

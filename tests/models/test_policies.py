@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler import AttentionPattern, ParamError, Vocabulary, resolve
+from asynclane.scheduler import ParamError, Vocabulary, resolve
 from asynclane.scheduler.decoding.compatibility import VocabularyFacts, refuse
 
-from ..support.driver import BLOCKS_MODEL, Spec, embedded_runner, run
+from ..support.driver import Spec, run
 from ..support.golden import PROMPTS, WHOLE
 
 
 def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **params: object) -> list[tuple[list[int], int]]:
-    specs = [Spec(prompt, 48, decoder, WHOLE | params) for prompt in PROMPTS[:2]]
+    specs = [Spec(prompt, 48, decoder, WHOLE | params) for prompt in PROMPTS[:1]]
     return [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
 
 
-@pytest.mark.parametrize("cache", ["none", "prefix", "dual"])
+@pytest.mark.parametrize("cache", ["none", "dual"])
 def test_without_what_is_its_own_each_is_fast_dllm(cache: str, runner: Runner, vocabulary: Vocabulary) -> None:
     """AdaBlock without a delimiter, D2F that adds a block after a full one, SlowFast that never gets fast."""
     plain = answers(runner, vocabulary, "fast-dllm", cache=cache)
@@ -26,7 +26,7 @@ def test_without_what_is_its_own_each_is_fast_dllm(cache: str, runner: Runner, v
     assert answers(runner, vocabulary, "slowfast", cache=cache, block_length=32, slow_calls=4096) == plain
 
 
-@pytest.mark.parametrize("rule", [{"factor": 1.0}, {"steps": 8}, {"rule": "localleap"}], ids=str)
+@pytest.mark.parametrize("rule", [{"factor": 1.0}, {"rule": "localleap"}], ids=str)
 def test_blocks_of_chosen_length_go_with_every_rule(
     rule: dict[str, object], runner: Runner, vocabulary: Vocabulary
 ) -> None:
@@ -38,14 +38,6 @@ def test_a_block_that_starts_early_saves_forwards(runner: Runner, vocabulary: Vo
     serial = answers(runner, vocabulary, "d2f", cache="none", add_threshold=1.0)
     eager = answers(runner, vocabulary, "d2f", cache="none", add_threshold=0.1)
     assert sum(forwards for _, forwards in eager) < sum(forwards for _, forwards in serial)
-
-
-@pytest.mark.parametrize("decoder", ["d2f", "d3llm", "slowfast"])
-def test_on_a_block_causal_network_the_cache_is_exact(decoder: str, vocabulary: Vocabulary) -> None:
-    specs = [Spec(PROMPTS[0], 40, decoder, WHOLE | {"cache": cache}) for cache in ("none", "prefix")]
-    runner, pattern = embedded_runner(model=BLOCKS_MODEL), AttentionPattern(block_size=16)
-    whole, cached = run(runner, vocabulary, specs, pattern=pattern)
-    assert whole.canvas.tolist() == cached.canvas.tolist()
 
 
 def test_delimiters_that_a_vocabulary_lacks_are_refused_by_name() -> None:

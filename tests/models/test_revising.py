@@ -13,6 +13,7 @@ import pytest
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import (
+    PLAIN,
     AttentionPattern,
     Executor,
     Outcome,
@@ -127,26 +128,31 @@ def test_networks_of_other_attention_patterns_are_served_by_rules_without_replic
             assert MASK not in answer.canvas
 
 
-@pytest.mark.parametrize("rule", ["editing", "saber", "wino", "leap"])
-def test_lanes_that_build_upon_each_other_are_refused(rule: str) -> None:
-    with pytest.raises(ParamError, match=f"{rule!r}.*'asynclane'") as refused:
-        resolve("asynclane", {"rule": rule}, LENGTH)
-    assert refused.value.param == "rule"
+@pytest.mark.parametrize(
+    ("decoder", "params", "pattern", "message"),
+    [
+        *[
+            ("asynclane", {"rule": rule}, PLAIN, f"{rule!r}.*'asynclane'")
+            for rule in ("editing", "saber", "wino", "leap")
+        ],
+        *[(name, {}, AttentionPattern(logit_shift=1), f"{name!r}.*this model") for name in ("wino", "leap")],
+        *[(name, {}, AttentionPattern(block_size=16), f"{name!r}.*this model") for name in ("wino", "leap")],
+    ],
+)
+def test_lanes_that_build_upon_each_other_and_networks_without_replicas_are_refused(
+    decoder: str, params: dict[str, Any], pattern: AttentionPattern, message: str
+) -> None:
+    with pytest.raises(ParamError, match=message) as refused:
+        resolve(decoder, params, LENGTH, pattern)
+    assert not params or refused.value.param == "rule"
 
 
-@pytest.mark.parametrize("decoder", ["llada2", "saber", "wino"])
-def test_a_grammar_is_refused(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
+def test_a_grammar_is_refused(runner: Runner, vocabulary: Vocabulary) -> None:
     """It commits from left to right, on tokens that stay."""
-    with pytest.raises(ParamError, match=f"guided_regex is not for decoder {decoder!r}") as refused:
-        run(runner, vocabulary, [Spec(PROMPTS[0], 16, decoder, constraint=regex("a+"))])
-    assert refused.value.param == "guided_regex"
-
-
-@pytest.mark.parametrize("pattern", [AttentionPattern(logit_shift=1), AttentionPattern(block_size=16)])
-@pytest.mark.parametrize("decoder", ["wino", "leap"])
-def test_replicas_are_refused_where_the_network_cannot_have_them(decoder: str, pattern: AttentionPattern) -> None:
-    with pytest.raises(ParamError, match=f"{decoder!r}.*this model"):
-        resolve(decoder, {"block_length": 16}, LENGTH, pattern)
+    for decoder in ("llada2", "saber", "wino"):
+        with pytest.raises(ParamError, match=f"guided_regex is not for decoder {decoder!r}") as refused:
+            run(runner, vocabulary, [Spec(PROMPTS[0], 16, decoder, constraint=regex("a+"))])
+        assert refused.value.param == "guided_regex"
 
 
 def test_replicas_need_room_after_the_canvas() -> None:

@@ -60,7 +60,9 @@ def attention(x: Tensor, weights: Weights, config: ModelConfig, ways: int) -> Te
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_parts_of_a_layer_add_up_to_the_whole(tmp_path: Path, name: str) -> None:
+def test_parts_of_a_layer_add_up_to_the_whole_and_those_of_embedding_and_head_lie_below_each_other(
+    tmp_path: Path, name: str
+) -> None:
     config = read_config(write_checkpoint(tmp_path, name))
     whole, *devices = weights_by_device(tmp_path, layer_sources(config, LAYER))
     x = torch.randn(5, config.dim, generator=torch.Generator().manual_seed(0))
@@ -79,11 +81,6 @@ def test_parts_of_a_layer_add_up_to_the_whole(tmp_path: Path, name: str) -> None
         torch.testing.assert_close(sum(mlp(x, *one) for one in ones), mlp(x, *whole_one), atol=1e-5, rtol=0)
         computed += 1
     assert computed
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_parts_of_embedding_and_head_lie_below_each_other(tmp_path: Path, name: str) -> None:
-    config = read_config(write_checkpoint(tmp_path, name))
     whole, *devices = weights_by_device(tmp_path, top_sources(config))
     for weight in ("embedding", "head"):
         assert torch.equal(torch.cat([own[weight] for own in devices]), whole[weight])

@@ -12,9 +12,8 @@ from asynclane.scheduler import PLAIN, AttentionPattern, ParamError, Scheduler, 
 from asynclane.scheduler.decoding.compatibility import VocabularyFacts, refuse
 from asynclane.scheduler.decoding.vocabulary import LINE
 
-from ..support.cases import TEXT, chat, comparable
-from ..support.driver import BLOCKS_MODEL, LIMITS, Answer, Spec, embedded_runner, full_logits, run
-from ..support.fakes import add
+from ..support.cases import TEXT, chat, comparable, network
+from ..support.driver import LIMITS, Answer, Spec, full_logits, run
 
 BLOCK = 16
 PATTERN = AttentionPattern(block_size=BLOCK)
@@ -28,9 +27,9 @@ LENGTH = 60
 LINES: dict[str, Any] = {"turn": "newline", "early_stop": False}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def runner() -> Runner:
-    return embedded_runner(model=BLOCKS_MODEL)
+    return network("tiny-sdar").runner
 
 
 def answer(runner: Runner, vocabulary: Vocabulary, prompt: list[int], decoder: str, **params: object) -> Answer:
@@ -71,7 +70,7 @@ def written_out(
     return x[len(prompt) :].tolist(), forwards
 
 
-@pytest.mark.parametrize(("coarse", "fine"), [(16, 1), (16, 4), (32, 8), (48, 16)])
+@pytest.mark.parametrize(("coarse", "fine"), [(16, 1), (16, 4), (48, 16)])
 @pytest.mark.parametrize("prompt", PROMPTS[:2], ids=["sum", "code"])
 def test_answers_are_those_of_the_method_written_out(
     coarse: int, fine: int, prompt: list[int], runner: Runner, vocabulary: Vocabulary
@@ -82,28 +81,8 @@ def test_answers_are_those_of_the_method_written_out(
     assert ours.steps == len(forwards)
 
 
-@pytest.mark.parametrize("fine", [1, 2, 4, 8])
-def test_blocks_are_coarse_before_the_turn_and_fine_after_it(fine: int, runner: Runner, vocabulary: Vocabulary) -> None:
-    scheduler = Scheduler(LIMITS, vocabulary, pattern=PATTERN)
-    prompt = PROMPTS[0]
-    sequence = add(scheduler, Spec(prompt, LENGTH, "tccf", {"fine_length": fine, **LINES}).request(0, PATTERN))
-    coarse, fines, after_turn = 0, 0, False
-    while (plan := scheduler.plan()) is not None:
-        (lane,) = sequence.tree.live
-        first, end, last = len(prompt) + lane.start, len(prompt) + lane.end, len(prompt) + LENGTH
-        if not after_turn:
-            assert end == min(-(-(first + 1) // BLOCK) * BLOCK, last)
-            coarse += 1
-        elif lane.steps == 0:
-            assert end == min(-(-(first + 1) // fine) * fine, last)
-            fines += 1
-        scheduler.commit(runner.execute(plan))
-        after_turn = after_turn or bool((vocabulary.classes[sequence.canvas] & LINE).any())
-    assert min(coarse, fines) > 0
-
-
 def test_fine_blocks_as_long_as_coarse_ones_are_bacd(runner: Runner, vocabulary: Vocabulary) -> None:
-    for prompt in PROMPTS:
+    for prompt in PROMPTS[:2]:
         same = answer(runner, vocabulary, prompt, "tccf", fine_length=BLOCK, **LINES)
         for decoder, rule in (("bacd", {}), ("fast-dllm", {"rule": "bacd"})):
             assert comparable(same) == comparable(answer(runner, vocabulary, prompt, decoder, early_stop=False, **rule))
@@ -117,7 +96,7 @@ def test_an_answer_without_the_mark_is_bacd(vocabulary: Vocabulary, runner: Runn
 
 
 def test_its_cache_is_exact(runner: Runner, vocabulary: Vocabulary) -> None:
-    for prompt in PROMPTS:
+    for prompt in PROMPTS[:2]:
         cached, whole = (
             answer(runner, vocabulary, prompt, "tccf", fine_length=4, cache=cache, **LINES)
             for cache in ("prefix", "none")
@@ -151,12 +130,8 @@ def test_marks_are_tokens_of_a_vocabulary() -> None:
     ("params", "pattern", "param", "message"),
     [
         ({}, PLAIN, "decoder", "decoder 'tccf' is for block-causal models"),
-        ({}, AttentionPattern(logit_shift=1), "decoder", "decoder 'tccf' is for block-causal models"),
         ({"fine_length": 3}, PATTERN, "fine_length", "must divide this model's block of 16, not 3"),
-        ({"fine_length": 32, "block_length": 32}, PATTERN, "fine_length", "must divide this model's block of 16"),
         ({"block_length": 24}, PATTERN, "block_length", "must be a multiple of this model's block of 16"),
-        ({"turn": "word"}, PATTERN, "turn", "must be one of 'think', 'newlines', 'newline'"),
-        ({"cache": "dual"}, PATTERN, "cache", "use 'prefix'"),
         ({"rule": "klass"}, PATTERN, "rule", "takes no other rule"),
     ],
 )

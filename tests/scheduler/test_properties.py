@@ -31,7 +31,7 @@ WITH_REPLICAS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-Schedules.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+Schedules.TestCase.settings = settings(max_examples=200 if ALL else 60, stateful_step_count=40)
 TestSchedules = Schedules.TestCase
 
 
@@ -41,7 +41,7 @@ class TwoInFlight(Schedules):
     depth = 2
 
 
-TwoInFlight.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TwoInFlight.TestCase.settings = settings(max_examples=120 if ALL else 40, stateful_step_count=40)
 TestTwoInFlight = TwoInFlight.TestCase
 
 
@@ -52,7 +52,7 @@ class WithReplicas(TwoInFlight):
     decoders = WITH_REPLICAS
 
 
-WithReplicas.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+WithReplicas.TestCase.settings = settings(max_examples=60 if ALL else 20, stateful_step_count=40)
 TestWithReplicas = WithReplicas.TestCase
 
 
@@ -72,7 +72,7 @@ def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
 
 
 def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
-    for seed in range(2000 if ALL else 500):
+    for seed in range(2000 if ALL else 200):
         rng = random.Random(seed)
         depth = 1 + seed % 2
         shift = seed // 2 % 2

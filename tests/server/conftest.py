@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from asynclane.server.app import ModelCard, create_app
+from asynclane.server.engine.messages import AnswerSource
 from asynclane.server.metrics import Metrics
 from asynclane.server.settings import Settings
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.fake_engine import FakeEngine
-from ..support.http import CONTEXT, PARAMS, TINY, Api, serving
+from ..support.http import CONTEXT, CREATED, PARAMS, TINY, Api, serving
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +26,28 @@ def text() -> Tokenizer:
     return Tokenizer(TINY)
 
 
-@pytest.fixture
+class Relay:
+    """The engine of an application: each test gives it one of its own."""
+
+    engine: FakeEngine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+@pytest.fixture(scope="session")
 def build(text: Tokenizer) -> Callable[..., FastAPI]:
+    """`build(engine, **settings)`. Applications are slow to make: all tests of the same settings share one."""
+
+    @functools.cache
+    def shared(**settings: Any) -> tuple[FastAPI, Relay]:
+        card, relay = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane", CREATED), Relay()
+        return create_app(cast(AnswerSource, relay), text, Settings(**settings), Metrics(), card), relay
+
     def build(engine: FakeEngine | None = None, **settings: Any) -> FastAPI:
-        card = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane")
-        return create_app(engine or FakeEngine(), text, Settings(**settings), Metrics(), card)
+        app, relay = shared(**settings)
+        relay.engine = engine or FakeEngine()
+        return app
 
     return build
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.server.settings import Settings, SettingsError, add_flags, read_settings
+from asynclane.server.settings import Settings, SettingsError, add_flags, read_settings, split_origins
 
 
 def read(*flags: str, **environ: str) -> Settings:
@@ -111,6 +111,12 @@ def test_the_model_is_called_as_it_is_served(flags: list[str], name: str, monkey
 def test_the_error_about_a_misspelt_variable_names_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(SettingsError, match=rf"^{name} is no setting: did you mean {nearest}.*$"):
         read(**{name: "x"})
+
+
+@pytest.mark.parametrize("origins", ["app.example.com", "https://a.example, nonsense", "https://a.example/path", "*,"])
+def test_what_no_browser_sends_is_no_origin(origins: str) -> None:
+    with pytest.raises(SettingsError, match=r"^--allowed-origins: .* is no origin"):
+        split_origins(origins)
 
 
 def test_variables_of_others_are_left_alone() -> None:

@@ -19,6 +19,7 @@ from asynclane.server.settings import Settings
 
 TINY = Path(__file__).parents[2] / "models" / "embedded" / "tiny-llada"
 CONTEXT = 256
+CREATED = 1_790_000_000
 PARAMS = {"threshold": 0.95, "max_lanes": 4, "settle": True, "steps": None, "lookahead": "canvas"}
 CHAT: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "Hi"}]}
 COMPLETION: dict[str, Any] = {"model": "tiny-llada", "prompt": "Hi"}

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from asynclane.scheduler import RequestStats
 from asynclane.server import errors
@@ -64,7 +65,8 @@ async def test_a_chat_stream_opens_with_the_role_and_closes_with_the_reason(api:
     texts = [{"content": "Hel"}, {"content": "lo"}, {"content": " wörld"}]
     assert [chunk["choices"][0]["delta"] for chunk in chunks] == [{"role": "assistant", "content": ""}, *texts, {}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["stop"]
-    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert all(set(chunk["choices"][0]) == {"index", "delta", "logprobs", "finish_reason"} for chunk in chunks)
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert not any("usage" in chunk for chunk in chunks), "usage is only for requests that include it"
     assert response.headers["cache-control"] == "no-cache"
@@ -136,6 +138,18 @@ async def test_token_ids_are_taken_as_they_are(api: Any, prompt: Any, prompts: A
     assert engine.prompts == prompts
 
 
+@pytest.mark.parametrize(("given", "first"), [(None, [7]), (True, [7]), (False, [])])
+async def test_a_prompt_that_has_its_first_token_does_not_get_another(
+    api: Any, text: Tokenizer, monkeypatch: pytest.MonkeyPatch, given: bool | None, first: list[int]
+) -> None:
+    begun = TemplateProcessing(single="[BOS] $A", special_tokens=[("[BOS]", 7)])
+    monkeypatch.setattr(text.backend, "post_processor", begun)
+    engine = FakeEngine()
+    async with api(engine) as client:
+        await client.complete(prompt="Hi", add_special_tokens=given)
+    assert engine.prompts == [[*first, *text.encode("Hi", specials=False)]]
+
+
 async def test_every_option_reaches_the_engine(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
@@ -161,6 +175,10 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
             early_stop=False,
             cache_salt="s",
             user="me",
+            prompt_cache_key="a",
+            prompt_cache_retention="24h",
+            safety_identifier="b",
+            verbosity="high",
             metadata={"a": "b"},
             store=True,
         )
@@ -329,8 +347,8 @@ async def test_logprobs_of_a_completion_have_the_older_shape(api: Any) -> None:
         "tokens": ["a", "b"],
         "token_logprobs": [-0.25, -1.0],
         "top_logprobs": [
-            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "a": -0.25},
-            {"\N{REPLACEMENT CHARACTER}": -0.5, "x": -2.0, "b": -1.0},
+            {"bytes:\\xc3": -0.5, "x": -2.0, "a": -0.25},
+            {"bytes:\\xc3": -0.5, "x": -2.0, "b": -1.0},
         ],
         "text_offset": [0, 1],
         "steps": [3, 1],
@@ -403,13 +421,9 @@ async def test_a_request_that_exceeds_the_context_gets_both_numbers(
     api: Any, prompt: int | None, limits: Any, param: str
 ) -> None:
     async with api() as client:
+        assert (await client.complete(prompt=[6] * 200, max_tokens=56)).status_code == 200, "the last token can be used"
         response = await (client.chat(**limits) if prompt is None else client.complete(prompt=[6] * prompt, **limits))
     error = error_of(response, 400)
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
     assert "the context is 256 tokens" in error["message"]
     assert f"{prompt or ''} in the prompt" in error["message"]
-
-
-async def test_the_last_token_of_the_context_can_be_used(api: Any) -> None:
-    async with api() as client:
-        assert (await client.complete(prompt=[6] * 200, max_tokens=56)).status_code == 200

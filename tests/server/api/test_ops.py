@@ -11,7 +11,7 @@ from asynclane.server.engine.messages import Health, Usage
 from asynclane.server.metrics import Metrics, RequestReport, StepReport
 
 from ...support.fake_engine import FakeEngine
-from ...support.http import PARAMS, error_of
+from ...support.http import CREATED, PARAMS, error_of
 
 
 async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) -> None:
@@ -21,6 +21,7 @@ async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) ->
     assert listed == {"object": "list", "data": [single]}
     assert single["id"] == "tiny-llada"
     assert single["max_model_len"] == 256
+    assert single["created"] == CREATED
     assert single["decoders"] == {"asynclane": PARAMS}
     assert single["default_decoder"] == "asynclane"
 
@@ -37,6 +38,21 @@ async def test_defaults_of_decoding_parameters_can_be_sent_back(api: Any) -> Non
 async def test_another_model_is_not_found(api: Any, name: str) -> None:
     async with api() as client:
         assert error_of(await client.http.get(f"/v1/models/{name}"), 404)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/v1/models/", "/health/", "/v1/models/tiny-llada/", "//"])
+async def test_a_slash_at_the_end_of_a_path_changes_nothing(api: Any, path: str) -> None:
+    """Without a redirect, in which the prefix of a proxy would be lost."""
+    async with api() as client:
+        with_slash, without = [await client.http.get(form) for form in (path, path.rstrip("/") or "/")]
+    assert with_slash.status_code == 200
+    assert with_slash.content == without.content
+
+
+async def test_a_path_that_is_not_there_lists_those_that_are(api: Any) -> None:
+    async with api() as client:
+        message = error_of(await client.http.get("/v1/nowhere"), 404)["message"]
+    assert "there are /, /openapi.json, /v1/chat/completions" in message
 
 
 async def test_a_server_that_drains_lives_but_is_not_ready(api: Any) -> None:
@@ -74,7 +90,7 @@ async def test_request_ids_are_echoed_or_made(api: Any) -> None:
 
 
 async def test_responses_are_counted_by_status(api: Any) -> None:
-    async with api(FakeEngine([RuntimeError("x")])) as client:
+    async with api(FakeEngine([RuntimeError("x")]), max_queue=77) as client:  # with counters of its own
         await client.chat(temperature=9)
         await client.chat()
         scraped = await client.http.get("/metrics")
@@ -137,9 +153,3 @@ def test_the_age_of_the_last_step_grows_until_the_next(monkeypatch: pytest.Monke
     metrics.engine_up(True)
     now = 131.0
     assert values(metrics, "last_step_age_seconds", "engine_up") == [1, 1]
-
-
-def test_two_servers_in_a_process_do_not_mix() -> None:
-    one, two = Metrics(), Metrics()
-    one.step_failed()
-    assert values(two, "step_failures_total") == [0]

@@ -67,6 +67,25 @@ async def test_what_is_wrong_is_named(api: Any, path: str, body: Any, param: str
         assert error_of(await client.raw(path, json.dumps(body)), 400)["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/tokenize", {"prompt": "a" * 100_000}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "a" * 100_000}]}, "messages"),
+        ("/detokenize", {"tokens": [6] * (CONTEXT + 1)}, "tokens"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 100_000}]}, "messages"),
+        ("/v1/completions", {"prompt": "a" * 100_000}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", "a" * 100_000]}, "prompt"),
+        ("/v1/completions", {"prompt": "a", "suffix": "a" * 100_000}, "suffix"),
+    ],
+)
+async def test_what_cannot_fit_the_context_is_not_encoded(api: Any, path: str, fields: Any, param: str) -> None:
+    async with api() as client:
+        error = error_of(await client.raw(path, json.dumps({"model": "tiny-llada", **fields})), 400)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert path == "/detokenize" or "at least" in error["message"], "its tokens were counted"
+
+
 async def test_another_model_is_a_404(api: Any) -> None:
     async with api() as client:
         response = await client.http.post("/tokenize", json={"model": "gpt-4", "prompt": "a"})

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.scheduler import DeviceLost
 from asynclane.scheduler.contract import StepPlan, StepResult
 from asynclane.scheduler.decoding.commit.host.localleap import LocalLeap
@@ -95,11 +94,6 @@ class Bench:
     def empty(self) -> bool:
         self.scheduler.check_integrity()
         return self.scheduler.idle and self.scheduler.pages.used == 0 and self.scheduler.slots.used == 0
-
-
-@pytest.fixture(scope="module")
-def text() -> Tokenizer:
-    return Tokenizer(EMBEDDED / "tiny-llada")
 
 
 @pytest.fixture(params=[1, 2], ids=["one-in-flight", "two-in-flight"])
@@ -435,8 +429,11 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
         with pytest.raises(errors.Overloaded) as refused:
             bench.ask()
         assert refused.value.retry_after_s >= 1
+        assert bench.engine.queue_full("")
+        assert not bench.engine.queue_full("another client")
         bench.executor.open()
         await asyncio.gather(*readers)
+        assert not bench.engine.queue_full("")
 
 
 @pytest.mark.parametrize("others", [0, 2], ids=["running", "waiting"])
@@ -511,6 +508,7 @@ async def test_a_prompt_beyond_the_context_is_refused_with_both_numbers(bench: B
         await complete(bench, max_tokens=256)
 
 
+GRAMMAR = messages.Grammar("guided_regex", 'start: "a"')
 OPTIONS: dict[str, object] = {
     "max_tokens": 5,
     "temperature": 0.5,
@@ -523,7 +521,7 @@ OPTIONS: dict[str, object] = {
     "logit_bias": ((3, 1.0),),
     "ignore_end": True,
     "min_tokens": 1,
-    "grammar": messages.Grammar("guided_regex", 'start: "a"'),
+    "grammar": GRAMMAR,
     "suffix": (7,),
     "ranks": 1,
     "share_group": "one",
@@ -548,6 +546,7 @@ async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
         rule = decoder.rule.for_lane(Lane(0, None, Role.GENERATE, 0, 8, 8), True)
         return repr((shown, constraint, decoder.name, rule))
 
+    await bench.engine._grammars.ready(GRAMMAR)
     assert {field.name for field in fields(AnswerOptions)} == {*OPTIONS, *OF_THE_ENGINE}
     for name, value in OPTIONS.items():
         assert facts(**{name: value}) != facts(), name

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import types
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import StrEnum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -90,28 +89,3 @@ def test_what_is_not_plain_is_found() -> None:
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
 def test_a_message_survives_a_process_boundary(message: Any) -> None:
     assert pickle.loads(pickle.dumps(message)) == message
-    assert decoded(type(message), json.loads(json.dumps(encoded(message)))) == message
-
-
-def encoded(value: Any) -> Any:
-    if is_dataclass(value):
-        return [encoded(getattr(value, field.name)) for field in fields(value)]
-    if isinstance(value, tuple):
-        return [encoded(part) for part in value]
-    return value.hex() if isinstance(value, bytes) else value
-
-
-def decoded(kind: Any, value: Any) -> Any:
-    """A value of a type from JSON, by nothing but the type's own fields."""
-    parts = get_args(kind)
-    if get_origin(kind) in (Union, types.UnionType):
-        if value is None:
-            return None
-        parts = tuple(part for part in parts if part is not types.NoneType)
-        return decoded(parts[0], value) if len(parts) == 1 else value
-    if get_origin(kind) is tuple:
-        each = [parts[0]] * len(value) if parts[-1] is Ellipsis else parts
-        return tuple(decoded(part, one) for part, one in zip(each, value, strict=True))
-    if is_dataclass(kind) or hasattr(kind, "_fields"):
-        return kind(*(decoded(part, one) for part, one in zip(get_type_hints(kind).values(), value, strict=True)))
-    return bytes.fromhex(value) if kind is bytes else kind(value)

@@ -350,17 +350,14 @@ def test_a_model_whose_templates_have_no_default_starts_with_a_warning(
     )
 
 
-def test_a_tokenizer_without_boundaries_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tokenizer_without_boundaries_alone_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_boundaries(Vocabulary([".", "\n", ""], mask_id=2, end_ids=[]))
+    assert not caplog.records
     warn_of_missing_boundaries(Vocabulary(["a", "b", ""], mask_id=2, end_ids=[]))
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert "auto, prose, code, comma" in record.getMessage()
     assert "where proposals have settled" in record.getMessage()
-
-
-def test_a_tokenizer_with_boundaries_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_missing_boundaries(Vocabulary([".", "\n", ""], mask_id=2, end_ids=[]))
-    assert not caplog.records
 
 
 def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -385,18 +382,18 @@ def test_a_default_decoder_that_no_request_could_use_is_refused_at_start(
 
 
 @pytest.mark.parametrize(
-    ("settings", "limits"),
-    [({}, (60.0, 3)), ({"step_timeout_s": 7, "max_failed_steps": 2}, (7.0, 2))],
-    ids=["default", "set"],
+    ("token_s", "settings", "limits"),
+    [
+        (1e-6, {}, (60.0, 3)),
+        (0.01, {"max_step_tokens": 2048}, (204.8, 3)),  # where steps take long they may take longer
+        (0.01, {"step_timeout_s": 7, "max_failed_steps": 2}, (7.0, 2)),
+    ],
+    ids=["default", "slow", "set"],
 )
-def test_the_limits_of_failing_steps_reach_the_device(settings: dict[str, int], limits: tuple[float, int]) -> None:
+def test_the_limits_of_failing_steps_reach_the_device(
+    monkeypatch: pytest.MonkeyPatch, token_s: float, settings: dict[str, int], limits: tuple[float, int]
+) -> None:
+    monkeypatch.setattr(Runner, "step_seconds", lambda runner, tokens: tokens * token_s)
     device = build_parts(Settings(**settings)).engine._device
     device.worker.shutdown()
-    assert (device.step_timeout_s, device.max_failed_steps) == limits
-
-
-def test_where_steps_take_long_they_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Runner, "step_seconds", lambda runner, tokens: tokens / 100)
-    device = build_parts(Settings(max_step_tokens=2048)).engine._device
-    device.worker.shutdown()
-    assert device.step_timeout_s == pytest.approx(204.8)
+    assert (device.step_timeout_s, device.max_failed_steps) == pytest.approx(limits)

@@ -231,21 +231,3 @@ async def test_the_end_of_what_cannot_be_a_half_is_the_end(live: Any, rest: byte
         writer.close()
         if not rest:
             await engine.answers[0].left.wait()
-
-
-# --- Request targets
-
-
-@pytest.mark.parametrize(
-    ("target", "path"),
-    [
-        ("http://x/path", "/path"),
-        ("HTTPS://x:80/a%20b?c=d", "/a b"),
-        ("http://x", "/"),
-        ("/http://x/y", "/http://x/y"),
-    ],
-)
-async def test_an_absolute_target_is_served(target: str, path: str) -> None:
-    async with connected() as (reader, writer):
-        writer.write(f"GET {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", path.encode())

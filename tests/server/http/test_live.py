@@ -12,9 +12,11 @@ import pytest
 
 from asynclane.server import errors
 from asynclane.server.engine.messages import Delta
+from asynclane.server.structured.grammar import Grammars
 
 from ...support.fake_engine import SCRIPT, FakeEngine
-from ...support.http import CHAT, CONTEXT
+from ...support.http import CHAT, error_of
+from ...support.schema_bombs import ENDLESS, HUGE_ENUM
 
 SOON_S = 5
 
@@ -49,6 +51,42 @@ async def test_a_client_that_leaves_frees_all_its_answers(live: Any, n: int, str
         async with asyncio.timeout(SOON_S):
             for answer in engine.answers:
                 await answer.left.wait()
+
+
+async def test_a_client_that_leaves_gives_up_its_format(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def compile_for_ever(*_: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    monkeypatch.setattr(Grammars, "compile", compile_for_ever)
+    async with live() as url, httpx.AsyncClient(base_url=url) as client, asyncio.timeout(SOON_S):
+        body = {**CHAT, "guided_regex": "a"}
+        post = asyncio.create_task(client.post("/v1/chat/completions", json=body, timeout=None))
+        await begun.wait()
+        post.cancel()
+        await left.wait()
+
+
+async def test_schemas_that_take_too_long_are_refused_while_others_are_answered(live: Any) -> None:
+    async with live(grammar_timeout_s=0.5) as url, httpx.AsyncClient(base_url=url, timeout=None) as client:
+
+        async def post(**fields: Any) -> httpx.Response:
+            return await client.post("/v1/chat/completions", json={**CHAT, **fields})
+
+        bombs = [asyncio.create_task(post(guided_json=schema)) for schema in ENDLESS.values()]
+        answered = await post(response_format={"type": "json_object"})
+        assert answered.status_code == 200
+        assert not all(bomb.done() for bomb in bombs)
+        for bomb in bombs:
+            error = error_of(await bomb, 400)
+            assert error["param"] == "guided_json"
+            assert error["message"] == "guided_json: this schema takes longer than 0.5 s to compile"
+        assert (await post(guided_json=HUGE_ENUM)).status_code == 200
 
 
 async def test_other_clients_do_not_notice(live: Any) -> None:
@@ -94,31 +132,6 @@ def sdk(live: Any) -> Any:
 
 
 ASK: dict[str, Any] = {"model": "tiny-llada", "messages": [{"role": "user", "content": "Hi"}]}
-
-
-async def test_the_sdk_reads_an_answer(sdk: Any) -> None:
-    async with sdk(api_key="key") as client:
-        answer = await client.chat.completions.create(**ASK, extra_body={"decoder": "asynclane", "max_lanes": 2})
-        text = await client.completions.create(model="tiny-llada", prompt="Hi")
-        models = await client.models.list()
-        model = await client.models.retrieve("tiny-llada")
-    assert answer.choices[0].message.content == text.choices[0].text == "Hello wörld"
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage.completion_tokens_details.forwards == 2
-    assert [one.id for one in models.data] == [model.id] == ["tiny-llada"]
-    assert model.max_model_len == CONTEXT
-
-
-async def test_the_sdk_reads_a_stream(sdk: Any) -> None:
-    async with sdk() as client:
-        stream = await client.chat.completions.create(**ASK, stream=True, n=2, stream_options={"include_usage": True})
-        chunks = [chunk async for chunk in stream]
-    texts = ["", ""]
-    for chunk in chunks:
-        for choice in chunk.choices:
-            texts[choice.index] += choice.delta.content or ""
-    assert texts == ["Hello wörld"] * 2
-    assert chunks[-1].usage.completion_tokens == 6
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ async def gone() -> Message:
 
 def test_an_event_is_one_line_of_data_whatever_it_holds() -> None:
     assert event({"a": "b\n\nc ä"}) == 'data: {"a":"b\\n\\nc ä"}\n\n'.encode()
+    assert len(event({"a": "b\x85c\u2028d\u2029"}).decode().splitlines()) == 2, "as many clients split them"
     assert event({}, "error") == b"event: error\ndata: {}\n\n"
 
 

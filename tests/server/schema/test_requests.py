@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from asynclane.server.schema import limits
+
 from ...support.fake_engine import FakeEngine
 from ...support.http import CHAT, error_of
 
 USER = {"role": "user", "content": "Hi"}
+PART = {"type": "text", "text": ""}
+TOOL = {"role": "tool", "content": "Hi"}
 YES = {"role": "assistant", "content": "Yes,"}
 ANY: dict[str, Any] = {"name": "any", "schema": {}}
 SCHEMA = "response_format.json_schema.schema"
@@ -26,7 +30,7 @@ BAD_VALUES: Values = {
     "seed": [2**63, -(2**63) - 1, 1.5, True],
     "max_tokens": [0, -1, "5", True, 1.5],
     "n": [0, 17, True],
-    "stop": [["a", "b", "c", "d", "e"], 5],
+    "stop": [["a"] * 17, 5],
     "stream": ["true", 1],
     "stream_options": [{"include_usage": True}],
     "response_format": ["json"],
@@ -36,27 +40,19 @@ BAD_VALUES: Values = {
     "threshold": [[0.9]],
     "cache": [{"kind": "dual"}],
     "user": [5],
+    "verbosity": ["loud"],
+    "safety_identifier": [5],
+    "prompt_cache_key": [[]],
     "metadata": ["x"],
     "store": ["yes"],
     "frequency_penalty": [2.5, False],
     "presence_penalty": [-2.1],
     "logit_bias": [{str(token): -100 for token in range(301)}, [1]],
-    "prompt_logprobs": [1],
-    "tools": [[{"type": "function", "function": {"name": "f"}}]],
-    "tool_choice": ["required"],
-    "functions": [[{"name": "f"}]],
     "top_k": [-2, 1.5],
     "min_p": [1.1],
     "stop_token_ids": [6],
     "ignore_eos": [1],
     "min_tokens": [-1],
-    "bad_words": [["a"]],
-    "allowed_token_ids": [[6]],
-    "skip_special_tokens": [False],
-    "repetition_penalty": [1.1],
-    "service_tier": ["priority"],
-    "reasoning_effort": ["high"],
-    "modalities": [["audio"]],
 }
 BAD_CHAT_VALUES: Values = {
     "messages": [[], None, "Hi", {}],
@@ -64,16 +60,10 @@ BAD_CHAT_VALUES: Values = {
     "add_generation_prompt": [False],
     "logprobs": [0],
     "top_logprobs": [2],
-    "echo": [True],
-    "best_of": [2],
-    "suffix": ["end"],
     "max_completion_tokens": [0],
-    "prompt": ["Hi"],
 }
 BAD_COMPLETION_VALUES: Values = {
     "prompt": [None, "", "\udfff", 6, {"text": "a"}, [], [[]], ["a", ""], ["a", 5], [True], [1.0], [-1], [6, 1405]],
-    "max_completion_tokens": [5],
-    "messages": [[]],
     "logprobs": [True, 21],
     "top_logprobs": [2],
     "best_of": [17],
@@ -151,7 +141,7 @@ MESSAGES: list[tuple[str, list[Any]]] = [
     ("messages.0.content.0", [{"role": "user", "content": ["Hi"]}]),
     ("messages.0.content.0.type", [{"role": "user", "content": [IMAGE]}]),
     ("messages.0.colour", [{**USER, "colour": "red"}]),
-    ("messages.0.name", [{**USER, "name": "Ann"}]),
+    ("messages.0.name", [{**USER, "name": ""}]),
     ("messages.0.tool_call_id", [{**USER, "tool_call_id": "1"}]),
     ("messages.0.content", [{"role": "user", "content": "\ud800"}]),
 ]
@@ -195,6 +185,53 @@ async def test_a_bad_value_is_refused_by_the_name_of_its_parameter(
     assert error["message"].count("must be") < 2, "it says once what is allowed"
     assert len(re.findall(r", not \S", error["message"])) < 2, "and once what was given"
     assert engine.prompts == [], "a refused request must not reach the engine"
+
+
+def messages(count: int) -> dict[str, Any]:
+    return {"messages": [USER] * count}
+
+
+# By parameter: the limit, and fields that have so many entries or characters.
+LIMITS: list[tuple[str, str, int, Any]] = [
+    ("chat", "messages", limits.MESSAGES, messages),
+    ("chat", "messages.0.content", limits.PARTS, lambda n: {"messages": [{**USER, "content": [PART] * n}]}),
+    (
+        "chat",
+        "messages.0.tool_call_id",
+        limits.LABEL_CHARS,
+        lambda n: {"messages": [{**TOOL, "tool_call_id": "x" * n}]},
+    ),
+    ("chat", "user", limits.HINT_CHARS, lambda n: {"user": "x" * n}),
+    ("chat", "cache_salt", limits.SALT_CHARS, lambda n: {"cache_salt": "x" * n}),
+    ("chat", "metadata", limits.METADATA, lambda n: {"metadata": dict.fromkeys(map(str, range(n)), "x")}),
+    ("chat", "metadata.a", limits.METADATA_TEXT_CHARS, lambda n: {"metadata": {"a": "x" * n}}),
+    ("chat", "stop", limits.STOPS, lambda n: {"stop": ["x"] * n}),
+    ("chat", "stop.0", limits.STOP_CHARS, lambda n: {"stop": "x" * n}),
+    ("chat", "stop_token_ids", limits.BIASES, lambda n: {"stop_token_ids": list(range(6, 6 + n))}),
+    ("chat", "logit_bias", limits.BIASES, lambda n: {"logit_bias": dict.fromkeys(map(str, range(6, 6 + n)), 1)}),
+    ("chat", "guided_choice", limits.CHOICES, lambda n: {"guided_choice": ["x"] * n}),
+    ("chat", "guided_regex", limits.GRAMMAR_CHARS, lambda n: {"guided_regex": "[" + "x" * (n - 2) + "]"}),
+    ("chat", "guided_json", limits.GRAMMAR_CHARS, lambda n: {"guided_json": "{" + " " * (n - 2) + "}"}),
+    ("chat", "guided_json", limits.SCHEMA_VALUES, lambda n: {"guided_json": {"examples": [1] * (n - 1)}}),
+    ("complete", "prompt", limits.PROMPTS, lambda n: {"prompt": ["x"] * n}),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "param", "limit", "fields"), LIMITS, ids=[f"{row[1]}-{row[2]}" for row in LIMITS])
+async def test_lists_and_texts_have_limits(api: Any, endpoint: str, param: str, limit: int, fields: Any) -> None:
+    async with api(max_queue=limits.PROMPTS, max_request_tokens=2**30) as client:
+        response = await getattr(client, endpoint)(**fields(limit))
+        assert response.status_code == 200 or error_of(response)["code"] == "context_length_exceeded"
+        assert error_of(await getattr(client, endpoint)(**fields(limit + 1)), 400)["param"] == param
+
+
+@pytest.mark.parametrize("name", ["m" * 65, "decoder", "threshold"])
+async def test_names_have_limits(api: Any, name: str) -> None:
+    fields = {"metadata": {name: "x"}} if name[0] == "m" else {name: "x" * 65}
+    async with api() as client:
+        error = error_of(await client.chat(**fields), 400)
+    assert error["param"].startswith("metadata." if name[0] == "m" else name)
+    assert "64 characters" in error["message"]
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])

@@ -28,10 +28,22 @@ SENT_BACK: dict[str, Any] = {
     "annotations": [],
 }
 NULL = "temperature top_p seed stop n stream stream_options max_tokens user steps".split()
+HINTS: list[dict[str, Any]] = [
+    {"prompt_cache_key": "a"},
+    {"prompt_cache_retention": "24h"},
+    {"safety_identifier": "a"},
+    {"verbosity": "low"},
+]
 NEUTRAL: list[tuple[str, dict[str, Any]]] = [
     *(("chat", {name: value}) for name, values in CHAT_UNSUPPORTED.items() for value in (None, *values)),
     ("chat", dict.fromkeys(NULL)),
     ("chat", {"messages": [USER, SENT_BACK, USER]}),
+    *(("chat", hint) for hint in HINTS),
+    *(("complete", hint) for hint in HINTS),
+    ("chat", {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"}),
+    ("chat", {"stop": [str(number) for number in range(16)]}),
+    ("chat", {"messages": [{**USER, "name": "Ann"}]}),
+    ("complete", {"add_special_tokens": True}),
     ("chat", {"messages": [USER, {"role": "tool", "content": "42", "tool_call_id": "call_1"}]}),
     ("complete", {**dict.fromkeys(COMPLETION_UNSUPPORTED), "n": 1}),
     ("complete", {"top_logprobs": 0}),

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
-from asynclane.server.errors import InvalidValue
-from asynclane.server.structured import grammar
-from asynclane.server.structured.grammar import (
-    KEPT,
-    LONGEST_END,
-    GrammarConstraint,
-    Grammars,
-    Wanted,
-)
+from asynclane.server.errors import InvalidValue, Overloaded
+from asynclane.server.structured import compiler, grammar
+from asynclane.server.structured.compiler import LONGEST_END, Walk
+from asynclane.server.structured.grammar import GrammarConstraint, Grammars, Wanted
 from asynclane.server.text.tokenizer import Tokenizer
+
+from ...support import schema_bombs
+from ...support.http import TINY
 
 
 @pytest.fixture(scope="module")
-def grammars(text: Tokenizer) -> Grammars:
-    return Grammars(text)
+def grammars(text: Tokenizer) -> Iterator[Grammars]:
+    made = Grammars(text)
+    yield made
+    made.close()
 
 
 async def constraint(grammars: Grammars, **wanted: str) -> GrammarConstraint:
@@ -37,8 +42,11 @@ def tokens_of(words: np.ndarray) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
 
 
-def at_random(made: GrammarConstraint, text: Tokenizer, room: int, rng: random.Random) -> tuple[list[int], bool]:
-    """An answer of tokens that are drawn evenly from what is allowed, and whether it came to its end."""
+def at_random(
+    made: GrammarConstraint, text: Tokenizer, room: int, rng: random.Random, likely: frozenset[str] = frozenset()
+) -> tuple[list[int], bool]:
+    """An answer of tokens that are drawn evenly from what is allowed, most often from those of `likely` characters, and
+    whether it came to its end."""
     said: list[int] = []
     while len(said) < room:
         for token in made.forced(room - len(said)):
@@ -46,7 +54,9 @@ def at_random(made: GrammarConstraint, text: Tokenizer, room: int, rng: random.R
             said.append(token)
         if made.finished:
             break
-        token = rng.choice(sorted(tokens_of(made.allowed())))
+        tokens = sorted(tokens_of(made.allowed()))
+        short = [token for token in tokens if likely.issuperset(text.pieces[token])]
+        token = rng.choice(short if short and rng.random() < 0.9 else tokens)
         if token in text.end_ids:
             assert made.complete
             return said, True
@@ -117,16 +127,37 @@ async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Tokeniz
     assert len(seen) > 2
 
 
-async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compiled_once(text: Tokenizer) -> None:
-    grammars = Grammars(text)
-    first = Wanted("guided_regex", regex="a{0}b")
-    await grammars.compile(first)
-    kept = grammars._compiled(first)
-    assert grammars._compiled(Wanted("structured_outputs.regex", regex="a{0}b")) is kept
-    for number in range(KEPT):
-        await grammars.compile(Wanted("guided_regex", regex=f"x{{{number}}}y"))
-    assert len(grammars._known) == KEPT
-    assert grammars._compiled(first) is not kept
+async def test_results_are_kept_up_to_a_number_and_a_size_and_refusals_too(
+    text: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(text, memory_mb=200)
+    jobs: list[dict[str, Any]] = []
+    run = grammars._trial.run
+
+    def counted(job: dict[str, Any]) -> dict[str, Any]:
+        jobs.append(job)
+        return run(job)
+
+    monkeypatch.setattr(grammars._trial, "run", counted)
+    monkeypatch.setattr(grammar, "KEPT", 4)
+
+    async def tried(regex: str) -> int:
+        """The number of trials for an expression."""
+        before = len(jobs)
+        with suppress(InvalidValue):
+            await grammars.compile(Wanted("guided_regex", regex=regex))
+        return len(jobs) - before
+
+    assert [await tried(regex) for regex in ("a{0}b", "a{0}b", "(", "(")] == [1, 0, 1, 0]
+    assert [await tried(f"x{{{number}}}y") for number in range(4)] == [1] * 4
+    assert await tried("a{0}b") == 1
+    sized = await grammars._result("guided_regex", "", Wanted("", regex="a{0}b").job, plain=False)
+    sized.bytes = 150 << 20
+    assert [await tried("z"), await tried("a{0}b")] == [1, 0], "both fit"
+    grammars._results.move_to_end(next(key for key in grammars._results if "z" in key))
+    (await grammars._result("guided_regex", "", Wanted("", regex="z").job, plain=False)).bytes = 100 << 20
+    assert [await tried("zz"), await tried("a{0}b")] == [1, 1]
+    grammars.close()
 
 
 @pytest.mark.parametrize(
@@ -137,8 +168,9 @@ async def test_only_so_many_compiled_grammars_are_kept_and_the_same_one_is_compi
         {"schema": '{"a":' * 3000 + "1" + "}" * 3000},
         {"choice": tuple(f"choice {number}" for number in range(100_000))},
         {"schema": json.dumps({"allOf": [{"type": "string", "pattern": f"^[a-z]{{0,200}}{n}.*$"} for n in range(20)]})},
+        {"schema": json.dumps({"type": "object", "properties": {f"n{number}": {} for number in range(1500)}})},
     ],
-    ids=["repeats", "brackets", "deep", "choices", "intersection"],
+    ids=["repeats", "brackets", "deep", "choices", "intersection", "names"],
 )
 async def test_a_grammar_that_is_too_complex_is_refused_in_bounded_time(
     grammars: Grammars, wanted: dict[str, str]
@@ -148,6 +180,7 @@ async def test_a_grammar_that_is_too_complex_is_refused_in_bounded_time(
         await grammars.compile(Wanted("response_format", **wanted))
     assert refused.value.param == "response_format"
     assert len(refused.value.message) < 400
+    assert "Current row" not in refused.value.message
     assert time.thread_time() - started < 0.1, "it was computed on the event loop"
 
 
@@ -181,15 +214,15 @@ async def test_looking_for_an_end_is_bounded(
     """It is done on the event loop: in any 32 tokens, which one step may commit, a few of the longest ways."""
     walked, since = 0, [0]
 
-    def counted(trial: Any, closers: Sequence[int], limit: int) -> list[int] | None:
+    def counted(walk: Walk, limit: int) -> list[int] | None:
         nonlocal walked
-        way = shortest_end(trial, closers, limit)
+        way = to_end(walk, limit)
         walked += limit if way is None else len(way)
         return way
 
-    shortest_end = grammar.shortest_end
+    to_end = Walk.to_end
     made = await constraint(grammars, schema=json.dumps(schema))
-    monkeypatch.setattr(grammar, "shortest_end", counted)
+    monkeypatch.setattr(Walk, "to_end", counted)
     room, rng = 500, random.Random(1)
     while room and not made.finished:
         forced = made.forced(room)
@@ -212,7 +245,7 @@ async def test_looking_for_an_end_is_bounded(
         ({"regex": "(a?){5000}a{5000}"}, "it is too complex"),
         ({"schema": {"pattern": "("}}, "not an expression that can be read: unclosed group"),
         ({"schema": {"type": "nothing"}}, "there is no type 'nothing'"),
-        ({"schema": {"uniqueItems": True, "not": {}}}, 'cannot be enforced: "not", "uniqueItems"'),
+        ({"schema": {"uniqueItems": True}}, "response_format: /uniqueItems is not supported"),
         ({"schema": {"format": "idn-email"}}, "the format 'idn-email' cannot be enforced"),
         ({"schema": {"oneOf": [INTEGER, {"type": "number"}]}}, "oneOf whose options overlap"),
         ({"schema": {"$ref": "http://127.0.0.1/x"}}, "references lead within the schema only"),
@@ -222,6 +255,12 @@ async def test_looking_for_an_end_is_bounded(
         ({"schema": {"enum": []}}, "no text can be so"),
         ({"schema": {"type": "integer", "multipleOf": 982451653}}, "it is too complex"),
         ({"schema": {"type": "integer", "minimum": 5, "maximum": 3}}, "no text can be so: minimum (5) is greater"),
+        ({"schema": {"$ref": "#"}}, "no text can be so"),
+        # Keywords that the library would enforce differently.
+        ({"schema": {"exclusiveMinimum": 0, "exclusiveMaximum": 0.001}}, "exclusiveMinimum 0 cannot be enforced"),
+        ({"schema": {"items": {"exclusiveMinimum": 5, "maximum": 5.000001}}}, "exclusiveMinimum 5 cannot be enforced"),
+        ({"schema": {"minProperties": 2, "patternProperties": {"^a$": {}}}}, "/minProperties above 1 is not supported"),
+        ({"schema": {"x-guidance": {"whitespace_flexible": True}}}, "x-guidance is not a keyword here"),
     ],
     ids=str,
 )
@@ -277,23 +316,6 @@ async def test_an_answer_is_closed_only_when_its_room_is_used(
 
 
 @pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.001}, "exclusiveMinimum 0 cannot be enforced"),
-        ({"type": "array", "items": {"type": "number", "exclusiveMinimum": 5, "maximum": 5.000001}}, "exclusiveMin"),
-        ({"type": "object", "minProperties": 2}, "minProperties above 1 cannot be enforced"),
-        ({"type": "array", "x-guidance": {"whitespace_flexible": True}}, "x-guidance is not a keyword here"),
-        ({"$ref": "#"}, "no text can be so"),
-    ],
-)
-async def test_a_keyword_that_would_be_enforced_differently_is_refused(
-    grammars: Grammars, schema: object, message: str
-) -> None:
-    with pytest.raises(InvalidValue, match=message):
-        await constraint(grammars, schema=json.dumps(schema))
-
-
-@pytest.mark.parametrize(
     "schema",
     [
         {"type": "number", "exclusiveMinimum": 0},
@@ -310,3 +332,243 @@ async def test_a_keyword_that_would_be_enforced_differently_is_refused(
 )
 async def test_bounds_and_names_that_are_fine_are_taken(grammars: Grammars, schema: object) -> None:
     assert await constraint(grammars, schema=json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, "/properties/a/uniqueItems is not supported"),
+        (
+            {"properties": {"a": {"type": "object", "properties": {"b": {}}, "maxProperties": 3}}},
+            "/properties/a/maxProperties is not supported where a declared name may be left out",
+        ),
+        (
+            {"items": {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"b": {}}, "minProperties": 2}]}},
+            "/items/anyOf/1/minProperties is not supported where a declared name may be left out",
+        ),
+        ({"$defs": {"a/b": {"pattern": "("}}, "$ref": "#/$defs/a~1b"}, "/$defs/a~1b: not an expression"),
+        ({"prefixItems": [{}, {"minLength": -1}]}, "/prefixItems/1/minLength must be a whole number"),
+        ({"properties": {"not": {"type": "x"}}}, "/properties/not: there is no type 'x'"),
+        (
+            {"properties": {"a": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.001}}},
+            "/properties/a/exclusiveMinimum 0 cannot be enforced",
+        ),
+        ({"properties": {"k" * 300: {"not": {}}}}, "/properties/" + "k" * 64 + ".../not is not supported"),
+        ({"not": {}}, "/not is not supported"),
+    ],
+)
+async def test_a_refusal_names_the_place_in_the_schema(grammars: Grammars, schema: object, message: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        await constraint(grammars, schema=json.dumps(schema))
+    assert refused.value.message.startswith(f"response_format: {message}")
+
+
+@pytest.mark.parametrize("bomb", schema_bombs.ENDLESS)
+async def test_a_schema_that_takes_too_long_is_refused_while_others_are_served(text: Tokenizer, bomb: str) -> None:
+    grammars = Grammars(text, timeout_s=0.5)
+    schema = json.dumps(schema_bombs.ENDLESS[bomb])
+    wait = asyncio.create_task(grammars.compile(Wanted("guided_json", schema=schema)))
+    await asyncio.sleep(0)
+    await grammars.compile(Wanted("response_format", schema=grammar.ANY_OBJECT))
+    await grammars.compile(Wanted("guided_choice", choice=("yes", "no")))
+    assert not wait.done()
+    with pytest.raises(InvalidValue, match=r"guided_json: this schema takes longer than 0\.5 s to compile"):
+        await wait
+    await constraint(grammars, schema=json.dumps(PERSON))
+    grammars.close()
+
+
+async def test_a_schema_that_takes_too_much_memory_is_refused(text: Tokenizer) -> None:
+    grammars = Grammars(text, timeout_s=60, memory_mb=32)
+    with pytest.raises(InvalidValue, match="guided_json: this schema takes more than 32 MB to compile"):
+        await grammars.compile(Wanted("guided_json", schema=json.dumps(schema_bombs.ENDLESS["intersection"])))
+    await constraint(grammars, schema=json.dumps(PERSON))
+    grammars.close()
+
+
+async def test_those_who_wait_are_few_and_those_who_have_left_are_dropped(
+    text: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(text)
+    begun, go_on = threading.Event(), threading.Event()
+    jobs: list[str] = []
+
+    def run(job: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        go_on.wait()
+        jobs.append(job["regex"])
+        return {"refused": "no"}
+
+    monkeypatch.setattr(grammars._trial, "run", run)
+    monkeypatch.setattr(grammar, "MAX_WAITING", 4)
+
+    def start(regex: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(grammars.compile(Wanted("guided_regex", regex=regex)))
+
+    waiting = [start(regex) for regex in ("a", "b", "b", "c", "d")]
+    await asyncio.to_thread(begun.wait)
+    with pytest.raises(Overloaded, match="4 other formats wait"):
+        await start("e")
+    waiting[1].cancel()  # another waits for the same
+    waiting[3].cancel()
+    await asyncio.wait(waiting[1:4:2])
+    waiting.append(start("e"))
+    await asyncio.sleep(0)
+    go_on.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [
+        InvalidValue,
+        asyncio.CancelledError,
+        InvalidValue,
+        asyncio.CancelledError,
+        InvalidValue,
+        InvalidValue,
+    ]
+    assert jobs == ["a", "b", "d", "e"]
+    grammars.close()
+
+
+async def test_an_engine_has_only_grammars_that_are_ready(text: Tokenizer, grammars: Grammars) -> None:
+    made = await grammars.compile(Wanted("guided_regex", regex="[a-f]{3}"))
+    other = Grammars(text)  # as an engine in another process has
+    with pytest.raises(InvalidValue, match="guided_regex: this grammar has not been compiled"):
+        other.constraint(made)
+    await other.ready(made)
+    said, ended = at_random(other.constraint(made), text, 20, random.Random(1))
+    assert ended
+    assert re.fullmatch("[a-f]{3}", text.decode(said))
+    other.close()
+
+
+async def test_a_lexer_that_grows_is_replaced_and_ends_only_the_answers_that_share_it(
+    text: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "MAX_LEXER_STATES", 5000)
+    grammars = Grammars(text)
+    schema = json.dumps(schema_bombs.ENDLESS_LEXER)
+    made, rng = await constraint(grammars, schema=schema), random.Random(1)
+    assert all(made.accept(token, 2000) for token in made.forced(2000))
+    for _ in range(1000):
+        words = made.allowed()
+        if made.failed:
+            break
+        made.accept(rng.choice(sorted(token for token in tokens_of(words) if '"' not in text.pieces[token])), 2000)
+    assert made.failed == "it is too complex"
+    again = await constraint(grammars, schema=schema)
+    again.allowed()
+    assert not again.failed
+    again._compiled.start.meter.spent_s = grammar.WORN_S + 1
+    assert (await constraint(grammars, schema=schema))._compiled is not again._compiled
+    grammars.close()
+
+
+async def test_a_step_that_takes_too_long_ends_the_answer(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await constraint(grammars, regex="[a-f]+z")
+    monkeypatch.setattr(compiler, "MAX_STEP_S", -1.0)
+    made.allowed()
+    assert "a step took" in made.failed
+
+
+ADDED = "<think>"
+RESERVED = "reserved"
+
+
+@pytest.fixture(scope="module")
+def with_added_tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The embedded model's tokenizer with two added tokens that are not special."""
+    folder: Path = tmp_path_factory.mktemp("added")
+    for file in TINY.glob("*.json"):
+        (folder / file.name).write_text(file.read_text())
+    content = json.loads((folder / "tokenizer.json").read_text())
+    first, size = content["added_tokens"][0], len(content["model"]["vocab"])
+    for number, name in enumerate((ADDED, RESERVED)):
+        content["added_tokens"].append({**first, "id": size + number, "content": name, "special": False})
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return Tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"choice": (ADDED + "x",)},
+        {"choice": (f"a {RESERVED}.", "b<|eot_id|>")},
+        {"regex": f"{ADDED}[0-9]"},
+        {"schema": json.dumps({"const": f"{ADDED}<|mdm_mask|>{RESERVED}"})},
+        {"schema": json.dumps({"type": "object", "properties": {ADDED: {"type": "boolean"}}, "required": [ADDED]})},
+        {"schema": "{}"},
+    ],
+    ids=str,
+)
+async def test_the_text_of_an_added_token_is_spelt_with_others(
+    with_added_tokens: Tokenizer, wanted: dict[str, Any]
+) -> None:
+    text = with_added_tokens
+    grammars = Grammars(text)
+    added = text.special_ids | {text.vocab_size - 1, text.vocab_size - 2}
+    assert {text.pieces[token] for token in added} == {"", ADDED, RESERVED}
+    for number in range(8):
+        said, ended = at_random(await constraint(grammars, **wanted), text, 120, random.Random(number))
+        assert ended
+        assert not added & set(said)
+        if "choice" in wanted:
+            assert text.decode(said) in wanted["choice"]
+    grammars.close()
+
+
+def open_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
+    """An open object of few and short names, so that they meet."""
+    values: list[Any] = [{"type": "integer", "maximum": 9, "minimum": 0}, {"enum": ["a", "b"]}, {"type": "null"}]
+    if depth:
+        values.append(open_schema(rng, depth - 1))
+    names = rng.sample(["a", "b", "}", ":", '"', "\\", "é", "a b", "\n", ""], rng.randint(0, 3))
+    made: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: rng.choice(values) for name in names},
+        "additionalProperties": rng.choice([True, rng.choice(values)]),
+        "required": rng.sample(names, rng.randint(0, len(names))),
+    }
+    if made["additionalProperties"] is not True and not depth:
+        made["patternProperties"] = {"^[xy]$": {"type": "boolean"}}
+    elif len(made["required"]) == len(names):
+        made["minProperties"] = rng.randint(0, 4)
+    return made
+
+
+def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs if not re.fullmatch("[xy]", name)]  # of patterns, with no other name left
+    assert len(set(names)) == len(names), pairs
+    return dict(pairs)
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_an_open_object_validates_and_repeats_no_name(grammars: Grammars, text: Tokenizer, seed: int) -> None:
+    rng = random.Random(seed)
+    schema = open_schema(rng)
+    for room in (60, 150, 300):
+        made = await constraint(grammars, schema=json.dumps(schema))
+        said, ended = at_random(made, text, room, rng, likely=frozenset('{}[]"\\abxy:,0'))
+        answer = text.decode(said)
+        if ended:
+            jsonschema.validate(json.loads(answer, object_pairs_hook=unrepeated), schema)
+
+
+async def test_a_name_comes_again_neither_as_it_is_nor_in_another_spelling(grammars: Grammars, text: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"a": INTEGER}, "additionalProperties": {"type": "string"}}
+
+    def accepted(answer: str, made: GrammarConstraint) -> str:
+        for at, token in enumerate(tokens := text.encode(answer, specials=False)):
+            if token not in tokens_of(made.allowed()) or not made.accept(token, 1000):
+                return text.decode(tokens[:at])
+        return answer
+
+    for answer, expected in [
+        ('{"\\u0061": "x"}', '{"\\'),
+        ('{"a": 1, "a": "x"}', '{"a": 1, "a'),
+        ('{"b": "x", "b": "y"}', '{"b": "x", "b'),
+        ('{"b": "x", "bb": "y", "b', '{"b": "x", "bb": "y", "b'),
+        ('{"b": "{\\"b", "c": "y"}', '{"b": "{\\"b", "c": "y"}'),
+    ]:
+        assert accepted(answer, await constraint(grammars, schema=json.dumps(schema))) == expected
+    nested = '{"a": {"a": 1, "b": [{"a": 2}, {"a": 3, "a": 4}]}}'
+    made = await constraint(grammars, schema=grammar.ANY_OBJECT)
+    assert accepted(nested, made) == nested[: nested.index('": 4')]

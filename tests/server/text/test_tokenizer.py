@@ -6,16 +6,20 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asynclane.server.errors import EngineFailure, InvalidValue
 from asynclane.server.structured.grammar import Grammars, Wanted
 from asynclane.server.text.detokenizer import AnswerText
-from asynclane.server.text.tokenizer import BadTokenizer, Tokenizer
+from asynclane.server.text.tokenizer import BadTokenizer, TextTooLong, Tokenizer
 
 from ...support.checkpoints import write_checkpoint, write_sentencepiece_tokenizer
 from ...support.http import TINY
@@ -50,6 +54,77 @@ def test_pieces_cover_the_network_and_special_tokens_have_none(text: Tokenizer) 
     assert [text.pieces[token] for token in sorted(text.special_ids)] == [""] * 6
     assert text.pieces[1405:] == [""] * 3
     assert text.pieces[text.encode(".")[0]] == "."
+
+
+TEXTS = st.text(max_size=300) | st.sampled_from(["<|start_header_id|>" * 20, " " * 500, "e\u0301" * 99])
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(said=TEXTS)
+def test_a_text_that_fits_is_never_refused_unread(said: str) -> None:
+    text = Tokenizer(TINY)
+    ids = text.encode(said, specials=False)
+    assert text.encode(said, specials=False, most_tokens=len(ids)) == ids
+
+
+def test_a_text_that_cannot_fit_is_not_encoded(text: Tokenizer) -> None:
+    with pytest.raises(TextTooLong) as caught:
+        text.encode("a" * 10_000_000, most_tokens=256)
+    assert 256 < caught.value.least_tokens <= 10_000_000
+    chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a" * 10_000}]
+    for messages in (chat[:1] * 300, chat, chat[1:] + chat[:1]):
+        with pytest.raises(TextTooLong):
+            text.encode_chat(messages, 256)
+    assert text.encode_chat([{"role": "user", "content": "Hi" + " " * 100_000}], 256), "the template trims it"
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        ("pre_tokenizer", {"type": "Whitespace"}),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}]}),
+        ("normalizer", {"type": "Strip", "strip_left": True, "strip_right": True}),
+        ("normalizer", {"type": "Replace", "pattern": {"String": "aaaa"}, "content": "a"}),
+        ("added_tokens_decoder", {"lstrip": True}),
+        ("model", {"vocab": {"a": 6}}),
+    ],
+)
+def test_a_tokenizer_that_drops_characters_bounds_no_text(edited: Edit, part: str, changed: Any) -> None:
+    file = "tokenizer_config.json" if part == "added_tokens_decoder" else "tokenizer.json"
+    content = json.loads((TINY / file).read_text())[part]
+    if part == "added_tokens_decoder":
+        content["5"] |= changed
+    elif part == "model":
+        content |= {"vocab": {name: at for name, at in content["vocab"].items() if name != "a"}, "merges": []}
+    else:
+        content = changed
+    text = Tokenizer(edited(file, **{part: content}))
+    assert text.encode("a" * 5000, most_tokens=1) is not None
+
+
+def test_what_nfc_composes_is_taken_into_account(edited: Edit) -> None:
+    text = Tokenizer(edited("tokenizer.json", normalizer={"type": "NFC"}))
+    said = "\u03b1\u0313\u0300\u0345" * 100  # four characters that become one
+    ids = text.encode(said)
+    assert text.encode(said, most_tokens=len(ids)) == ids
+    with pytest.raises(TextTooLong):
+        text.encode("a" * 100_000, most_tokens=10)
+
+
+def test_others_go_on_while_a_long_text_is_encoded(text: Tokenizer) -> None:
+    ended, turns = threading.Event(), 0
+
+    def encode() -> None:
+        text.encode("a" * 300_000)
+        ended.set()
+
+    worker = threading.Thread(target=encode)
+    worker.start()
+    while not ended.is_set():
+        turns += 1
+        time.sleep(0.001)
+    worker.join()
+    assert turns > 10, "the interpreter was locked"
 
 
 def test_a_chat_is_rendered_by_the_checkpoints_own_template(text: Tokenizer) -> None:
