@@ -66,10 +66,10 @@ class Scheduler:
         return not self.waiting and not self.running
 
     def has_room(self, client: str) -> bool:
-        """True if `add` would not raise `QueueFull` for a request of the client, and a queue of one request or more."""
-        if self._over_queue(client, coming=1):
+        """Return whether the queue would take another request of a client."""
+        if self._over_queue(client, more=1):
             self._admit()  # as `add` does
-        return self._over_queue(client, coming=1) is None
+        return self._over_queue(client, more=1) is None
 
     def load(self) -> Load:
         lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
@@ -177,14 +177,14 @@ class Scheduler:
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
-    def _over_queue(self, client: str, coming: int = 0) -> str | None:
-        """The limit that the queue exceeds, with so many more requests of the client, in words. Beyond `max_queue` each
+    def _over_queue(self, client: str, more: int = 0) -> str | None:
+        """The limit that the queue exceeds, in words, with so many `more` requests of a client. Beyond `max_queue` each
         client still has an equal part of it: one that fills the queue keeps nobody out."""
-        limit, total = self.limits.max_queue, len(self.waiting) + coming
+        limit, total = self.limits.max_queue, len(self.waiting) + more
         if total <= limit:
             return None
         clients = Counter(sequence.request.client for sequence in self.waiting.values())
-        clients[client] += coming
+        clients[client] += more
         own = clients[client]
         if own <= limit // len(clients):
             return None

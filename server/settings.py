@@ -54,13 +54,13 @@ class Settings:
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
-    api_keys_file: str | None = _word(
-        None, "file of keys with names, NAME:KEY on each line; read again on SIGHUP (docs/operations.md)"
-    )
     allowed_origins: str | None = _word(
         None,
         "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
         " own page",
+    )
+    api_keys_file: str | None = _word(
+        None, "file of keys with names, NAME:KEY on each line; read again on SIGHUP (docs/operations.md)"
     )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
@@ -94,16 +94,16 @@ class Settings:
     )
     decoder: str = _word("asynclane", "decoding method of requests that name none")
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
+    max_body_bytes: int | None = _number(
+        None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
+    )
+    max_unread_bytes: int = _number(64 * 2**20, "of large request bodies that come or wait at once", 1)
     max_request_tokens: int = _number(
         131072, "answer tokens that one HTTP request may want: max_tokens times its choices and prompts", 1
     )
     request_timeout_s: float = _number(
         3600.0, "seconds in which an answer must be complete, those in the queue included", 0.01, 86400
     )
-    max_body_bytes: int | None = _number(
-        None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
-    )
-    max_unread_bytes: int = _number(64 * 2**20, "of large request bodies that come or wait at once", 1)
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
     min_body_bytes_per_s: int = _number(1024, "least rate of a request body, after 10 seconds", 1)
     step_timeout_s: int | None = _number(

@@ -61,9 +61,9 @@ class AnswerRoute(JsonRoute):
     """A route to the engine. While its queue is full, no body is read."""
 
     def admit(self, scope: Scope) -> None:
-        engine: AnswerSource = scope["app"].state.engine
-        if engine.queue_full(client_of(scope)):
-            raise errors.Overloaded("the queue is full", retry_after_s=engine.health.retry_after_s)
+        seconds = scope["app"].state.engine.retry_after_s(client_of(scope))
+        if seconds is not None:
+            raise errors.Overloaded("the queue is full", retry_after_s=seconds)
 
 
 @dataclass(frozen=True, slots=True)

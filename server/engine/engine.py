@@ -70,9 +70,15 @@ class Engine:
         if self.death.done():
             return Health(ready=False, failure=self.death.result())
         ready = self._loop is not None and not self._loop.done() and not self._draining
-        return Health(ready, retry_after_s=self._retry_after_s())
+        return Health(ready)
 
-    def _retry_after_s(self) -> int:
+    def retry_after_s(self, client: str) -> int | None:
+        """See `AnswerSource`."""
+        if not self.health.ready or self._scheduler.has_room(client):
+            return None
+        return self._wait_s()
+
+    def _wait_s(self) -> int:
         return self._rate.retry_after_s(len(self._scheduler.waiting), time.perf_counter())
 
     async def start(self) -> None:
@@ -107,10 +113,6 @@ class Engine:
             self._die("a step did not end while the server was shutting down")
             await asyncio.wait({self._loop})
         self._device.worker.shutdown(wait=not self.death.done())
-
-    def queue_full(self, client: str) -> bool:
-        """See `AnswerSource`."""
-        return self.health.ready and not self._scheduler.has_room(client)
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> AnswerStream:
         """See `AnswerSource`."""
@@ -158,7 +160,9 @@ class Engine:
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
-            raise errors.Overloaded(str(error), retry_after_s=self._retry_after_s()) from None
+            raise errors.Overloaded(
+                str(error), retry_after_s=self._rate.retry_after_s(len(self._scheduler.waiting), time.perf_counter())
+            ) from None
         answer = self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
         if options.timeout_s is not None:
             loop = asyncio.get_running_loop()

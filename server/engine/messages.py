@@ -143,12 +143,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again. If its
-    queue is full, there may be room in about `retry_after_s`."""
+    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
 
     ready: bool
     failure: str | None = None
-    retry_after_s: int = 1
 
 
 class Answer(Protocol):
@@ -167,8 +165,8 @@ class AnswerSource(Protocol):
     @property
     def health(self) -> Health: ...
 
-    def queue_full(self, client: str) -> bool:
-        """True if a request of this client would be refused now, since others wait."""
+    def retry_after_s(self, client: str) -> int | None:
+        """Seconds until the queue may take another request of a client; None: it does now."""
         ...
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:

@@ -47,14 +47,11 @@ class Literals:
             text = normalized if len(pattern.findall(normalized)) > len(pattern.findall(text)) else text
         return pattern.sub(lambda found: f"{mark}{self._ids[found[0]]}.", text)
 
-    def shown(self, text: str, mark: str) -> str:
-        """The text without marks."""
-        return re.sub(rf"{mark}(\d+)\.", lambda found: self._names[int(found[1])], text)
-
     def encode(self, text: str, mark: str, *, specials: bool = False) -> list[int]:
         """The ids of a text with marks. With `specials`, the tokenizer adds its own around it."""
-        if mark not in text:  # unlike `encode`, these let other threads run
-            return self._backend.encode_batch_fast([text], add_special_tokens=specials)[0].ids
+        # Batches, unlike `encode`, let other threads run; the fast ones have no offsets.
+        if mark not in text:
+            return list(self._backend.encode_batch_fast([text], add_special_tokens=specials)[0].ids)
         found = self._backend.encode_batch([text], add_special_tokens=specials)[0]
         own = found.special_tokens_mask  # of those that were added, at both ends
         first, last = own.index(0), len(own) - own[::-1].index(0)
@@ -73,10 +70,10 @@ class Literals:
         """The ids of a part without special tokens: those given, unless some are hidden in it."""
         if mark not in text:
             return ids
-        part = self.shown(text, mark)
-        fenced = part if first else self._fence + part
-        ids = self._plain.encode_batch_fast([fenced], add_special_tokens=False)[0].ids
-        return ids if first else ids[1:]
+        part = re.sub(rf"{mark}(\d+)\.", lambda found: self._names[int(found[1])], text)
+        if first:
+            return list(self._plain.encode_batch_fast([part], add_special_tokens=False)[0].ids)
+        return list(self._plain.encode_batch_fast([self._fence + part], add_special_tokens=False)[0].ids[1:])
 
 
 def new_mark() -> str:

@@ -154,15 +154,6 @@ class Tokenizer:
         ids = [[token] for token in range(max(self.vocab_size, size if isinstance(size, int) else 0))]
         return self.backend.decode_batch(ids, skip_special_tokens=True)
 
-    def prepare(self) -> None:
-        """Build now what the first request would wait for."""
-        _ = self.literals
-
-    @cached_property
-    def literals(self) -> Literals:
-        """The reader of text in which clients spell special tokens."""
-        return Literals(self.backend, self.special_ids | self.end_ids, self.mask_id)
-
     @cached_property
     def _longest_token(self) -> int | None:
         """The most characters of a text that one token takes; None if there is no such number, as for tokenizers that
@@ -177,6 +168,15 @@ class Tokenizer:
         if not any(step["type"] == "ByteLevel" for step in splits) or any(step["type"] != "NFC" for step in composes):
             return None
         return max(map(len, spelt)) * (NFC_CHARS if composes else 1)
+
+    def prepare(self) -> None:
+        """Build now what the first request would wait for."""
+        _ = self.literals, self._longest_token
+
+    @cached_property
+    def literals(self) -> Literals:
+        """The reader of text in which clients spell special tokens."""
+        return Literals(self.backend, self.special_ids | self.end_ids, self.mask_id)
 
     def encode(self, text: str, *, specials: bool = True, most_tokens: int | None = None) -> list[int]:
         """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
@@ -198,6 +198,7 @@ class Tokenizer:
         accept, `EngineFailure` if it fails, and `TextTooLong`."""
         if self._template is None:
             raise InvalidValue("messages", self.no_chat)
+        self._check_length("".join(message["content"] for message in messages), most_tokens)
         mark = new_mark()
         messages = [
             {name: text if name == "role" else self.literals.hide(text, mark) for name, text in message.items()}
@@ -206,7 +207,7 @@ class Tokenizer:
         last = messages[-1]
         try:
             if last["role"] != "assistant":
-                return self._encode_marked(self._template.render(messages, opened=True), mark, most_tokens)
+                return self.literals.encode(self._template.render(messages, opened=True), mark)
             # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
             around = self._template.around_last(messages)
         except TemplateRefusal as error:
@@ -215,11 +216,7 @@ class Tokenizer:
             raise EngineFailure(f"this model cannot chat about these messages: {error}") from None
         if around is None:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
-        return self._encode_marked(around[0] + last["content"], mark, most_tokens)
-
-    def _encode_marked(self, text: str, mark: str, most_tokens: int | None) -> list[int]:
-        self._check_length(self.literals.shown(text, mark), most_tokens)
-        return self.literals.encode(text, mark)
+        return self.literals.encode(around[0] + last["content"], mark)
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """The whole text of a prompt. With `specials`, special tokens are spelt out; otherwise they have no text."""
