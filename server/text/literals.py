@@ -113,7 +113,7 @@ class Names:
 
 def _longest_of(texts: Collection[str]) -> str:
     """A pattern for the longest of some texts. What they begin with is compared once, however many they are."""
-    begin = commonprefix(list(texts))
+    begin = commonprefix(list(texts))  # noqa: RUF071 - of characters, not of paths
     rests = sorted({text[len(begin) :] for text in texts})
     branches = [_longest_of(list(group)) for _, group in groupby(filter(None, rests), key=lambda rest: rest[0])]
     if branches and not rests[0]:  # a text that others begin with comes last
