@@ -13,7 +13,7 @@ import pytest
 
 from asynclane.bench.load import output as report
 from asynclane.bench.load import run as load
-from asynclane.bench.load.loops import Failure, Sample, run_level
+from asynclane.bench.load.loops import Failure, Sample
 from asynclane.bench.load.plan import Level
 from asynclane.bench.load.tally import sum_up
 from asynclane.clients import Usage
@@ -95,19 +95,6 @@ def test_ctrl_c_shows_the_loads_that_are_complete(tmp_path: Path) -> None:
     assert [load["completed"] for load in figures["loads"]] == [3]
     assert figures["not_measured"] == ["2 at once", "4 at once"]
     assert "Not measured: 2 at once" in shown
-
-
-def test_a_load_without_figures_loses_none_of_those_before(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(prober: Any, plan: Any, level: Level, progress: Any) -> list[Sample]:
-        return await run_level(prober, plan, level, progress) if level.concurrency == 1 else []
-
-    monkeypatch.setattr(load, "run_level", run)
-    with other_server(answered) as url:
-        assert cli.main(bench(url, "--concurrency", "1,2")) == 2
-    captured = capsys.readouterr()
-    figures = json.loads(captured.out.splitlines()[-1])
-    assert ([load["completed"] for load in figures["loads"]], figures["not_measured"]) == ([3], ["2 at once"])
-    assert "no request was made at 2 at once" in captured.err
 
 
 def test_a_picture_that_fails_comes_behind_the_figures(

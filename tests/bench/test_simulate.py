@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, dump, load
+from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, load
 from asynclane.bench.steps.replay import Loop, Spell, Track
 from asynclane.bench.steps.simulate import CURVE, compare, main, over_loads, read_curve
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
@@ -104,12 +104,6 @@ def test_the_file_of_recordings() -> None:
     # No block length of the budget costs more than two points of accuracy.
     best = max(recording.accuracy for recording in recordings)
     assert [r.block_length for r in recordings if r.block_length in BLOCK_LENGTHS and r.accuracy < best - 0.02] == []
-
-
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    file = tmp_path / "recordings.json"
-    file.write_text(dump(MADE_UP, {"model": "made up"}), encoding="utf-8")
-    assert load(file) == MADE_UP
 
 
 def test_from_arguments_to_the_last_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

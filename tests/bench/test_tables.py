@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from asynclane.bench.kernels.cases import LLADA
-from asynclane.bench.kernels.family_cases import measure
 from asynclane.bench.kernels.run import Peaks, figures
 from asynclane.bench.kernels.token_cases import commit, predict
 from asynclane.bench.report.tables import BEGIN, END, main, rewritten, section
@@ -19,7 +18,6 @@ from asynclane.bench.steps.roofline import main as roofline
 
 ROOT = Path(__file__).parents[2]
 PEAKS = Peaks(copy_bytes_per_s=2.5e12, matrix_operations_per_s=7.5e14)
-FORMATS = ((None, 0.887), ("fp8", 0.880))
 HEAD = {"card": "Card", "date": "2026-01-02T03:04:05+00:00", "versions": {"torch": "2.11.0"}}
 
 
@@ -56,59 +54,6 @@ def test_tables_of_steps_and_kernels(tmp_path: Path) -> None:
     assert "750 TFLOP/s" in made
     (tmp_path / "kernels.json").unlink()
     assert "kernel" not in section(tmp_path), "what was not measured is left out"
-
-
-def test_number_formats_stand_beside_their_accuracy(tmp_path: Path) -> None:
-    for name, fp8, step in (("", None, 20.0), ("-fp8", "fp8", 12.0)):
-        asked = {"quantization": fp8, "deterministic": False}
-        speed = {
-            "step_ms": step,
-            "steps": 66,
-            "idle_share": 0.003,
-            "tokens_per_s": 790.6,
-            "reserved_over_stated": 1.009,
-        }
-        run = {**asked, **speed, "requests": 32, "max_tokens": 64, **HEAD}
-        (tmp_path / f"serving{name}.json").write_text(json.dumps(run), encoding="utf-8")
-    lines = [{"quantization": fp8, "deterministic": False, "decoders": [{"accuracy": a}]} for fp8, a in FORMATS]
-    (tmp_path / "quality-numerics.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    made = section(tmp_path)
-    assert "| (default) | 0.887 | 20.0 | 66 | 0.3 % | 791 | 0.9 % |" in made
-    assert "| `--quantization fp8` | 0.880 | 12.0 |" in made
-
-
-def test_a_shape_without_library_calls_has_a_table_of_its_own(tmp_path: Path) -> None:
-    write_runs(tmp_path)
-    step = {"tokens": 32, "load": "32", "ours_ms": 6.031, "reference_ms": None, "ratio": None}
-    for shape in ("llada2-mini", "sdar-8b"):
-        run = {"shape": shape, "keys": 512, "steps": [step], **HEAD, "card": "Other"}
-        (tmp_path / f"offline-{shape}.json").write_text(json.dumps(run), encoding="utf-8")
-    made = section(tmp_path)
-    assert "| 64 | 8.00 | 16.00 | 0.50 |" in made
-    assert "| positions | SDAR-8B ms | LLaDA2.0-mini ms |" in made
-    assert "| 32 | 6.03 | 6.03 |" in made
-    assert "The same on one Other (torch 2.11.0, 2026-01-02)" in made
-
-
-def test_checkpoints_that_were_served_stand_with_their_memory(tmp_path: Path) -> None:
-    sizes = ("weights_bytes", "pages_bytes", "workspace_bytes", "peak_reserved_bytes")
-    taken = {name: number << 30 for number, name in enumerate(sizes, 1)}
-    asked = {"requests": 32, "max_tokens": 64, "kv_cache_tokens": 65536}
-    run = {**asked, **taken, "loaded_s": 14.1, "step_ms": 16.977, "tokens_per_s": 1485.8, **HEAD}
-    (tmp_path / "serving-llada2-mini.json").write_text(json.dumps(run), encoding="utf-8")
-    assert "| LLaDA2.0-mini | 1.00 | 2.00 | 3.00 | 4.00 | 14 | 17.0 | 1486 |" in section(tmp_path)
-
-
-def test_kernels_of_some_families_are_shown_unless_the_whole_was_measured_again(tmp_path: Path) -> None:
-    write_runs(tmp_path)
-    entry = figures(measure(2048), PEAKS, 0.002, 0.1, {})
-    path = tmp_path / "kernels.json"
-    whole = json.loads(path.read_text(encoding="utf-8"))
-    (tmp_path / "kernels-families.json").write_text(json.dumps({**whole, "kernels": [entry]}), encoding="utf-8")
-    assert section(tmp_path).count("| measure | 2048 positions | 2.0 |") == 1
-    whole["kernels"].append(entry)
-    path.write_text(json.dumps(whole), encoding="utf-8")
-    assert section(tmp_path).count("| measure | 2048 positions | 2.0 |") == 1
 
 
 def test_only_the_part_between_the_comments_is_written(tmp_path: Path) -> None:

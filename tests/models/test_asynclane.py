@@ -10,13 +10,13 @@ import pytest
 from asynclane.bench.load.problems import problems
 from asynclane.bench.quality.checks import right
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler import Budget, ParamError, Scheduler, StepCost, StepPlan, Vocabulary
+from asynclane.scheduler import Budget, ParamError, Scheduler, StepCost, Vocabulary
 from asynclane.scheduler.decoding.lane_tree import Role
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
 from asynclane.scheduler.decoding.vocabulary import END
 
 from ..support.cases import TEXT, chat, network
-from ..support.driver import LIMITS, Answer, Spec, run
+from ..support.driver import LIMITS, Answer, Spec
 from ..support.fakes import add
 from ..support.golden import WHOLE
 
@@ -87,32 +87,6 @@ def test_every_kind_of_sibling_answers_most_problems(siblings: str) -> None:
     good = [right(problem, TEXT.decode(answer.text)) for problem, answer in zip(PROBLEMS, found, strict=True)]
     assert sum(good) >= 3
     assert sum(answer.forks for answer in found) >= 3
-
-
-class Watch:
-    """An executor that keeps the plans which passed through it."""
-
-    def __init__(self, runner: Runner) -> None:
-        self.runner, self.plans = runner, list[StepPlan]()
-
-    def execute(self, plan: StepPlan) -> Any:
-        self.plans.append(plan)
-        return self.runner.execute(plan)
-
-
-def test_isolated_siblings_run_in_slots_of_their_own_on_shared_pages(runner: Runner, vocabulary: Vocabulary) -> None:
-    watch = Watch(runner)
-    run(watch, vocabulary, [Spec(PROMPTS[1], LENGTH, params={"siblings": "isolated", "threshold": 0.99})])
-    assert max(len(plan.rows) for plan in watch.plans) > 1
-    for plan in watch.plans:
-        assert len({row.slot for row in plan.rows}) == len(plan.rows)
-    main, *branches = {p.slot: p.pages for plan in watch.plans for p in plan.placements}.values()
-    assert branches
-    for pages in branches:
-        shared = sum(own == other for own, other in zip(pages, main, strict=False))
-        assert 0 < shared < len(pages)
-        assert pages[:shared] == main[:shared]
-        assert not set(pages[shared:]) & set(main)
 
 
 def test_an_isolated_lane_does_not_see_what_its_sibling_commits() -> None:

@@ -12,17 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynclane.models.exec.graphs import StepGraphs
-from asynclane.models.exec.pack import pack_into
 from asynclane.models.exec.runner import Runner
-from asynclane.models.numerics import Numerics
 from asynclane.scheduler import AttentionPattern
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Measure, Placement, Row, Sampling, Span, StepPlan
 
 from ..support.driver import Spec, full_logits, run
 from ..support.fakes import MASK, vocabulary
 from ..support.golden import WHOLE
-from ..support.small_network import CONFIG, small_runner
+from ..support.small_network import small_runner
 
 LENGTH = 24
 PROMPT = [5, 9, 3, 6]  # a prompt, so that no two positions are alike
@@ -137,18 +134,3 @@ def test_a_noisy_rule_draws_positions_without_replacement() -> None:
         for j in range(i + 1, size):
             want = weights[i] * weights[j] * (1 / (1 - weights[i]) + 1 / (1 - weights[j]))
             assert abs(counts[i, j] / 3200 - want) < 4 * math.sqrt(want / 3200)
-
-
-def test_only_a_request_that_needs_a_measure_pays_for_it() -> None:
-    """A plan that goes by probability has the shape it had; any plan fits its own."""
-    graphs = StepGraphs(lambda batch: torch.zeros(0), CONFIG, Numerics(torch.float32), slots=4)
-    shapes = {}
-    for measure in (Measure.PROBABILITY, Measure.ENTROPY):
-        rows = tuple(
-            Row(n, 0, 9, 9, (Span(2, 9, DeviceCommitRule(1, 0.5, measure=measure)),), GREEDY, 0) for n in range(3)
-        )
-        plan = StepPlan((), rows)
-        shape = shapes[measure] = graphs.shape_for(plan)
-        pack_into(np.empty(shape.words, np.int32), plan, shape)
-        assert ("measure_kinds" in shape.sections()) == ("draws" in shape.sections()) == (measure != 0)
-    assert shapes[Measure.PROBABILITY].words < shapes[Measure.ENTROPY].words

@@ -53,32 +53,26 @@ def published(directory: Path, model: str, ids: list[int], block: int = 0, **wor
         return network(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0]
 
 
-@pytest.mark.parametrize("sizes", [{"tied": True, "kv_heads": 1}, {"heads": 7, "kv_heads": 7, "layers": 1}], ids=str)
-def test_dreams_logits_are_those_of_qwen2_without_a_causal_mask(tmp_path: Path, sizes: dict[str, Any]) -> None:
-    write_checkpoint(tmp_path, "DreamModel", **sizes)
-    want = published(tmp_path, "Qwen2", IDS)
-    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
+# LLaDA-MoE is Qwen3-MoE in other words: heads that divide the dimension, weights that are not normed.
+LLADA_MOE = {"moe_intermediate_size": 32, "head_dim": 32, "norm_topk_prob": False, "intermediate_size": 96}
+PUBLISHED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("DreamModel", "Qwen2", {"tied": True, "kv_heads": 1}, {}),
+    ("DreamModel", "Qwen2", {"heads": 7, "kv_heads": 7, "layers": 1}, {}),
+    ("SDARForCausalLM", "Qwen3", {"tied": True, "block": 16}, {"block": 16}),
+    ("SDARForCausalLM", "Qwen3", {"head_dim": 32, "dim": 48, "block": 1}, {"block": 1}),
+    ("SDARMoeForCausalLM", "Qwen3Moe", {"norm_topk_prob": False, "chosen": 1}, {"block": 4}),
+    ("SDARMoeForCausalLM", "Qwen3Moe", {"experts": 6, "block": 16}, {"block": 16}),
+    ("LLaDAMoEModelLM", "Qwen3Moe", {"head_dim": 32}, LLADA_MOE),
+]
 
 
-@pytest.mark.parametrize("sizes", [{"tied": True, "block": 16}, {"head_dim": 32, "dim": 48, "block": 1}], ids=str)
-def test_sdars_logits_are_those_of_qwen3_within_blocks(tmp_path: Path, sizes: dict[str, Any]) -> None:
-    write_checkpoint(tmp_path, "SDARForCausalLM", **sizes)
-    want = published(tmp_path, "Qwen3", IDS, block=sizes.get("block", 4))
-    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("sizes", [{"norm_topk_prob": False, "chosen": 1}, {"experts": 6, "block": 16}], ids=str)
-def test_sdar_moes_logits_are_those_of_qwen3_moe_within_blocks(tmp_path: Path, sizes: dict[str, Any]) -> None:
-    write_checkpoint(tmp_path, "SDARMoeForCausalLM", **sizes)
-    want = published(tmp_path, "Qwen3Moe", IDS, block=sizes.get("block", 4))
-    torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
-
-
-def test_llada_moes_logits_are_those_of_qwen3_moe_without_a_causal_mask(tmp_path: Path) -> None:
-    """Qwen3-MoE's in other words: heads that divide the dimension, weights that are not normed."""
-    write_checkpoint(tmp_path, "LLaDAMoEModelLM", head_dim=32)
-    words = {"moe_intermediate_size": 32, "head_dim": 32, "norm_topk_prob": False, "intermediate_size": 96}
-    want = published(tmp_path, "Qwen3Moe", IDS, **words)
+@pytest.mark.parametrize(("name", "model", "sizes", "words"), PUBLISHED, ids=str)
+def test_logits_are_those_of_the_published_network(
+    tmp_path: Path, name: str, model: str, sizes: dict[str, Any], words: dict[str, Any]
+) -> None:
+    """Without a causal mask, or within blocks."""
+    write_checkpoint(tmp_path, name, **sizes)
+    want = published(tmp_path, model, IDS, **words)
     torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
 
 

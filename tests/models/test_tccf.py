@@ -14,7 +14,6 @@ from asynclane.scheduler.decoding.vocabulary import LINE
 
 from ..support.cases import TEXT, chat, comparable, network
 from ..support.driver import LIMITS, Answer, Spec, full_logits, run
-from ..support.fakes import add
 
 BLOCK = 16
 PATTERN = AttentionPattern(block_size=BLOCK)
@@ -80,26 +79,6 @@ def test_answers_are_those_of_the_method_written_out(
     ours = answer(runner, vocabulary, prompt, "tccf", block_length=coarse, fine_length=fine, **LINES)
     assert ours.canvas.tolist() == tokens
     assert ours.steps == len(forwards)
-
-
-@pytest.mark.parametrize("fine", [1, 4])
-def test_blocks_are_coarse_before_the_turn_and_fine_after_it(fine: int, runner: Runner, vocabulary: Vocabulary) -> None:
-    scheduler = Scheduler(LIMITS, vocabulary, pattern=PATTERN)
-    prompt = PROMPTS[0]
-    sequence = add(scheduler, Spec(prompt, LENGTH, "tccf", {"fine_length": fine, **LINES}).request(0, PATTERN))
-    coarse, fines, after_turn = 0, 0, False
-    while (plan := scheduler.plan()) is not None:
-        (lane,) = sequence.tree.live
-        first, end, last = len(prompt) + lane.start, len(prompt) + lane.end, len(prompt) + LENGTH
-        if not after_turn:
-            assert end == min(-(-(first + 1) // BLOCK) * BLOCK, last)
-            coarse += 1
-        elif lane.steps == 0:
-            assert end == min(-(-(first + 1) // fine) * fine, last)
-            fines += 1
-        scheduler.commit(runner.execute(plan))
-        after_turn = after_turn or bool((vocabulary.classes[sequence.canvas] & LINE).any())
-    assert min(coarse, fines) > 0
 
 
 def test_fine_blocks_as_long_as_coarse_ones_are_bacd(runner: Runner, vocabulary: Vocabulary) -> None:

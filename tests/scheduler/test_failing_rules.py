@@ -99,8 +99,39 @@ def others_alone() -> list[tuple[object, ...]]:
     return [results(run([resolve(*other, LENGTH)])[1][0]) for other in OTHERS]
 
 
-def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, caplog: pytest.LogCaptureFixture) -> None:
+_, LOCALLEAP, _, FREEDAVE, WINO, BLOCKBATCH, LLADA = OTHERS
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("decoder", "axis", "method", "call", "steps"),
+    [
+        (LOCALLEAP, "host_rule", "choose", CALL, CALL - 1),
+        (WINO, "host_rule", "choose", CALL, CALL - 1),
+        (FREEDAVE, "host_rule", "choose_among", CALL, CALL - 1),
+        (BLOCKBATCH, "host_rule", "observe", CALL, CALL - 1),
+        (BLOCKBATCH, "host_rule", "over", 1, 1),  # once the tokens of a step were handed out
+        (BLOCKBATCH, "host_rule", "over", 3, 3),
+        (LLADA, "policy", "marks", CALL, CALL - 1),  # the lanes of all requests are read in one pass
+        (WINO, "policy", "open", 1, 0),  # when it is admitted
+        (WINO, "cache", "compute_range", CALL, CALL - 1),  # while a step is planned
+        (WINO, "host_rule", "replicas", CALL, CALL - 1),
+        (WINO, "policy", "advance", CALL, CALL - 1),  # after a step
+        (WINO, "cache", "computed", CALL, CALL),
+    ],
+    ids=str,
+)
+def test_a_part_of_a_decoder_that_raises_ends_its_own_request_and_no_other(
+    decoder: tuple[str, dict[str, Any]],
+    axis: str,
+    method: str,
+    call: int,
+    steps: int,
+    halving: Halving | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The last of the others waits for what it leaves."""
+    broken = breaking(resolve(*decoder, LENGTH), axis, method, call)
     others = [resolve(*other, LENGTH) for other in OTHERS]
     _, (first, *others_done), ended = run([broken, *others], halving)
     assert list(map(results, others_done)) == others_alone()
@@ -110,59 +141,6 @@ def check_it_ends_alone(broken: Decoder, steps: int, halving: Halving | None, ca
     (record,) = caplog.records
     assert "request 0" in record.getMessage()
     assert "a bug in a rule" in caplog.text
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("name", "params", "method"),
-    [
-        ("asynclane", {"rule": "localleap", "block_length": 8, "lookahead": 8}, "choose"),
-        ("wino", {"block_length": 8}, "choose"),
-        ("freedave", {"block_length": 8, "draft_steps": 2}, "choose_among"),
-        ("blockbatch", {"branches": 2, "smallest_block": 2}, "observe"),
-    ],
-    ids=str,
-)
-def test_a_rule_that_raises_ends_its_own_request_and_no_other(
-    name: str, params: dict[str, Any], method: str, halving: Halving | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    check_it_ends_alone(breaking(resolve(name, params, LENGTH), "host_rule", method), CALL - 1, halving, caplog)
-
-
-@BOTH
-@pytest.mark.parametrize("call", [1, 3])
-def test_an_ensemble_that_cannot_say_whether_it_is_over_ends_alone(
-    call: int, halving: Halving | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is called after a step, once the tokens of the step were handed out."""
-    decoder = breaking(resolve("blockbatch", {"branches": 2, "smallest_block": 2}, LENGTH), "host_rule", "over", call)
-    check_it_ends_alone(decoder, call, halving, caplog)
-
-
-@BOTH
-def test_a_policy_that_cannot_be_looked_at_ends_alone(
-    halving: Halving | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The lanes of all requests are read in one pass."""
-    check_it_ends_alone(breaking(resolve("llada", {}, LENGTH), "policy", "marks", CALL), CALL - 1, halving, caplog)
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("axis", "method", "call", "steps"),
-    [
-        ("policy", "open", 1, 0),  # when it is admitted
-        ("cache", "compute_range", CALL, CALL - 1),  # while a step is planned
-        ("host_rule", "replicas", CALL, CALL - 1),
-        ("policy", "advance", CALL, CALL - 1),  # after a step
-        ("cache", "computed", CALL, CALL),
-    ],
-)
-def test_so_does_every_other_part_of_a_decoder_wherever_it_raises(
-    axis: str, method: str, call: int, steps: int, halving: Halving | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    decoder = resolve("wino", {"block_length": 8}, LENGTH)
-    check_it_ends_alone(breaking(decoder, axis, method, call), steps, halving, caplog)
 
 
 def test_a_request_that_fails_makes_room_for_the_next_in_the_same_plan() -> None:

@@ -76,21 +76,11 @@ def write_llada(directory: Path, *, chat: bool = True, **changes: object) -> Pat
     write_json(
         directory / "tokenizer_config.json",
         {
-            "add_bos_token": False,
-            "add_eos_token": False,
             "added_tokens_decoder": {str(number): _added(token) for token, number in ids.items()},
             "additional_special_tokens": list(SPECIALS[7:13]),
             **named,
-            "clean_up_tokenization_spaces": False,
-            "cls_token": "[CLS]",
-            "fast_tokenizer": True,
-            "gmask_token": "[gMASK]",
-            "merges_file": None,
-            "model_input_names": ["input_ids", "attention_mask"],
-            "model_max_length": 1000000000000000019884624838656,
             "tokenizer_class": "PreTrainedTokenizerFast",
             "trust_remote_code": True,
-            "vocab_file": None,
             **({"chat_template": TEMPLATE} if chat else {}),
         },
     )

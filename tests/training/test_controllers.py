@@ -10,7 +10,7 @@ import torch
 
 from asynclane.scheduler.decoding.commit.host import learn2pd, tspd
 from asynclane.scheduler.decoding.commit.shared.weights import weights
-from asynclane.training import controllers, traces
+from asynclane.training import controllers
 from asynclane.training.corpus import MARKS
 from asynclane.training.probe import Look
 from asynclane.training.traces import Known
@@ -77,12 +77,3 @@ def test_greedy_traces_commit_all_that_is_right_or_one_token_that_is_known() -> 
     confidence = torch.tensor([[0.1, 0.9, 0.2, 0.9], [0.1, 0.2, 0.9, 0.3]])
     look = Look(torch.arange(2), proposed, confidence, confidence, torch.ones(2, 4, dtype=torch.bool))
     assert Known(known)(look).tolist() == [[7, mask, 9, mask], [mask, mask, 9, mask]]
-
-
-def test_greedy_traces_take_fewer_calls_than_tokens(tmp_path: Path) -> None:
-    out = tmp_path / "t.npz"
-    assert traces.main(["tiny-sdar", str(out), "--problems", "1", "--seed", "3", "--policy", "parallel"]) == 0
-    with np.load(out) as found:
-        assert found["call"].max() + 1 < len(np.unique(found["position"]))
-        gone = found["position"][found["token"] == found["final"]]
-    assert len(np.unique(gone)) == len(gone)  # what is right commits, and is open no more

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pytest
 
 from asynclane.scheduler.decoding.boundaries import Boundary, Nesting
 from asynclane.scheduler.decoding.lane_tree import LaneTree
@@ -67,26 +68,32 @@ def test_a_fork_leaves_a_refine_lane_and_goes_on_after_the_boundary() -> None:
     assert (canvas.tree.forks, canvas.tree.born) == (1, 2)
 
 
-def test_a_prefix_without_masks_needs_no_refine_lane() -> None:
-    assert Canvas().step("wwwwwwwww._") == [("generate", 10, 26)]
-
-
-def test_two_boundaries_in_one_step_fork_at_the_last_one() -> None:
-    assert Canvas().step("w_w.ww_ww._") == [("refine", 0, 10), ("generate", 10, 26)]
-
-
-def test_a_boundary_at_the_lanes_last_position_forks_nothing() -> None:
-    assert Canvas().step("_" * 2 + "w" * 13 + ".") == [("generate", 0, 16)]
+@pytest.mark.parametrize(
+    ("params", "text", "lanes"),
+    [
+        pytest.param({}, "wwwwwwwww._", [("generate", 10, 26)], id="no refine lane without masks"),
+        pytest.param({}, "w_w.ww_ww._", [("refine", 0, 10), ("generate", 10, 26)], id="at the last boundary"),
+        pytest.param({}, "__" + "w" * 13 + ".", [("generate", 0, 16)], id="not at the last position"),
+        pytest.param({"max_lanes": 1}, "w_www_www.__w", [("generate", 0, 16)], id="not above the lane limit"),
+        pytest.param({}, "wwwwwwE___", [], id="an end with nothing open before it"),
+        pytest.param({}, "w_w_E_www.www.__", [("generate", 0, 5)], id="not after an end"),
+        pytest.param({"length": 16}, "w_ww_wwww." + "w" * 6, [("generate", 0, 16)], id="nothing left to generate"),
+        pytest.param(
+            {"block_length": 40, "boundary": Boundary.STRIDE, "min_fill": 0.1},
+            "_" * 14 + "ww",
+            [("refine", 0, 16), ("generate", 16, 56)],
+            id="a stride",
+        ),
+    ],
+)
+def test_where_a_lane_forks(params: dict[str, Any], text: str, lanes: list[tuple[str, int, int]]) -> None:
+    assert Canvas(**params).step(text) == lanes
 
 
 def test_a_lane_forks_only_after_min_steps_calls() -> None:
     canvas = Canvas(min_steps=2)
     assert canvas.step("w_www_www.__w") == [("generate", 0, 16)]
     assert canvas.step("w_www_www.__w") == [("refine", 0, 10), ("generate", 10, 26)]
-
-
-def test_the_lane_limit_holds() -> None:
-    assert Canvas(max_lanes=1).step("w_www_www.__w") == [("generate", 0, 16)]
 
 
 def test_a_refine_lane_has_no_successor_and_a_generate_lane_has() -> None:
@@ -104,22 +111,10 @@ def test_an_end_token_cancels_every_lane_after_it_in_the_same_commit() -> None:
     assert canvas.step("wwwwwwE_w.www") == []
 
 
-def test_an_end_token_with_nothing_open_before_it_finishes_at_once() -> None:
-    assert Canvas().step("wwwwwwE___") == []
-
-
 def test_nothing_grows_after_an_end_token() -> None:
     canvas = Canvas()
     assert canvas.step("ww_ww.w_wwww_E") == [("refine", 0, 6), ("generate", 7, 14)]
     assert canvas.step("ww_ww.wwwwwwwE") == [("refine", 0, 6)]
-
-
-def test_a_boundary_after_the_end_token_forks_nothing() -> None:
-    assert Canvas().step("w_w_E_www.www.__") == [("generate", 0, 5)]
-
-
-def test_a_fork_with_nothing_left_to_generate_does_not_happen() -> None:
-    assert Canvas(length=16).step("w_ww_wwww." + "w" * 6) == [("generate", 0, 16)]
 
 
 def test_lanes_stop_at_the_end_of_the_canvas() -> None:
@@ -147,11 +142,6 @@ def test_without_early_stop_an_end_token_is_a_token_like_others() -> None:
     canvas = Canvas(early_stop=False)
     assert canvas.step("wwE" + "_" * 13) == [("generate", 0, 16)]
     assert canvas.step("wwE" + "w" * 13) == [("generate", 16, 32)]
-
-
-def test_with_a_stride_every_sixteenth_position_is_a_boundary() -> None:
-    canvas = Canvas(block_length=40, boundary=Boundary.STRIDE, min_fill=0.1)
-    assert canvas.step("_" * 14 + "ww") == [("refine", 0, 16), ("generate", 16, 56)]
 
 
 def test_lanes_cover_the_canvas_left_to_right_without_gaps_in_what_is_open() -> None:
