@@ -80,6 +80,7 @@ class CommonParams(DecoderParams, total=False):
     guided_regex: str
     guided_choice: Sequence[str]
     cache_salt: str
+    timeout: float
     user: str
     metadata: Mapping[str, str]
     store: bool

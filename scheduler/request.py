@@ -55,6 +55,9 @@ class Request:
     likeliest tokens at its position. Requests of one `share_group` differ in their sampling alone. A `constraint`
     belongs to one request and restricts its text. Requests share keys and values only if they have the same
     `cache_salt`.
+
+    Clients take turns in proportion to their `weight` and wait for each other only; the requests of a `bundle` came
+    together from one client.
     """
 
     id: int
@@ -69,6 +72,9 @@ class Request:
     constraint: Constraint | None = None
     suffix: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
     cache_salt: str = ""
+    client: str = ""
+    weight: float = 1.0
+    bundle: str | None = None
 
     @property
     def length(self) -> int:

@@ -1,13 +1,15 @@
 """The scheduler: `plan` chooses what a step computes, `commit` takes in its result.
 
-Requests enter first come, first served, once a slot and all the pages that they can ever need are free. Nothing is ever
-preempted, since recomputed keys and values would change an answer. In a step, whoever has waited longest goes first.
+Requests enter once a slot and all the pages that they can ever need are free. Clients take turns; the requests of one
+client keep their order. Nothing is ever preempted, since recomputed keys and values would change an answer. In a step,
+whoever has waited longest goes first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection
 from operator import attrgetter
 
 import numpy as np
@@ -25,6 +27,7 @@ from .memory.prefix_cache import PrefixCache
 from .request import Ended, Load, Outcome, Request, State, Update
 from .sequence import PlannedRequest, Sequence
 from .step_cost import Budget, Halving
+from .turns import Turns
 
 # A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other. A library in
 # Rust raises a panic as a BaseException.
@@ -33,7 +36,7 @@ INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)  # they concern the 
 
 
 class QueueFull(Exception):
-    """As many requests wait as the limits allow."""
+    """As many requests wait as the limits allow: in all, and of this client."""
 
 
 class Scheduler:
@@ -52,6 +55,7 @@ class Scheduler:
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self.pattern = pattern
+        self._turns = Turns()
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
         self._in_flight: deque[list[PlannedRequest]] = deque()  # the requests of each step, oldest step first
@@ -61,11 +65,11 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def has_room(self) -> bool:
-        """True if `add` would not raise `QueueFull`, for a queue of one request or more."""
-        if len(self.waiting) >= self.limits.max_queue:
+    def has_room(self, client: str) -> bool:
+        """Return whether the queue would take another request of a client."""
+        if self._over_queue(client, more=1):
             self._admit()  # as `add` does
-        return len(self.waiting) < self.limits.max_queue
+        return self._over_queue(client, more=1) is None
 
     def load(self) -> Load:
         lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
@@ -90,11 +94,11 @@ class Scheduler:
         sequence = Sequence(request, self._vocabulary, self.pattern)
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
-        if len(self.waiting) > self.limits.max_queue:
+        if self._over_queue(request.client):
             self._admit()  # free slots and pages may not have been handed out since the last plan
-        if len(self.waiting) > self.limits.max_queue:
+        if request.id in self.waiting and (limit := self._over_queue(request.client)) is not None:
             del self.waiting[request.id]
-            raise QueueFull(f"the queue is full: {len(self.waiting)} of {self.limits.max_queue} requests wait")
+            raise QueueFull(f"the queue is full: {limit}")
 
     def end(self, request_id: int, outcome: Outcome) -> Ended | None:
         """End a request. Its slots and pages are free now, or at the commit of the step that carries it. Returns None
@@ -110,7 +114,7 @@ class Scheduler:
         """The next step. None: nothing is left to do, or all of it waits for a step in flight."""
         if self._in_flight and self.halving is None:
             raise RuntimeError("the step in flight must be committed or failed first")
-        candidates = self._candidates()
+        candidates = self._fair(self._candidates())
         placements: list[Placement] = []
         step: dict[int, PlannedRequest] = {}
         room, share = self.limits.step_tokens, self._share(candidates)
@@ -173,14 +177,28 @@ class Scheduler:
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
+    def _over_queue(self, client: str, more: int = 0) -> str | None:
+        """The limit that the queue exceeds, in words, with so many `more` requests of a client. Beyond `max_queue` each
+        client still has an equal part of it: one that fills the queue keeps nobody out."""
+        limit, total = self.limits.max_queue, len(self.waiting) + more
+        if total <= limit:
+            return None
+        clients = Counter(sequence.request.client for sequence in self.waiting.values())
+        clients[client] += more
+        own = clients[client]
+        if own <= limit // len(clients):
+            return None
+        if own == total:
+            return f"{own - 1} of {limit} requests wait"
+        return f"{own - 1} of the {total - 1} requests that wait are this client's"
+
     def _admit(self) -> None:
-        while self.waiting:
-            sequence = next(iter(self.waiting.values()))
-            slots, pages = sequence.request.resources(self.limits, self.pattern)
-            if slots > self.slots.free or not self._prefixes.fits(sequence.block_hashes, pages):
-                break  # first come, first served: nobody overtakes
+        while (sequence := self._next()) is not None:
+            request = sequence.request
+            slots, pages = request.resources(self.limits, self.pattern)
             del self.waiting[sequence.id]
-            if self.budget is not None and sequence.request.decoder.adaptive:
+            self._turns.take(request.client, cost=pages / request.weight)
+            if self.budget is not None and request.decoder.adaptive:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             lease, own = self._prefixes.take(sequence.block_hashes, pages, sequence.id)
             sequence.served_at = self._step
@@ -193,6 +211,47 @@ class Scheduler:
             except BaseException:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 self._lost.append(self._fail(sequence))
+
+    def _next(self) -> Sequence | None:
+        """The next request to admit, or None. Clients take turns, and get at most half of everything while others wait.
+        Further requests of a bundle that runs go last. Nobody overtakes a request that waits for room, or it might wait
+        for ever."""
+        if not self.waiting or not self.slots.free:
+            return None
+        first, bundles = self._first_of_clients()
+        order = sorted(first, key=lambda one: (one.request.bundle in bundles, self._turns.begin(one.request.client)))
+        for sequence in order:
+            own = [other for other in self.running.values() if other.request.client == sequence.request.client]
+            if not own or len(order) == 1 or self._fit_half(sequence, own):
+                slots, pages = sequence.request.resources(self.limits, self.pattern)
+                fits = slots <= self.slots.free and self._prefixes.fits(sequence.block_hashes, pages)
+                return sequence if fits else None
+        return None
+
+    def _first_of_clients(self) -> tuple[Collection[Sequence], Collection[str | None]]:
+        """The first request of each client that waits, in the order of arrival, and the bundles that run. A bundle gets
+        at most half of everything at any time: its client's other requests pass it."""
+        running: dict[str | None, list[Sequence]] = {}
+        for sequence in self.running.values():
+            running.setdefault(sequence.request.bundle, []).append(sequence)
+        running.pop(None, None)
+        first, full = dict[str, Sequence](), set[str | None]()
+        for sequence in self.waiting.values():
+            client, bundle = sequence.request.client, sequence.request.bundle
+            if client not in first and bundle not in full:
+                if bundle not in running or self._fit_half(sequence, running[bundle]):
+                    first[client] = sequence
+                else:
+                    full.add(bundle)
+        return first.values(), running.keys()
+
+    def _fit_half(self, sequence: Sequence, others: list[Sequence]) -> bool:
+        """Return whether a request and `others` need no more than half of all slots and pages together."""
+        slots, pages = sequence.request.resources(self.limits, self.pattern)
+        shared = self._prefixes.numbers(sequence.block_hashes)
+        held = shared.union(*(other.pages for other in others))
+        slots += sum(len(other.holding.slots) for other in others)
+        return 2 * slots <= self.slots.size and 2 * (len(held) + pages - len(shared)) <= self.pages.size
 
     def _candidates(self) -> list[PlannedRequest]:
         """The next step of each request that runs and is in no step in flight, the longest waiting first. A request
@@ -212,6 +271,31 @@ class Scheduler:
                     self._lost.append(self._fail(sequence))
             if lost == len(self._lost):
                 return candidates
+
+    def _fair(self, candidates: list[PlannedRequest]) -> list[PlannedRequest]:
+        """The candidates, without those by which one client would make a step take more than twice as long as it takes
+        for the others. One request of each client goes all the same, the longest waiting."""
+        in_flight = [planned for step in self._in_flight for planned in step]
+        work = Counter[str]()
+        for planned in (*in_flight, *candidates):
+            work[planned.sequence.request.client] += planned.tokens
+        if len(work) < 2:
+            return candidates
+        ((greedy, own),) = work.most_common(1)
+        others = work.total() - own
+        used = sum(planned.tokens for planned in in_flight if planned.sequence.request.client == greedy)
+        fair = []
+        for planned in candidates:
+            if planned.sequence.request.client == greedy:
+                if used and self._cost(others + used + planned.tokens) > 2 * self._cost(others):
+                    continue
+                used += planned.tokens
+            fair.append(planned)
+        return fair
+
+    def _cost(self, tokens: int) -> float:
+        """The time of a step if it is known, else the positions that it computes."""
+        return tokens if self.budget is None else self.budget.cost(tokens)
 
     def _share(self, candidates: list[PlannedRequest]) -> int:
         """Positions that fill the next step: all there are, or half of the work where two steps are in flight. The

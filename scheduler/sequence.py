@@ -90,6 +90,11 @@ class Sequence:
         return self.request.id
 
     @property
+    def pages(self) -> tuple[int, ...]:
+        """The pages that it reads: those that it shares and its own."""
+        return (*(self.lease.numbers if self.lease is not None else ()), *self.holding.pages)
+
+    @property
     def stats(self) -> RequestStats:
         tree = self.tree
         return RequestStats(

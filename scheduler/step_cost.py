@@ -90,7 +90,7 @@ class Budget:
     """Chooses the length of new blocks: every `EPOCH` steps the best one so far, now and then one to try."""
 
     def __init__(self, cost: StepCost) -> None:
-        self._cost = cost
+        self.cost = cost
         self._length = self._best = LONGEST
         self._steps = 0  # since the last choice
         self._epochs = 0
@@ -121,7 +121,7 @@ class Budget:
 
         def speed(block_length: int) -> float:
             positions, commits = self.yields.expected(block_length)
-            return requests * commits / self._cost(requests * positions)
+            return requests * commits / self.cost(requests * positions)
 
         fastest = max(BLOCK_LENGTHS, key=speed)
         if speed(fastest) > (1 + MARGIN) * speed(self._best):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -22,7 +24,8 @@ from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
-from .http.limits import SMALL_BYTES, Bodies, RequireKey
+from .http.keys import Keys, RequireKey
+from .http.limits import SMALL_BYTES, Bodies
 from .http.paths import PlainPaths
 from .http.request_log import RequestLog
 from .metrics import Metrics
@@ -52,9 +55,11 @@ def create_app(
     card: ModelCard,
     lifespan: Lifespan | None = None,
     grammars: Grammars | None = None,
+    keys: Keys | None = None,
 ) -> FastAPI:
     """`lifespan` starts the engine before the first request and stops it after the last. An engine in this process
-    shares its `grammars`, so that none is compiled twice."""
+    shares its `grammars`, so that none is compiled twice. Without `keys`, those of the settings are read."""
+    keys = Keys.of(settings) if keys is None else keys
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
     app = FastAPI(
         title="asynclane",
@@ -83,13 +88,13 @@ def create_app(
         page_routes(),
     ):
         app.include_router(router)
-    document(app, OPEN_PATHS, has_key=settings.api_key is not None)
+    document(app, OPEN_PATHS, has_key=bool(keys))
     install_error_handlers(app, metrics.http_response)
     app.add_middleware(Panics)
     # The middleware added last is the outermost: every response has a request id and a line in the log. Routes read
     # bodies themselves, after the key has been checked.
-    if settings.api_key is not None:
-        app.add_middleware(RequireKey, key=settings.api_key, open_paths=OPEN_PATHS)
+    if keys:
+        app.add_middleware(RequireKey, keys=keys, open_paths=OPEN_PATHS)
     if settings.allowed_origins:  # outside of the key: a browser's preflight request has none
         app.add_middleware(
             CORSMiddleware,
@@ -118,6 +123,7 @@ def build_service(settings: Settings) -> Service:
     wrong."""
     from .engine.wiring import build_parts  # here, since it imports torch, which no other application needs
 
+    keys = Keys.of(settings)  # first, since a model takes long to load
     parts = build_parts(settings)
     card = ModelCard(
         id=settings.model_name,
@@ -130,11 +136,13 @@ def build_service(settings: Settings) -> Service:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await parts.engine.start()
+        if settings.api_keys_file is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, keys.reload)
         try:
             yield
         finally:
             await parts.engine.stop(STOP_S)
             parts.grammars.close()
 
-    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars)
+    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars, keys)
     return Service(app, parts.engine.drain, parts.engine.death)

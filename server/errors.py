@@ -6,6 +6,7 @@ ApiError
 |-- Unauthorized            401  the API key is missing or wrong
 |-- UnknownModel            404
 |-- BodyTooSlow             408
+|-- TimedOut                408  the answer was not complete within the request's `timeout`, or the server's
 |-- BodyTooLarge            413
 |-- EncodedBody             415  the body is compressed
 |-- Overloaded              429  the queue is full, or too many bodies wait; Retry-After says when to try again
@@ -141,6 +142,12 @@ class Overloaded(ApiError):
         self.retry_after_s = retry_after_s
 
 
+class TimedOut(ApiError):
+    def __init__(self, message: str) -> None:
+        # OpenAI's SDKs would send it again at once, for as much work as before.
+        super().__init__(message, param="timeout", code="request_timeout", headers={"x-should-retry": "false"})
+
+
 class EngineFailure(ApiError):
     def __init__(self, message: str) -> None:
         super().__init__(message, code="engine_failure")
@@ -169,6 +176,7 @@ STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     Unauthorized: (401, "authentication_error"),
     UnknownModel: (404, "invalid_request_error"),
     BodyTooSlow: (408, "invalid_request_error"),
+    TimedOut: (408, "invalid_request_error"),
     BodyTooLarge: (413, "invalid_request_error"),
     EncodedBody: (415, "invalid_request_error"),
     Overloaded: (429, "rate_limit_error"),

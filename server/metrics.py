@@ -71,7 +71,7 @@ class Metrics:
 
         self._responses = counter("http_responses", "HTTP responses by status", "status")
         self._requests = counter("requests", "Answers that ended, by outcome", "outcome")
-        self._aborts = counter("aborts", "Answers whose client left, by the state they were in", "state")
+        self._aborts = counter("aborts", "Answers that were given up, by the state they were in", "state")
         self._step_failures = counter("step_failures", "Steps that raised an error")
         self._forwards = counter("forwards", "Steps of the model")
         self._computed = counter("computed_tokens", "Positions computed")
@@ -149,9 +149,9 @@ class Metrics:
                 self._per_token.observe((report.seconds - report.first_text_s) / (tokens - 1))
         self._count_work(stats)
 
-    def request_aborted(self, state: str, stats: RequestStats) -> None:
-        """The client left; `state` is that of its request: waiting, running and so on."""
-        self._requests.labels("aborted").inc()
+    def request_aborted(self, state: str, stats: RequestStats, outcome: str = "aborted") -> None:
+        """The client left, or its time is up (timeout); `state` is that of its request: waiting, running and so on."""
+        self._requests.labels(outcome).inc()
         self._aborts.labels(state).inc()
         self._count_work(stats)
 

@@ -59,6 +59,9 @@ class Settings:
         "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
         " own page",
     )
+    api_keys_file: str | None = _word(
+        None, "file of keys with names, NAME:KEY on each line; read again on SIGHUP (docs/operations.md)"
+    )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
@@ -95,6 +98,12 @@ class Settings:
         None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
     )
     max_unread_bytes: int = _number(64 * 2**20, "of large request bodies that come or wait at once", 1)
+    max_request_tokens: int = _number(
+        131072, "answer tokens that one HTTP request may want: max_tokens times its choices and prompts", 1
+    )
+    request_timeout_s: float = _number(
+        3600.0, "seconds in which an answer must be complete, those in the queue included", 0.01, 86400
+    )
     body_timeout_s: float = _number(60.0, "seconds in which a request body must have come", 0.01, 86400)
     min_body_bytes_per_s: int = _number(1024, "least rate of a request body, after 10 seconds", 1)
     step_timeout_s: int | None = _number(
@@ -193,7 +202,7 @@ def _check_names(environ: Mapping[str, str]) -> None:
 
 def api_key_from(environ: Mapping[str, str]) -> str | None:
     """The API key for the commands that are clients."""
-    return environ.get(ENVIRONMENT_PREFIX + "API_KEY") or None
+    return environ.get(ENVIRONMENT_PREFIX + "API_KEY", "").strip() or None
 
 
 def color_allowed(environ: Mapping[str, str]) -> bool:
@@ -238,7 +247,7 @@ def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     elif wanted["type"] is str:
         if wanted["choices"] and value not in wanted["choices"]:
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
-        if not value:
+        if not value.strip():
             raise SettingsError(f"{source} must not be empty")
     elif not wanted["low"] <= value <= wanted["high"]:
         raise SettingsError(f"{source} must be from {wanted['low']} to {wanted['high']}, not {value}")

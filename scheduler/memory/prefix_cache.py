@@ -77,6 +77,10 @@ class PrefixCache:
             keys.append(last)
         return BlockHashes(tuple(keys), last, grows=self.keeps)
 
+    def numbers(self, hashes: BlockHashes) -> set[int]:
+        """The pages that a request with these hashes would share."""
+        return {page.number for page in self._found(hashes)}
+
     def fits(self, hashes: BlockHashes, pages: int) -> bool:
         """Return whether `pages` are available, of which the first have these hashes."""
         found = self._found(hashes)

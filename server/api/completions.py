@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from ..errors import InvalidValue
 from ..schema.openapi import Completion, answered
 from ..schema.requests import CompletionRequest
 from ..schema.responses import TextReply, new_envelope
@@ -44,4 +45,6 @@ def _read(backend: Backend, prompt: str | list[int], echo: bool, suffix: tuple[i
         return Prompt("prompt", ids, prompt if echo else "", suffix)
     for token in (min(prompt), max(prompt)):
         check_token(tokenizer, "prompt", token)
+    if tokenizer.mask_id in prompt:
+        raise InvalidValue("prompt", f"prompt: {tokenizer.mask_id} is the mask token, which only a canvas may contain")
     return Prompt("prompt", prompt, tokenizer.decode(prompt) if echo else "", suffix)

@@ -17,6 +17,7 @@ from starlette.types import Scope
 from .. import errors
 from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
 from ..http.body import JsonRoute
+from ..http.keys import client_of, key_of
 from ..http.request_log import CLIENT_CLOSED_REQUEST, RequestRecord
 from ..http.sse import DONE, ClientGone, EventStream, event, merge, until_gone
 from ..off_loop import OffLoop
@@ -60,9 +61,9 @@ class AnswerRoute(JsonRoute):
     """A route to the engine. While its queue is full, no body is read."""
 
     def admit(self, scope: Scope) -> None:
-        health = scope["app"].state.engine.health
-        if health.queue_full:
-            raise errors.Overloaded("the queue is full", retry_after_s=health.retry_after_s)
+        seconds = scope["app"].state.engine.retry_after_s(client_of(scope))
+        if seconds is not None:
+            raise errors.Overloaded("the queue is full", retry_after_s=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,10 @@ async def respond(
     backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
 ) -> Response:
     """Queue all answers of a request, and send them as a stream or as one response."""
+    longest_s = backend.settings.request_timeout_s
+    timeout_s = body.timeout or longest_s
+    if timeout_s > longest_s:
+        raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     for param, token in body.named_tokens.items():
         check_token(backend.tokenizer, param, token)
         if token == backend.tokenizer.mask_id:
@@ -123,6 +128,12 @@ async def respond(
             f"{len(planned)} choices in several lengths are {len(submitted)} answers; at most {limit} may wait here"
         )
         raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
+    _check_tokens(backend, body, [options.max_tokens for _, options in submitted])
+    bundle = uuid.uuid4().hex if len(submitted) > 1 else None
+    submitted = [
+        (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s)))
+        for prompt, options in submitted
+    ]
     prompt_tokens = sum(prompt.tokens for prompt in prompts)
     echoes = [prompt.echo for prompt, _ in submitted]
     record: RequestRecord = request.state.record
@@ -149,6 +160,29 @@ async def respond(
     ]
     usages = {number: choice.usage for number, choice in enumerate(finished)}
     return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
+
+
+def _check_tokens(backend: Backend, body: GenerationRequest, sizes: Sequence[int]) -> None:
+    """Raises `InvalidValue` for more answer tokens than one request may want."""
+    limit, total = backend.settings.max_request_tokens, sum(sizes)
+    if total > limit:
+        param = ("n" if body.choices == body.kept else "best_of") if body.choices > 1 else "prompt"
+        if max(sizes) > limit:
+            param = body.limit_param
+        answers = f"{total} tokens in {len(sizes)} answers"
+        raise errors.InvalidValue(
+            param, f"{param}: {answers} are too many: {body.limit_param} may add up to {limit} in one request"
+        )
+
+
+def _sent_by(request: Request, options: AnswerOptions) -> AnswerOptions:
+    """The options with the client whose turn and share the answer takes. Prompts that begin alike share keys and values
+    only under one API key, since `cached_tokens` and time show what others have sent."""
+    key = key_of(request.scope)
+    options = replace(options, client=client_of(request.scope))
+    if key is None:
+        return options
+    return replace(options, weight=key.weight, cache_salt=f"{key.name}/{options.cache_salt}")
 
 
 def _options(

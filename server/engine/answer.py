@@ -28,6 +28,7 @@ class EngineAnswer:
 
     def __init__(self, options: AnswerOptions, text: Tokenizer, send: Send) -> None:
         self.send = send
+        self.timer: asyncio.TimerHandle | None = None  # of its deadline
         self._text = AnswerText(text, options.stop, options.stop_ids, placed=options.ranks is not None)
         self._watcher = Watcher(text) if options.watch else None
         self._reader = None if options.ranks is None else LogprobReader(text)
@@ -111,6 +112,8 @@ def error_of(failure: Failure) -> errors.ApiError:
             return errors.InvalidValue(failure.param, failure.message)
         case Fault.DRAINING:
             return errors.Draining(failure.message)
+        case Fault.TIMEOUT:
+            return errors.TimedOut(failure.message)
         case Fault.DOWN:
             return errors.EngineDown(failure.message)
         case Fault.ENGINE:

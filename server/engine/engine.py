@@ -70,9 +70,15 @@ class Engine:
         if self.death.done():
             return Health(ready=False, failure=self.death.result())
         ready = self._loop is not None and not self._loop.done() and not self._draining
-        return Health(ready, queue_full=ready and not self._scheduler.has_room(), retry_after_s=self._retry_after_s())
+        return Health(ready)
 
-    def _retry_after_s(self) -> int:
+    def retry_after_s(self, client: str) -> int | None:
+        """See `AnswerSource`."""
+        if not self.health.ready or self._scheduler.has_room(client):
+            return None
+        return self._wait_s()
+
+    def _wait_s(self) -> int:
         return self._rate.retry_after_s(len(self._scheduler.waiting), time.perf_counter())
 
     async def start(self) -> None:
@@ -117,12 +123,26 @@ class Engine:
 
     def abort(self, message: Abort) -> None:
         """Pages and lanes are free now, or when the step in flight ends."""
-        if self._answers.pop(message.request_id, None) is None:
+        self._give_up(message.request_id, "aborted")
+
+    def _expire(self, request_id: int, timeout_s: float) -> None:
+        self._answers[request_id].send(Failure(Fault.TIMEOUT, f"no complete answer within {timeout_s:g} seconds"))
+        self._give_up(request_id, "timeout")
+
+    def _give_up(self, request_id: int, outcome: str) -> None:
+        if not self._forget(request_id):
             return
-        ended = self._scheduler.end(message.request_id, Outcome.ABORTED)
+        ended = self._scheduler.end(request_id, Outcome.ABORTED)
         if ended is not None:
-            self._metrics.request_aborted(ended.state.value, ended.stats)
+            self._metrics.request_aborted(ended.state.value, ended.stats, outcome)
             self._observe_load()
+
+    def _forget(self, request_id: int) -> bool:
+        """Return whether the request had an answer under way."""
+        answer = self._answers.pop(request_id, None)
+        if answer is not None and answer.timer is not None:
+            answer.timer.cancel()
+        return answer is not None
 
     def _accept(self, message: Submit, stream: AnswerStream) -> None:
         if self.death.done():
@@ -140,8 +160,13 @@ class Engine:
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
-            raise errors.Overloaded(str(error), retry_after_s=self._retry_after_s()) from None
-        self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
+            raise errors.Overloaded(
+                str(error), retry_after_s=self._rate.retry_after_s(len(self._scheduler.waiting), time.perf_counter())
+            ) from None
+        answer = self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
+        if options.timeout_s is not None:
+            loop = asyncio.get_running_loop()
+            answer.timer = loop.call_later(options.timeout_s, self._expire, message.request_id, options.timeout_s)
         self._observe_load()
         self._work.set()
 
@@ -169,6 +194,9 @@ class Engine:
             constraint=None if options.grammar is None else self._grammars.constraint(options.grammar),
             suffix=np.array(options.suffix, np.int32),
             cache_salt=options.cache_salt,
+            client=options.client,
+            weight=options.weight,
+            bundle=options.bundle,
         )
 
     def _die(self, reason: str) -> None:
@@ -259,7 +287,7 @@ class Engine:
                 outcome = Outcome.FAILED
             if outcome is not None:
                 self._scheduler.end(update.request_id, outcome)
-                del self._answers[update.request_id]
+                self._forget(update.request_id)
                 self._rate.end(time.perf_counter())
                 self._metrics.request_ended(outcome.value, answer.report(update.stats))
         if updates:

@@ -33,6 +33,7 @@ class Fault(StrEnum):
     ENGINE = "engine"
     DRAINING = "draining"
     DOWN = "down"  # the engine has failed for good
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class AnswerOptions:
     ids with what is added to their logits, minus infinity for a ban. `suffix` has the token ids after the answer, which
     then fills exactly `max_tokens` positions. `ranks` requests log-probabilities, with so many likeliest tokens each.
     `watch` requests lane events; the text is the same. Requests of one `share_group` differ in their seed alone. Only
-    requests of one `cache_salt` share the keys and values of prompts.
+    requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
+    `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission.
     """
 
     max_tokens: int
@@ -73,6 +75,10 @@ class AnswerOptions:
     ranks: int | None = None
     share_group: str | None = None
     cache_salt: str = ""
+    client: str = ""
+    weight: float = 1.0
+    bundle: str | None = None
+    timeout_s: float | None = None
     decoder: str | None = None
     params: Params = ()
     watch: bool = False
@@ -137,13 +143,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again. While
-    its queue is full, there may be room in about `retry_after_s`."""
+    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
 
     ready: bool
     failure: str | None = None
-    queue_full: bool = False
-    retry_after_s: int = 1
 
 
 class Answer(Protocol):
@@ -161,6 +164,10 @@ class AnswerSource(Protocol):
 
     @property
     def health(self) -> Health: ...
+
+    def retry_after_s(self, client: str) -> int | None:
+        """Seconds until the queue may take another request of a client; None: it does now."""
+        ...
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:
         """Queue a request. Raises `errors.InvalidValue`, `errors.ContextLengthExceeded`, `errors.Overloaded`,

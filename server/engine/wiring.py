@@ -139,6 +139,7 @@ def build_parts(settings: Settings) -> EngineParts:
     warn_of_missing_boundaries(text.vocabulary)
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
+    text.prepare()
     metrics = Metrics(pages_total=limits.pages)
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(

@@ -1,42 +1,21 @@
-"""Around the application: the API key, and limits on request bodies."""
+"""Limits on request bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import ApiError, BodyTooLarge, BodyTooSlow, Overloaded, Unauthorized, error_response
+from ..errors import ApiError, BodyTooLarge, BodyTooSlow, Overloaded, error_response
 from ..off_loop import OffLoop
 
 LINGER_S = 2.0
 GRACE_S = 10.0  # in which a body may come at any rate
 SMALL_BYTES = 1 << 16  # of bodies that are read however much others send
-
-
-class RequireKey:
-    """Refuses requests without `Authorization: Bearer KEY`, except to `open_paths`; compares in constant time."""
-
-    def __init__(self, app: ASGIApp, key: str, open_paths: Collection[str]) -> None:
-        self._app = app
-        self._expected = key.strip().encode()  # secrets from files end in a line break
-        self._open_paths = open_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open_paths or self._has_key(scope):
-            await self._app(scope, receive, send)
-        else:
-            await error_response(Unauthorized())(scope, receive, send)
-
-    def _has_key(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = given.partition(b" ")
-        return bool(scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._expected))
 
 
 class Bodies:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..engine.messages import Delta, Usage
 from ..logs import REQUEST_ID
+from .keys import key_of
 
 REQUEST_ID_CHARS = 128
 PATH_CHARS = 256
@@ -107,6 +108,8 @@ class RequestLog:
     def _log(self, scope: Scope, record: RequestRecord) -> None:
         client = (scope.get("client") or ("",))[0]
         path = scope.get("raw_path", b"").decode("latin-1")[:PATH_CHARS]
-        fields = {"client": client, "method": scope["method"], "path": path, "status": record.status}
+        key = key_of(scope)
+        fields = {"client": client} if key is None or not key.name else {"client": client, "key": key.name}
+        fields |= {"method": scope["method"], "path": path, "status": record.status}
         fields |= record.numbers() | {"outcome": record.outcome}
         logging.getLogger("asynclane.request").info("request", extra={"fields": fields})

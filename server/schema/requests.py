@@ -190,6 +190,7 @@ class GenerationRequest(DecoderParams, Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=limits.SALT_CHARS)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
     # These change nothing.
     user: Hint | None = None
     metadata: Metadata | None = None

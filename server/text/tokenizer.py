@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...scheduler import Vocabulary
 from ..errors import EngineFailure, InvalidValue
 from .chat_template import ChatMessage, ChatTemplate, TemplateFailure, TemplateRefusal
+from .literals import Literals, new_mark
 
 if TYPE_CHECKING:
     import tokenizers
@@ -168,27 +169,45 @@ class Tokenizer:
             return None
         return max(map(len, spelt)) * (NFC_CHARS if composes else 1)
 
+    def prepare(self) -> None:
+        """Build now what the first request would wait for."""
+        _ = self.literals, self._longest_token
+
+    @cached_property
+    def literals(self) -> Literals:
+        """The reader of text in which clients spell special tokens."""
+        return Literals(self.backend, self.special_ids | self.end_ids, self.mask_id)
+
     def encode(self, text: str, *, specials: bool = True, most_tokens: int | None = None) -> list[int]:
-        """Without `specials`, no special token is added, whatever the tokenizer's own default. Raises `TextTooLong`,
-        before it takes time, for a text that must have more than `most_tokens`."""
+        """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
+        `specials`, none is added, whatever the tokenizer's own default. Raises `TextTooLong`, before it takes time, for
+        a text that must have more than `most_tokens`."""
+        self._check_length(text, most_tokens)
+        mark = new_mark()
+        return self.literals.encode(self.literals.hide(text, mark, only_mask=True), mark, specials=specials)
+
+    def _check_length(self, text: str, most_tokens: int | None) -> None:
         if most_tokens is not None and self._longest_token is not None:
             least_tokens = -(-len(text) // self._longest_token)
             if least_tokens > most_tokens:
                 raise TextTooLong(least_tokens)
-        # Unlike `encode`, this lets other threads run.
-        return self.backend.encode_batch_fast([text], add_special_tokens=specials)[0].ids
 
     def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
-        """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Raises
-        `InvalidValue` for messages that the checkpoint's template does not accept, `EngineFailure` if it fails, and
-        `TextTooLong`."""
+        """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Special
+        tokens that messages spell are text. Raises `InvalidValue` for messages that the checkpoint's template does not
+        accept, `EngineFailure` if it fails, and `TextTooLong`."""
         if self._template is None:
             raise InvalidValue("messages", self.no_chat)
+        self._check_length("".join(message["content"] for message in messages), most_tokens)
+        mark = new_mark()
+        messages = [
+            {name: text if name == "role" else self.literals.hide(text, mark) for name, text in message.items()}
+            for message in messages
+        ]
         last = messages[-1]
         try:
             if last["role"] != "assistant":
-                rendered = self._template.render(messages, opened=True)
-                return self.encode(rendered, specials=False, most_tokens=most_tokens)
+                return self.literals.encode(self._template.render(messages, opened=True), mark)
             # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
             around = self._template.around_last(messages)
         except TemplateRefusal as error:
@@ -197,7 +216,7 @@ class Tokenizer:
             raise EngineFailure(f"this model cannot chat about these messages: {error}") from None
         if around is None:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
-        return self.encode(around[0] + last["content"], specials=False, most_tokens=most_tokens)
+        return self.literals.encode(around[0] + last["content"], mark)
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """The whole text of a prompt. With `specials`, special tokens are spelt out; otherwise they have no text."""

@@ -54,9 +54,13 @@ class FakeEngine:
     def __init__(self, *scripts: Sequence[Step] | BaseException) -> None:
         self._scripts = scripts or (SCRIPT,)
         self.health = Health(ready=True)
+        self.full: int | None = None  # the seconds that a full queue says
         self.prompts: list[list[int]] = []
         self.options: list[AnswerOptions] = []
         self.answers: list[FakeAnswer] = []
+
+    def retry_after_s(self, client: str) -> int | None:
+        return self.full
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> FakeAnswer:
         script = self._scripts[len(self.prompts) % len(self._scripts)]

@@ -118,7 +118,9 @@ class Schedules(RuleBasedStateMachine):
         decoder = decoder_for(*self.decoders[pick % len(self.decoders)], length, self.pattern)
         tokens = np.full(prompt, word, np.int32)
         ranks = 2 if decoder.scored else None
-        self._add(Request(number, tokens, length, decoder, share_group=str(number), ranks=ranks))
+        client, bundle = f"client {pick % 3}", f"bundle {number}" if pick % 2 else None
+        request = Request(number, tokens, length, decoder, share_group=str(number), ranks=ranks)
+        self._add(replace(request, client=client, weight=1.0 + pick % 2, bundle=bundle))
 
     @precondition(lambda self: self.requests)
     @rule(pick=st.randoms(use_true_random=False))
@@ -135,7 +137,7 @@ class Schedules(RuleBasedStateMachine):
         except ParamError:
             assert request.decoder.branches, "rows that fit were refused"
         except QueueFull:
-            assert len(self.scheduler.waiting) == LIMITS.max_queue
+            assert len(self.scheduler.waiting) >= LIMITS.max_queue
             free = self.scheduler.slots.free, self.scheduler.pages.free
             self.scheduler._admit()
             assert free == (self.scheduler.slots.free, self.scheduler.pages.free), "somebody waited beside free places"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -56,6 +57,16 @@ async def test_usage_and_metrics_tell_what_of_a_prompt_was_there_and_another_sal
     assert f"asynclane_prefix_cache_query_tokens_total {3 * (len(PREFIX) + 1)}.0" in metrics
     assert "asynclane_kv_pages_used 0.0" in metrics
     assert f"asynclane_kv_pages_kept {2 * len(PREFIX) // 16}.0" in metrics
+
+
+async def test_what_was_cached_tells_nothing_about_clients_with_another_key(served: Open, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice:k1\nbob:k2")
+    found = []
+    async with served(api_keys_file=str(tmp_path / "keys")) as http:
+        for token, key in ((7, "k1"), (8, "k1"), (9, "k2"), (10, "k2")):
+            http.headers["authorization"] = f"Bearer {key}"
+            found.append(await complete(http, token))
+    assert [cached(usage) for _, usage in found] == [0, len(PREFIX), 0, len(PREFIX)]
 
 
 async def test_sharing_can_be_switched_off(served: Open) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from asynclane.scheduler import RequestStats
+from asynclane.server import errors
 from asynclane.server.engine.messages import Delta, Finish, Usage
 from asynclane.server.text.logprobs import Token, TokenLogprob
 from asynclane.server.text.tokenizer import Tokenizer
@@ -203,6 +204,78 @@ async def test_without_options_answers_are_greedy_and_as_long_as_context_and_set
     assert (engine.options[0].ranks, engine.options[0].share_group) == (None, None)
     assert engine.options[0].decoder is None
     assert engine.options[0].params == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 101}, "max_tokens"),
+        ({"max_tokens": 101, "n": 2}, "max_tokens"),
+        ({"max_tokens": 51, "n": 2}, "n"),
+        ({"max_tokens": 51, "best_of": 2}, "best_of"),
+        ({"max_tokens": 51, "prompt": ["One", "Two"]}, "prompt"),
+        ({"n": 16}, "n"),  # of the default length
+        ({"max_tokens": 50, "n": 2}, None),
+    ],
+)
+async def test_one_request_wants_no_more_tokens_than_the_limit(api: Any, fields: Any, param: str | None) -> None:
+    engine = FakeEngine()
+    async with api(engine, max_request_tokens=100, default_max_tokens=20) as client:
+        response = await client.complete(**fields)
+    if param is None:
+        assert response.status_code == 200
+    else:
+        assert error_of(response, 400)["param"] == param
+        assert "up to 100 in one request" in error_of(response)["message"]
+        assert engine.prompts == []
+
+
+async def test_answers_of_one_request_are_a_bundle_and_one_answer_is_none(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine) as client:
+        await client.complete(n=2, prompt=["One", "Two"])
+        await client.complete(n=2)
+        await client.complete()
+    bundles = [options.bundle for options in engine.options]
+    assert len({*bundles[:4]}) == len({*bundles[4:6]}) == 1
+    assert len({*bundles}) == 3
+    assert bundles[6] is None
+
+
+async def test_the_time_limit_is_the_requests_or_the_servers(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine, request_timeout_s=7.0) as client:
+        await client.chat()
+        await client.chat(timeout=2)
+        refused = error_of(await client.chat(timeout=7.5), 400)
+    assert [options.timeout_s for options in engine.options] == [7, 2]
+    assert refused["param"] == "timeout"
+    assert "at most 7 seconds here" in refused["message"]
+
+
+async def test_an_answer_that_is_late_is_408_or_an_error_event_and_no_sdk_sends_it_again(api: Any) -> None:
+    late = errors.TimedOut("no complete answer within 1 seconds")
+    async with api(FakeEngine([late], [late], [Delta("Hel"), late])) as client:
+        before = [await client.chat(timeout=1, stream=stream) for stream in (False, True)]
+        streamed = await client.chat(timeout=1, stream=True)
+    for response in before:
+        assert error_of(response, 408)["code"] == "request_timeout"
+        assert response.headers["x-should-retry"] == "false"
+    assert streamed.status_code == 200
+    assert "event: error" in streamed.text
+    assert "no complete answer" in streamed.text
+
+
+async def test_no_prompt_has_the_mask(api: Any, text: Tokenizer) -> None:
+    engine, mask = FakeEngine(), text.backend.id_to_token(text.mask_id)
+    async with api(engine) as client:
+        for ids in ([text.mask_id], [7, text.mask_id]):
+            assert "mask token" in error_of(await client.complete(prompt=ids), 400)["message"]
+        await client.complete(prompt=f"a{mask}b", suffix=f"c{mask}", max_tokens=4)
+        await client.chat(messages=[{"role": "user", "content": mask}])
+    given = [*engine.prompts, *(list(options.suffix) for options in engine.options)]
+    assert len(given) == 4
+    assert not any(text.mask_id in ids for ids in given)
 
 
 async def test_without_a_seed_random_answers_differ_from_call_to_call(api: Any) -> None:

@@ -429,10 +429,36 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
         with pytest.raises(errors.Overloaded) as refused:
             bench.ask()
         assert refused.value.retry_after_s >= 1
-        assert bench.engine.health.queue_full
+        assert bench.engine.retry_after_s("") is not None
         bench.executor.open()
         await asyncio.gather(*readers)
-        assert not bench.engine.health.queue_full
+        assert bench.engine.retry_after_s("") is None
+
+
+@pytest.mark.parametrize("others", [0, 2], ids=["running", "waiting"])
+async def test_an_answer_that_is_late_fails_and_frees_what_it_holds(bench: Bench, others: int) -> None:
+    async with running(bench):
+        readers = [asyncio.create_task(read(bench.ask())) for _ in range(others)]
+        await until(lambda: bench.scheduler.slots.used == others)
+        late = bench.ask(timeout_s=0.05)
+        with pytest.raises(errors.TimedOut, match=r"no complete answer within 0\.05 seconds") as failed:
+            await read(late)
+        assert (failed.value.status, failed.value.param) == (408, "timeout")
+        assert not bench.scheduler.waiting
+        bench.executor.open()
+        await asyncio.gather(*readers)
+        await until(lambda: bench.empty)
+    assert b'asynclane_requests_total{outcome="timeout"} 1.0' in bench.metrics.exposition()
+
+
+async def test_an_answer_in_time_leaves_no_timer(bench: Bench) -> None:
+    bench.executor.open()
+    async with running(bench) as engine:
+        answer = bench.ask(timeout_s=3600)
+        (timer,) = [running.timer for running in engine._answers.values()]
+        assert timer is not None
+        assert await text_of(answer) == ANSWER
+        assert timer.cancelled()
 
 
 async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) -> None:
@@ -499,11 +525,14 @@ OPTIONS: dict[str, object] = {
     "ranks": 1,
     "share_group": "one",
     "cache_salt": "salt",
+    "client": "alice",
+    "weight": 2.0,
+    "bundle": "one",
     "decoder": "llada",
     "params": (("threshold", 0.5),),
     "watch": True,
 }
-OF_THE_TEXT = {"stop", "stop_ids"}  # the engine matches them in the answer
+OF_THE_ENGINE = {"stop", "stop_ids", "timeout_s"}
 
 
 async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
@@ -517,6 +546,6 @@ async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
         return repr((shown, constraint, decoder.name, rule))
 
     await bench.engine._grammars.ready(GRAMMAR)
-    assert {field.name for field in fields(AnswerOptions)} == {*OPTIONS, *OF_THE_TEXT}
+    assert {field.name for field in fields(AnswerOptions)} == {*OPTIONS, *OF_THE_ENGINE}
     for name, value in OPTIONS.items():
         assert facts(**{name: value}) != facts(), name

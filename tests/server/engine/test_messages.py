@@ -42,6 +42,8 @@ EXAMPLES = [
             grammar=Grammar("response_format", "start: /a+/"),
             suffix=(9, 9),
             ranks=2,
+            client="2001:db8::/64",
+            timeout_s=0.5,
             params=(("threshold", 0.9), ("cache", "dual"), ("settle", True)),
         ),
     ),

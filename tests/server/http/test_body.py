@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asynclane.server.engine.messages import Health
 from asynclane.server.errors import InvalidValue
 from asynclane.server.http.body import parse, validated
 
@@ -409,7 +408,7 @@ async def test_a_body_that_nobody_needs_is_not_waited_for(live: Any, line: str, 
 
 async def test_while_the_queue_is_full_no_body_is_read(live: Any) -> None:
     engine = FakeEngine()
-    engine.health = Health(ready=True, queue_full=True, retry_after_s=7)
+    engine.full = 7
     async with live(engine) as url, httpx.AsyncClient(base_url=url) as other:
         reader, writer = await open_and_send(url, f"{HEAD}content-length: 1000\r\n", b"{")
         async with asyncio.timeout(SOON_S):

@@ -1,0 +1,167 @@
+"""API keys: who may send requests, and which client a request comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+import re
+import sys
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..errors import Overloaded, Unauthorized, error_response
+from ..settings import Settings
+
+LINE = re.compile(r"([\w.-]{1,64}):(\S+)((?:\s+\S+)*)", re.ASCII)
+LIMIT = re.compile(r"(weight|max_requests)=([1-9]\d{0,5})", re.ASCII)
+IPV6_NETWORK_BITS = 64  # an IPv6 client has a network of addresses
+
+
+class BadKeys(ValueError):
+    """The keys cannot be used. The message is one line, and contains none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key, of which only the digest is kept. `name` says whose it is; the key of `--api-key`, which many may
+    share, has none. At most `max_requests` are served at once, and they get turns in proportion to `weight`."""
+
+    name: str
+    digest: bytes
+    weight: int = 1
+    max_requests: int = sys.maxsize
+
+
+class Keys:
+    """The API keys of a server. Without any, requests need none."""
+
+    def __init__(self, unnamed: str | None, path: Path | None) -> None:
+        """`path` is that of the named keys. Raises `BadKeys` and `OSError`."""
+        self._unnamed = unnamed
+        self._path = path
+        self._keys = read_keys(unnamed, path)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(settings.api_key, None if settings.api_keys_file is None else Path(settings.api_keys_file))
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def find(self, given: bytes) -> Key | None:
+        """The key that is `given`. All are compared, each in constant time."""
+        digest = _digest(given)
+        matches = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+        return matches[0] if matches else None
+
+    def reload(self) -> None:
+        """Read the file again. If it cannot be used, the keys stay as they are."""
+        try:
+            self._keys = read_keys(self._unnamed, self._path)
+        except (BadKeys, OSError) as error:
+            logging.getLogger(__name__).error("the API keys stay as they are: %s", error)
+        else:
+            logging.getLogger(__name__).info("%d API keys are valid now", len(self._keys))
+
+
+def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
+    """The key of `--api-key` and those of a file. Raises `BadKeys` and `OSError`."""
+    keys = [] if unnamed is None else [Key("", _digest(unnamed.strip().encode()))]
+    if path is None:
+        return keys
+    if path.exists() and not path.is_file():
+        raise BadKeys(f"{path} is not a file")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise BadKeys(f"{path} is not UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            key = _parsed(line.strip(), f"{path}:{number}")
+            if any(key.name == other.name for other in keys):
+                raise BadKeys(f"{path}:{number}: the name {key.name} is taken")
+            if any(key.digest == other.digest for other in keys):
+                raise BadKeys(f"{path}:{number}: the key of {key.name} is another client's too")
+            keys.append(key)
+    if len(keys) == (unnamed is not None):
+        raise BadKeys(f"{path} has no key: a line is NAME:KEY")
+    return keys
+
+
+def _parsed(line: str, where: str) -> Key:
+    found = LINE.fullmatch(line)
+    if found is None:
+        raise BadKeys(f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -")
+    limits = [LIMIT.fullmatch(limit) for limit in found[3].split()]
+    given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
+    if len(given) < len(limits):
+        raise BadKeys(
+            f"{where}: only weight=NUMBER and max_requests=NUMBER, once each, may follow the key of {found[1]}"
+        )
+    return Key(found[1], _digest(found[2].encode()), **given)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+class RequireKey:
+    """Refuses requests without `Authorization: Bearer KEY`, except to `open_paths`, and more of one key at once than it
+    may have. The others carry their `Key` in the state of their scope."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, open_paths: Collection[str]) -> None:
+        self._app = app
+        self._keys = keys
+        self._open_paths = open_paths
+        self._served = Counter[str]()  # requests, by the name of their key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
+            await self._app(scope, receive, send)
+            return
+        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        key = self._keys.find(given.strip()) if scheme.lower() == b"bearer" else None
+        if key is None:
+            await error_response(Unauthorized())(scope, receive, send)
+        elif self._served[key.name] >= key.max_requests:
+            full = Overloaded(
+                f"{self._served[key.name]} requests with this key are served now, and it may have no more"
+            )
+            await error_response(full)(scope, receive, send)
+        else:
+            scope.setdefault("state", {})["key"] = key
+            self._served[key.name] += 1
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._served[key.name] -= 1
+
+
+def key_of(scope: Scope) -> Key | None:
+    """The key of a request, if the server has keys."""
+    key: Key | None = scope.get("state", {}).get("key")
+    return key
+
+
+def client_of(scope: Scope) -> str:
+    """The name of the request's key, or else the address that it comes from."""
+    key = key_of(scope)
+    if key is not None and key.name:
+        return key.name
+    host = (scope.get("client") or ("",))[0]
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return str(host)
+    if address.version == 4:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address), IPV6_NETWORK_BITS), strict=False))
