@@ -53,6 +53,6 @@ def test_each_is_refused_and_nobody_beside_it_notices(server: Server, together: 
     assert max(blast.peak_mb for blast in blasts) - before_mb < MOST_MB
     assert max(waits.values()) < LONGEST_WAIT_S
     for name in ("queue_depth", "running_requests", "kv_pages_used"):
-        wait_for(lambda name=name: gauge(server.url, name) == 0)
+        wait_for(lambda name=name: gauge(server.url, name) == 0)  # type: ignore[misc]
     assert server.process.poll() is None
     assert "Traceback" not in "".join(server.log)
