@@ -1,4 +1,4 @@
-"""Sends all bodies and schemas that cost a careless server far more than their bytes, at full size, and prints what they
+"""Sends all bodies and schemas that cost a careless server far more than their bytes, at full size. Prints what they
 cost, and how long `/health` waits: `python -m tests.chaos.bombs --bytes 1080000`.
 
 The memory is the server's, without the process that tries schemas, which `--grammar-memory-mb` bounds.

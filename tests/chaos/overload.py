@@ -1,7 +1,7 @@
 """Loads a server with more than it can do, and prints what it still does: `python -m tests.chaos.overload`.
 
-The load generator is that of `asynclane bench`. As it takes seconds to open 600 connections, the time of a refusal is the
-one in the server's log, from a request's headers on. A third process requests `/health`.
+The load generator is that of `asynclane bench`. It takes seconds to open 600 connections, so the time of a refusal is
+taken from the server's log, where it begins with a request's headers. A third process requests `/health`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def load(server: Server, *flags: str) -> Load:
     failures = Counter(sample.failure.kind for sample in samples if sample.failure is not None)
 
     def refusals() -> list[float]:
-        return [float(time_s) for time_s in re.findall(r" status=429 total_s=(\S+)", "".join(server.log[logged:]))]
+        return [float(time_s) for time_s in re.findall(r" status=429 .*total_s=(\S+)", "".join(server.log[logged:]))]
 
     wait_for(lambda: len(refusals()) >= failures[REFUSED])
     refusals_s = percentile(refusals(), 0.99) if failures[REFUSED] else None

@@ -125,7 +125,7 @@ class Client:
 
 
 class Turns(Executor):
-    """The device's thread without a thread: a call takes some turns of the event loop, so that a seed has one course."""
+    """The device's thread without a thread: a call takes some turns of the event loop, so that a seed is one course."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed).randrange
