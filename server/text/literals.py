@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import tokenizers
 
+MARK_BYTES = 16
+MARK_CHARS = 2 * MARK_BYTES + 12  # at most, with the id after it
+
 
 class Literals:
     """Encodes text that is partly a client's.
@@ -78,7 +81,7 @@ class Literals:
 
 def new_mark() -> str:
     """A text that no client can know, for one call of `Literals.encode`."""
-    return secrets.token_hex(16)
+    return secrets.token_hex(MARK_BYTES)
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:

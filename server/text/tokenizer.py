@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...scheduler import Vocabulary
 from ..errors import EngineFailure, InvalidValue
 from .chat_template import ChatMessage, ChatTemplate, TemplateFailure, TemplateRefusal
-from .literals import Literals, new_mark
+from .literals import MARK_CHARS, Literals, new_mark
 
 if TYPE_CHECKING:
     import tokenizers
@@ -182,15 +182,16 @@ class Tokenizer:
         """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
         `specials`, none is added, whatever the tokenizer's own default. Raises `TextTooLong`, before it takes time, for
         a text that must have more than `most_tokens`."""
-        self._check_length(text, most_tokens)
         mark = new_mark()
-        return self.literals.encode(self.literals.hide(text, mark, only_mask=True), mark, specials=specials)
+        return self._encode(self.literals.hide(text, mark, only_mask=True), mark, specials, most_tokens)
 
-    def _check_length(self, text: str, most_tokens: int | None) -> None:
+    def _encode(self, text: str, mark: str, specials: bool, most_tokens: int | None) -> list[int]:
         if most_tokens is not None and self._longest_token is not None:
-            least_tokens = -(-len(text) // self._longest_token)
+            chars = len(text) - text.count(mark) * MARK_CHARS  # at least
+            least_tokens = -(-chars // self._longest_token)
             if least_tokens > most_tokens:
                 raise TextTooLong(least_tokens)
+        return self.literals.encode(text, mark, specials=specials)
 
     def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
         """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Special
@@ -198,7 +199,6 @@ class Tokenizer:
         accept, `EngineFailure` if it fails, and `TextTooLong`."""
         if self._template is None:
             raise InvalidValue("messages", self.no_chat)
-        self._check_length("".join(message["content"] for message in messages), most_tokens)
         mark = new_mark()
         messages = [
             {name: text if name == "role" else self.literals.hide(text, mark) for name, text in message.items()}
@@ -207,7 +207,7 @@ class Tokenizer:
         last = messages[-1]
         try:
             if last["role"] != "assistant":
-                return self.literals.encode(self._template.render(messages, opened=True), mark)
+                return self._encode(self._template.render(messages, opened=True), mark, False, most_tokens)
             # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
             around = self._template.around_last(messages)
         except TemplateRefusal as error:
@@ -216,7 +216,7 @@ class Tokenizer:
             raise EngineFailure(f"this model cannot chat about these messages: {error}") from None
         if around is None:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
-        return self.literals.encode(around[0] + last["content"], mark)
+        return self._encode(around[0] + last["content"], mark, False, most_tokens)
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """The whole text of a prompt. With `specials`, special tokens are spelt out; otherwise they have no text."""

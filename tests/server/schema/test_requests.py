@@ -219,7 +219,7 @@ LIMITS: list[tuple[str, str, int, Any]] = [
 
 @pytest.mark.parametrize(("endpoint", "param", "limit", "fields"), LIMITS, ids=[f"{row[1]}-{row[2]}" for row in LIMITS])
 async def test_lists_and_texts_have_limits(api: Any, endpoint: str, param: str, limit: int, fields: Any) -> None:
-    async with api(max_queue=limits.PROMPTS) as client:
+    async with api(max_queue=limits.PROMPTS, max_request_tokens=2**30) as client:
         response = await getattr(client, endpoint)(**fields(limit))
         assert response.status_code == 200 or error_of(response)["code"] == "context_length_exceeded"
         assert error_of(await getattr(client, endpoint)(**fields(limit + 1)), 400)["param"] == param
