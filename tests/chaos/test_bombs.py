@@ -1,10 +1,12 @@
 """Bodies and schemas at full size against a real server: each is refused, and nobody beside it notices.
 
-`make chaos` prints how long `/health` waits meanwhile. The limit here is for a machine with other work.
+`make chaos` prints how long `/health` waits meanwhile. The limit here is for a machine with other work. `make soak`
+does for ten minutes what the last test does for seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -15,6 +17,7 @@ import pytest
 from ..support.servers import PARIS, Server, gauge, start_server, stop_server, wait_for
 from .bombs import FULL_BYTES, TOGETHER, all_bombs, drop
 from .measure import health_waits, memory_mb
+from .soak import soak
 
 LONGEST_WAIT_S, MOST_MB = 2.0, 300
 
@@ -56,3 +59,9 @@ def test_each_is_refused_and_nobody_beside_it_notices(server: Server, together: 
         wait_for(lambda name=name: gauge(server.url, name) == 0)  # type: ignore[misc]
     assert server.process.poll() is None
     assert "Traceback" not in "".join(server.log)
+
+
+def test_good_and_bad_requests_side_by_side_get_what_they_should(server: Server) -> None:
+    figures, _ = asyncio.run(soak(server, seconds=4))
+    assert not figures["wrong"]
+    assert sum(figures["done"].values()) > 8
