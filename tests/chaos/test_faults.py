@@ -51,7 +51,7 @@ WAYS: list[dict[str, Any]] = [
     {"siblings": "isolated", "max_lanes": 2},
     {"guided_choice": ANSWERS},
 ]
-FIRST, WORDS, POISON = 300, 1000, 299  # token ids: prompts have WORDS from FIRST on
+FIRST, WORDS, POISON = 300, 1000, 299  # token ids: prompts have WORDS from FIRST on, and answers never POISON
 
 # What a request asks for, and the code of the error that it may get for that.
 KINDS: dict[str, tuple[dict[str, Any], str]] = {
@@ -73,6 +73,7 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "clock jumps": ({}, ""),
 }
 DEVICE = ("start fails", "step fails", "step panics")
+POISONED = ("grammar fails", "text fails")
 LEAVING = ("leaves", "leaves in its body", "is cancelled", "reads nothing")
 
 
@@ -217,7 +218,7 @@ class House:
     def _propose(self, slot: int, position: int) -> tuple[int, float]:
         client, place = self.owners[slot], position - 3
         token = self.scripts[client.body["prompt"][0] - FIRST][place]
-        return POISON if client.kind == "text fails" and place == 9 else token, (place * 7919 % 101) / 100
+        return POISON if client.kind in POISONED and place == 9 else token, (place * 7919 % 101) / 100
 
     def _see(self, fault: str, client: Client) -> None:
         for sequence in [*self.scheduler.waiting.values(), *self.scheduler.running.values()]:
@@ -337,16 +338,15 @@ def answers() -> dict[str, str]:
 def house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> Iterator[House]:
     """With parts that fail for those requests that want it, and with clocks that jump."""
     house = House(Tokenizer(EMBEDDED / "tiny-llada"), request.param, answers)
-    allowed, feed, choose = GrammarConstraint.allowed, Detokenizer.feed, LocalLeap.choose
-    fails = random.Random(request.param).random
+    accept, feed, choose = GrammarConstraint.accept, Detokenizer.feed, LocalLeap.choose
 
-    def some_allowed(constraint: GrammarConstraint) -> Any:
-        return 1 / 0 if constraint.name == "guided_regex" and fails() < 0.2 else allowed(constraint)
+    def some_accepted(constraint: GrammarConstraint, token: int, room: int) -> bool:
+        return raising(RuntimeError())() if token == POISON else accept(constraint, token, room)
 
     def some_text(text: Detokenizer, ids: list[int]) -> str:
         return raising(Panic())() if POISON in ids else feed(text, ids)
 
-    monkeypatch.setattr(GrammarConstraint, "allowed", some_allowed)
+    monkeypatch.setattr(GrammarConstraint, "accept", some_accepted)
     monkeypatch.setattr(Detokenizer, "feed", some_text)
     monkeypatch.setattr(LocalLeap, "choose", lambda rule, view: choose(rule, view) if view.step < 2 else 1 / 0)
     for name, module in list(sys.modules.items()):
