@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test test-fast test-golden fuzz lint format bench bench-gpu constraints clean FORCE
+.PHONY: help serve test test-fast test-golden fuzz chaos soak lint format bench bench-gpu constraints clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,14 @@ test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of 
 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)
+
+chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures for two idle cores
+	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto tests/chaos/test_faults.py $(ARGS)
+	$(BIN)/python -m tests.chaos.bombs
+	$(BIN)/python -m tests.chaos.overload
+
+soak: $(VENV)/with-test ## ten minutes of good and bad requests to one server; ARGS="--seconds 60 --seed 2"
+	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 lint: $(VENV)/with-dev ## check style, types and the Dockerfile
 	$(BIN)/ruff check .

@@ -34,8 +34,12 @@ def failing(fault: str, *flags: str) -> Iterator[Server]:
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("lost", "the device is lost"), ("hangs", "a step took longer than 1 s")],
-    ids=["lost", "hangs"],
+    [
+        ("lost", "the device is lost"),
+        ("hangs", "a step took longer than 1 s"),
+        ("loop", "the engine's loop ended unasked"),
+    ],
+    ids=["lost", "hangs", "loop"],
 )
 def test_clients_and_probes_get_the_reason_before_the_process_ends(fault: str, reason: str) -> None:
     with failing(fault, "--step-timeout-s", "1") as server, ThreadPoolExecutor() as pool:
@@ -61,6 +65,17 @@ def last_response(url: str) -> httpx.Response:
                 time.sleep(0.05)
                 response = client.get(url)
     return response
+
+
+def test_a_step_that_raises_is_survived_and_three_in_a_row_are_not() -> None:
+    with failing("raises") as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        responses = [client.post("/v1/chat/completions", json=slow_body(max_tokens=8)) for _ in range(5)]
+        assert [response.status_code for response in responses] == [500, 200, 500, 500, 503]
+        health = client.get("/health")
+        assert (health.status_code, health.json()) == (503, {"status": "failed: 3 steps failed in a row"})
+        assert client.post("/v1/chat/completions", json=slow_body()).json()["error"]["code"] == "engine_down"
+        assert server.process.wait(EXIT_S) == 1
+        assert "the engine has failed: 3 steps failed in a row" in "".join(server.log)
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["log is read", "log is full"])

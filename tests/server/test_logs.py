@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -207,9 +207,15 @@ def test_a_log_that_nobody_reads_drops_counts_and_says_so_later(monkeypatch: pyt
     assert reported[0] <= dropped
 
 
-def test_a_log_whose_reader_has_left_is_counted_and_ends() -> None:
+def broken_pipe() -> int:
     reader, writer = os.pipe()
     os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize("open_log", [broken_pipe, lambda: os.open("/dev/full", os.O_WRONLY)], ids=["pipe", "disk"])
+def test_a_log_whose_reader_has_left_or_whose_disk_is_full_is_counted_and_ends(open_log: Callable[[], int]) -> None:
+    writer = open_log()
     with logging_to(writer, "info", "text"):
         for _ in range(10):
             LOGGER.info("x")

@@ -2,19 +2,22 @@
 
 Usage: python -P tests/support/failing_server.py FAULT serve ...
 FAULT: `lost`, the device raises a sticky error; `hangs`, a step never ends; `blocks`, its start never returns, so that
-the event loop is stuck.
+the event loop is stuck; `loop`, the engine's loop ends; `raises`, the second request is computed, steps of the
+first raise an error, and those of the third and later ones a panic.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler import DeviceLost, StepPlan
+from asynclane.scheduler import DeviceLost, StepPlan, StepResult
 from asynclane.server.cli.main import main
 from asynclane.server.engine import wiring
 
@@ -23,16 +26,27 @@ class FailingRunner:
     def __init__(self, runner: Runner, fault: str) -> None:
         self._runner = runner
         self._fault = fault
+        self._requests = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def launch(self, plan: StepPlan) -> Callable[[], NoReturn]:
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        self._requests += len(plan.placements)
+        if self._fault == "raises":
+            fault = RuntimeError if self._requests == 1 else BaseException
+            return self._runner.launch(plan) if self._requests == 2 else partial(fail, fault)
+        if self._fault == "loop":
+            raise asyncio.CancelledError
         if self._fault == "lost":
             raise DeviceLost("CUDA error: an illegal memory access was encountered")
         if self._fault == "blocks":
             hang()
         return hang
+
+
+def fail(fault: type[BaseException]) -> NoReturn:
+    raise fault("the device is on fire")
 
 
 def hang() -> NoReturn:
