@@ -13,7 +13,11 @@ def test_clients_take_turns_and_jobs_that_are_cancelled_leave_nothing() -> None:
     done: list[str] = []
 
     def submit(client: str, name: str) -> Future[str] | None:
-        return worker.submit(client, lambda: done.append(name) or name)
+        def job() -> str:
+            done.append(name)
+            return name
+
+        return worker.submit(client, job)
 
     first = worker.submit("a", lambda: str(go_on.wait(30)))
     jobs = {name: submit(name[0], name) for name in ("a1", "a2", "a3", "a4", "b1", "b2", "b3", "c1", "c2")}

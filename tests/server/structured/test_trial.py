@@ -72,12 +72,24 @@ def test_one_that_does_not_start_is_reported(tried: Trial, monkeypatch: pytest.M
 
 
 def forks_of(process: int) -> list[int]:
-    """Wait until a process has forked, and return its children."""
+    return [int(fork) for fork in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def idle_pid_of(tried: Trial) -> int:
+    """Start the process, and wait until its first fork has ended, which is after its reply."""
+    tried.run(SMALL)
+    for fork in forks_of(pid_of(tried)):
+        wait_until_gone(fork)
+    return pid_of(tried)
+
+
+def fork_of(process: int) -> int:
+    """Wait until an idle process has forked."""
     deadline = time.monotonic() + WAIT_S
-    while not (forked := Path(f"/proc/{process}/task/{process}/children").read_text().split()):
+    while not (forks := forks_of(process)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return [int(fork) for fork in forked]
+    return forks[0]
 
 
 @pytest.mark.parametrize(
@@ -91,19 +103,17 @@ def forks_of(process: int) -> list[int]:
     ],
 )
 def test_the_signal_that_ends_a_fork_names_the_limit(tried: Trial, number: int, reply: dict[str, str]) -> None:
-    tried.run(SMALL)
-    process, replies = pid_of(tried), list[dict[str, Any]]()
+    process, replies = idle_pid_of(tried), list[dict[str, Any]]()
     runner = threading.Thread(target=lambda: replies.append(tried.run(BOMB)))
     runner.start()
-    os.kill(forks_of(process)[0], number)
+    os.kill(fork_of(process), number)
     runner.join(WAIT_S)
     assert replies == [reply]
     assert pid_of(tried) == process
 
 
 def test_closing_it_ends_what_runs(tried: Trial) -> None:
-    tried.run(SMALL)
-    process, ended = pid_of(tried), list[BaseException]()
+    process, ended = idle_pid_of(tried), list[BaseException]()
 
     def run() -> None:
         try:
@@ -113,7 +123,7 @@ def test_closing_it_ends_what_runs(tried: Trial) -> None:
 
     runner = threading.Thread(target=run)
     runner.start()
-    fork = forks_of(process)[0]
+    fork = fork_of(process)
     tried.close()
     runner.join(WAIT_S)
     assert len(ended) == 1
