@@ -36,7 +36,7 @@ INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)  # they concern the 
 
 
 class QueueFull(Exception):
-    """As many requests wait as the limits allow: in all, and of this client."""
+    """The queue is full, and the client has its part of it."""
 
 
 class Scheduler:
@@ -65,8 +65,8 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def has_room(self, client: str) -> bool:
-        """Return whether the queue would take another request of a client."""
+    def make_room(self, client: str) -> bool:
+        """Admit what can be admitted if the queue is full. Return whether it takes another request of a client."""
         if self._over_queue(client, more=1):
             self._admit()  # as `add` does
         return self._over_queue(client, more=1) is None

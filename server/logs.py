@@ -62,9 +62,10 @@ class QueuedHandler(logging.Handler):
         self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._lines.full():  # before the line is formatted, which takes time
+            self.dropped += 1
+            return
         try:
-            if self._lines.full():
-                raise queue.Full
             self._lines.put_nowait(self.format(record))
         except Exception:  # noqa: BLE001 - a line that cannot be formatted must not end a request
             self.dropped += 1

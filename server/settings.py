@@ -73,7 +73,9 @@ class Settings:
         None, "context in tokens; default: the checkpoint's, or --max-step-tokens if less", 2
     )
     max_num_seqs: int = _number(64, "requests that run at once", 1, 65536)
-    max_queue: int = _number(256, "requests that may wait; more are refused with 429", 1)
+    max_queue: int = _number(
+        256, "requests that may wait; beyond them each client has an equal part, and more are refused with 429", 1
+    )
     max_step_tokens: int = _number(4096, "positions that one forward may compute", 1)
     kv_cache_tokens: int | None = _number(
         None,
@@ -97,7 +99,7 @@ class Settings:
     max_body_bytes: int | None = _number(
         None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
     )
-    max_unread_bytes: int = _number(64 * 2**20, "of large request bodies that come or wait at once", 1)
+    max_unread_bytes: int = _number(64 * 2**20, "bytes of large request bodies that come or wait at once", 1)
     max_request_tokens: int = _number(
         131072, "answer tokens that one HTTP request may want: max_tokens times its choices and prompts", 1
     )
@@ -169,7 +171,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def split_origins(text: str) -> list[str]:
     """The origins of `--allowed-origins`. Raises `SettingsError` for what no browser sends as an origin."""
-    origins = [origin.strip() for origin in text.split(",")]
+    origins = [origin.strip().lower() for origin in text.split(",")]
     for origin in origins:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
@@ -232,9 +234,10 @@ def _convert(field: dataclasses.Field[Any], text: str, source: str) -> Any:
     try:
         return field.metadata["type"](text)
     except ValueError:
+        kind = "whole number" if field.metadata["type"] is int else "number"
         # Kubernetes sets NAME_PORT=tcp://... for a service of that name.
         hint = "; set enableServiceLinks: false" if text.startswith("tcp://") else ""
-        raise SettingsError(f"{source} must be a number, not {text!r}{hint}") from None
+        raise SettingsError(f"{source} must be a {kind}, not {text!r}{hint}") from None
 
 
 def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:

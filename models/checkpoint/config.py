@@ -418,7 +418,8 @@ def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
         if kind != "default":
             raise ValueError(f"rope type {_shown(kind)} is not supported, only 'default'")
         for key, value in given.items():
-            if value != top[key] if key in top else key != "rope_theta" and value not in (None, 1):
+            differs = value != top[key] if key in top else (key != "rope_theta" and value not in (None, 1))
+            if differs:
                 raise ValueError(f"{key} = {_shown(value)} among the rope parameters is not supported")
         theta = given.get("rope_theta", theta)
     if theta is None:

@@ -22,8 +22,8 @@ from ..settings import Settings, split_origins
 
 FAILED = 1
 # After the engine has failed:
-REPORT_S = 3.0  # so long clients and probes get the reason
-EXIT_S = 9.0  # then the process has ended, whatever hangs
+REPORT_S = 3.0  # clients and probes still get the reason
+EXIT_S = 9.0  # the process has ended, whatever hangs
 
 
 def serve_main(settings: Settings) -> int:

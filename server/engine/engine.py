@@ -74,7 +74,7 @@ class Engine:
 
     def retry_after_s(self, client: str) -> int | None:
         """See `AnswerSource`."""
-        if not self.health.ready or self._scheduler.has_room(client):
+        if not self.health.ready or self._scheduler.make_room(client):
             return None
         return self._wait_s()
 
@@ -160,9 +160,7 @@ class Engine:
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
-            raise errors.Overloaded(
-                str(error), retry_after_s=self._rate.retry_after_s(len(self._scheduler.waiting), time.perf_counter())
-            ) from None
+            raise errors.Overloaded(str(error), retry_after_s=self._wait_s()) from None
         answer = self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
         if options.timeout_s is not None:
             loop = asyncio.get_running_loop()

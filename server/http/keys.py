@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..errors import Overloaded, Unauthorized, error_response
 from ..settings import Settings
 
-LINE = re.compile(r"([\w.-]{1,64}):(\S+)((?:\s+\S+)*)", re.ASCII)
+LINE = re.compile(r"(?=[\d.-]*[A-Za-z_])([\w.-]{1,64}):(\S+)((?:\s+\S+)*)", re.ASCII)
 LIMIT = re.compile(r"(weight|max_requests)=([1-9]\d{0,5})", re.ASCII)
 IPV6_NETWORK_BITS = 64  # an IPv6 client has a network of addresses
 
@@ -98,7 +98,7 @@ def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
 def _parsed(line: str, where: str) -> Key:
     found = LINE.fullmatch(line)
     if found is None:
-        raise BadKeys(f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -")
+        raise BadKeys(f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -, not digits alone")
     limits = [LIMIT.fullmatch(limit) for limit in found[3].split()]
     given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
     if len(given) < len(limits):

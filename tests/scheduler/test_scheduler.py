@@ -38,7 +38,7 @@ def test_those_after_two_that_have_a_place_wait_up_to_the_limit(scarce: str, que
         taken.append(add(scheduler, request(number)))
         if planned and number == 1:
             assert scheduler.plan() is not None
-    assert queue == 0 or not scheduler.has_room("")
+    assert queue == 0 or not scheduler.make_room("")
     for number in range(3):
         with pytest.raises(QueueFull, match=f"{queue} of {queue} requests wait"):
             scheduler.add(request(9 + number))
@@ -50,7 +50,7 @@ def test_a_freed_place_is_taken_before_anybody_is_refused() -> None:
     scheduler = Scheduler(QUEUE_LIMITS["pages"](1), vocabulary())
     first, _, third = (add(scheduler, request(number)) for number in range(3))
     scheduler.end(first.id, Outcome.ABORTED)
-    assert scheduler.has_room("")
+    assert scheduler.make_room("")
     fourth = add(scheduler, request(3))
     assert (third.state, fourth.state) == (State.RUNNING, State.WAITING)
     with pytest.raises(QueueFull):

@@ -48,7 +48,7 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
 @pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [
-        (["--port", "x"], {}, "--port must be a number, not 'x'"),
+        (["--port", "x"], {}, "--port must be a whole number, not 'x'"),
         (["--port", "65536"], {}, "--port must be from 0 to 65535, not 65536"),
         (["--dtype", "int8"], {}, "--dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
         (["--max-model-len", "0"], {}, "--max-model-len must be from 2"),
@@ -60,7 +60,7 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
         ([], {"ASYNCLANE_API_KEY": " "}, "ASYNCLANE_API_KEY must not be empty"),
         (["--api-key", "\r\n"], {}, "--api-key must not be empty"),
         (["--api-keys-file", " "], {}, "--api-keys-file must not be empty"),
-        ([], {"ASYNCLANE_MAX_NUM_SEQS": "1.5"}, "ASYNCLANE_MAX_NUM_SEQS must be a number, not '1.5'"),
+        ([], {"ASYNCLANE_MAX_NUM_SEQS": "1.5"}, "ASYNCLANE_MAX_NUM_SEQS must be a whole number, not '1.5'"),
         ([], {"ASYNCLANE_PORT": "tcp://10.0.0.1:8000"}, "enableServiceLinks: false"),
     ],
 )

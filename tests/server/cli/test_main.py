@@ -47,7 +47,7 @@ def code_of(argv: list[str]) -> int:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["serve", "--port", "x"], "--port must be a number"),
+        (["serve", "--port", "x"], "--port must be a whole number"),
         (["serve", "--dtype", "int4"], "--dtype must be one of"),
         (["generate", "Hi", "--page-size", "0"], "--page-size must be from 1"),
         (["chat", "--knob", "turn"], "a parameter is NAME=VALUE, not 'turn'"),

@@ -60,6 +60,7 @@ def test_a_file_names_keys_and_their_limits(file: Path) -> None:
         (":secret", ":1: a line is NAME:KEY"),
         ("secret", ":1: a line is NAME:KEY"),
         ("a/b:secret", ":1: a line is NAME:KEY"),
+        ("10.0.0.5:secret", ":1: a line is NAME:KEY"),  # the name of a client without a key
         ("alice:secret\nalice:other", ":2: the name alice is taken"),
         ("alice:secret\nbob:secret", ":2: the key of bob is another client's too"),
         ("alice:unnamed", ":1: the key of alice is another client's too"),
