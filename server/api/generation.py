@@ -116,7 +116,8 @@ async def respond(
             raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
     grammar = None
     if body.wanted is not None:
-        grammar = await until_gone(request.receive, backend.grammars.compile(body.wanted))
+        compiling = backend.grammars.compile(body.wanted, client_of(request.scope))
+        grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
     planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, grammar)]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
@@ -138,7 +139,7 @@ async def respond(
     record.prompt_tokens = prompt_tokens
     async with AsyncExitStack() as stack:
         if grammar is not None:
-            await backend.grammars.ready(grammar)
+            await backend.grammars.ready(grammar, client_of(request.scope))
         # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
         answers = [
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted

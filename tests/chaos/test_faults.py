@@ -27,6 +27,8 @@ from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.scheduler import Halving, Limits, Scheduler, StepCost, StepPlan, StepResult
 from asynclane.scheduler.decoding.commit.host.localleap import LocalLeap
 from asynclane.scheduler.decoding.lane_tree import Role
+from asynclane.scheduler.request import State
+from asynclane.scheduler.sequence import Sequence
 from asynclane.server.app import ModelCard, create_app
 from asynclane.server.engine.device import Device
 from asynclane.server.engine.engine import Engine
@@ -220,12 +222,16 @@ class House:
         token = self.scripts[client.body["prompt"][0] - FIRST][place]
         return POISON if client.kind in POISONED and place == 9 else token, (place * 7919 % 101) / 100
 
+    def sequences(self, client: Client) -> list[Sequence]:
+        """Those of its choices that are not over."""
+        alive = [*self.scheduler.waiting.values(), *self.scheduler.running.values()]
+        return [sequence for sequence in alive if self.owner(sequence.request.prompt) is client]
+
     def _see(self, fault: str, client: Client) -> None:
-        for sequence in [*self.scheduler.waiting.values(), *self.scheduler.running.values()]:
-            if self.owner(sequence.request.prompt) is client:
-                refining = any(lane.role is Role.REFINE for lane in sequence.tree.live)
-                states = {sequence.state.value, *["refining"] * refining, *["streaming"] * (client.status == 200)}
-                self.seen.update((fault, state) for state in states)
+        for sequence in self.sequences(client):
+            refining = any(lane.role is Role.REFINE for lane in sequence.tree.live)
+            states = {sequence.state.value, *["refining"] * refining, *["streaming"] * (client.status == 200)}
+            self.seen.update((fault, state) for state in states)
 
     def draw(self, kind: str) -> tuple[int, dict[str, Any]]:
         """One of the scripts, and a body."""
@@ -255,6 +261,8 @@ class House:
         await asyncio.wait({sent})
         if not sent.cancelled():
             sent.result()
+        left = {sequence.state for sequence in self.sequences(client)}
+        assert left <= {State.LEAVING}, "only a step in flight may still have it"
 
     async def _send(self, client: Client) -> None:
         """The client comes again as long as the queue is full."""

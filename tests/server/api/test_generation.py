@@ -20,6 +20,7 @@ from asynclane.server.api.generation import Backend
 from asynclane.server.engine.messages import Delta, Finish, Usage
 from asynclane.server.http.sse import ClientGone
 from asynclane.server.off_loop import OffLoop
+from asynclane.server.structured.fair_worker import FairWorker
 from asynclane.server.text.logprobs import Token, TokenLogprob
 from asynclane.server.text.tokenizer import Tokenizer
 
@@ -435,6 +436,19 @@ async def test_a_request_that_exceeds_the_context_gets_both_numbers(
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
     assert "the context is 256 tokens" in error["message"]
     assert f"{prompt or ''} in the prompt" in error["message"]
+
+
+async def test_a_format_is_compiled_in_the_turn_of_its_client(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, clients = FairWorker.submit, list[str]()
+
+    def seen(self: FairWorker[Any], client: str, job: Any) -> Any:
+        clients.append(client)
+        return submit(self, client, job)
+
+    monkeypatch.setattr(FairWorker, "submit", seen)
+    async with api() as client:
+        assert (await client.chat(guided_regex="in turn [a-f]{3}")).status_code == 200
+    assert clients == ["127.0.0.1"]
 
 
 async def test_a_text_whose_client_leaves_before_its_turn_is_not_encoded() -> None:
