@@ -13,7 +13,7 @@ import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -81,7 +81,7 @@ class ConnectionConfig(uvicorn.Config):
         )
         self.max_connections = max_connections
         self.most_of_address = max(1, max_connections // 2)
-        self.proxies = ProxyHeadersMiddleware(app, self.forwarded_allow_ips).trusted_hosts
+        self.proxies = ProxyHeadersMiddleware(cast(Any, app), self.forwarded_allow_ips).trusted_hosts
         self.header_timeout_s = settings.header_timeout_s
         self.write_timeout_s = settings.write_timeout_s
 
@@ -188,7 +188,7 @@ class Connection(H11Protocol):
             self.transport.abort()
 
     def _has_too_many(self) -> bool:
-        """Whether this is one more than an address may have. A proxy has those of many clients."""
+        """Return whether this is one more than an address may have. A proxy has those of many clients."""
         most = self.config.most_of_address
         if len(self.connections) <= most or self.client is None or self.client[0] in self.config.proxies:
             return False

@@ -42,8 +42,8 @@ class Literals:
         self._plain.encode_special_tokens = True  # as text
         self._fence = new_mark()  # stands for a special token before a part: some tokenizers change a text's start
         self._plain.add_tokens([tokenizers.AddedToken(self._fence, normalized=False)])
-        self._all = Names(list(self._ids))
-        self._mask = Names([name for name, token in self._ids.items() if token == mask_id])
+        self._all = Spellings(list(self._ids))
+        self._mask = Spellings([name for name, token in self._ids.items() if token == mask_id])
 
     def hide(self, text: str, mark: str, *, only_mask: bool = False) -> str:
         """The `text` of a client with a mark in place of each special token, or of each mask token alone."""
@@ -91,7 +91,7 @@ def new_mark() -> str:
     return secrets.token_hex(MARK_BYTES)
 
 
-class Names:
+class Spellings:
     """Finds names in a text."""
 
     def __init__(self, names: Collection[str]) -> None:

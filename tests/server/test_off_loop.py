@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -43,11 +45,16 @@ async def test_so_many_run_at_once_so_many_wait_and_more_are_refused() -> None:
     assert most == 2
 
 
+def note(opened: threading.Event, done: list[Any], item: object) -> None:
+    assert opened.wait(30)
+    done.append(item)
+
+
 async def test_clients_take_turns_and_only_one_beyond_its_share_is_refused() -> None:
     off_loop, opened, done = OffLoop(short=0, at_once=1, max_waiting=6), threading.Event(), list[str]()
 
     async def run(client: str) -> None:
-        await off_loop.run(client, 1, lambda: opened.wait(30) and done.append(client))
+        await off_loop.run(client, 1, partial(note, opened, done, client))
 
     tasks = [asyncio.create_task(run("a")) for _ in range(7)]
     await asyncio.sleep(0)
@@ -64,9 +71,7 @@ async def test_clients_take_turns_and_only_one_beyond_its_share_is_refused() -> 
 
 async def test_work_of_clients_that_have_left_is_not_begun_and_a_thread_keeps_its_turn() -> None:
     off_loop, opened, done = OffLoop(short=0, at_once=1, max_waiting=3), threading.Event(), list[int]()
-    tasks = [
-        asyncio.create_task(off_loop.run("a", 1, lambda at=at: opened.wait(30) and done.append(at))) for at in range(4)
-    ]
+    tasks = [asyncio.create_task(off_loop.run("a", 1, partial(note, opened, done, at))) for at in range(4)]
     await asyncio.sleep(0.01)
     for task in tasks[:3]:
         task.cancel()
@@ -83,7 +88,7 @@ async def test_work_of_clients_that_have_left_is_not_begun_and_a_thread_keeps_it
 async def test_a_turn_that_comes_to_a_client_that_is_leaving_goes_to_the_next() -> None:
     off_loop, ran = OffLoop(short=0, at_once=1, max_waiting=3), list[str]()
     await off_loop._turn("holder")
-    tasks = [asyncio.create_task(off_loop.run(client, 1, lambda client=client: ran.append(client))) for client in "abc"]
+    tasks = [asyncio.create_task(off_loop.run(client, 1, partial(ran.append, client))) for client in "abc"]
     await asyncio.sleep(0)
     tasks[0].cancel()  # before its turn
     off_loop._pass_on()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asynclane.server.text.literals import Literals, Names, new_mark
+from asynclane.server.text.literals import Literals, Spellings, new_mark
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.http import TINY
@@ -153,7 +153,7 @@ def test_the_longest_names_are_found_from_left_to_right_whatever_the_slices(
     longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("asynclane.server.text.literals.SLICE_CHARS", chars)
-        assert list(Names(names).places(text)) == [found.span() for found in re.finditer(longest_first, text)]
+        assert list(Spellings(names).places(text)) == [found.span() for found in re.finditer(longest_first, text)]
 
 
 def test_a_long_text_is_searched_in_slices_for_all_names_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +168,9 @@ def test_a_long_text_is_searched_in_slices_for_all_names_together(monkeypatch: p
             searched.append(min(end, len(text)) - start)
             return self.pattern.finditer(text, start, end)
 
-    names = Names([f"<|reserved_{at}|>" for at in range(256)])
-    monkeypatch.setattr(names, "_pattern", Pattern(names._pattern))
+    names = Spellings([f"<|reserved_{at}|>" for at in range(256)])
+    pattern = names._pattern
+    monkeypatch.setattr(names, "_pattern", Pattern(pattern))
     assert not list(names.places("<|" * 550_000))
     assert max(searched) < 70_000
-    assert names._pattern.pattern.pattern.count("reserved") == 1
+    assert pattern.pattern.count("reserved") == 1
