@@ -1,4 +1,4 @@
-"""The memory of a process, and how long a server's `/health` takes, asked by another process all the time."""
+"""The memory of a process, and how long a server's `/health` takes, measured by another process all the time."""
 
 from __future__ import annotations
 

@@ -497,7 +497,7 @@ async def test_a_failure_of_the_moment_is_not_kept_and_drops_no_newer_result(
     first = start()
     await asyncio.sleep(0)
     failed = grammars._results[key_of("a")]
-    wait([failed])  # the event loop stands: `first` has not read it when the next one asks
+    wait([failed])  # the event loop stands: `first` has not read it when the next one comes
     second = start()
     results = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(result) for result in results] == [Overloaded, InvalidValue]
