@@ -87,7 +87,7 @@ def main() -> int:
     try:
         before_mb = memory_mb(server.process.pid)
         with health_waits(server.url) as waits:
-            blasts = []
+            blasts: list[Blast] = []
             for together in (1, TOGETHER):
                 bombs = all_bombs(arguments.bytes, str(together))
                 some = {name: bomb for name, bomb in bombs.items() if arguments.only in name}

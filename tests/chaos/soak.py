@@ -86,10 +86,12 @@ class Soak:
             assert response.status_code == 400, response.text
 
     async def err(self, question: str) -> None:
-        await self._post(question, 400, **self._rng.choice([{"temperature": 3}, {"x": 1}, {"decoder": "x"}]))
+        mistakes: list[dict[str, Any]] = [{"temperature": 3}, {"x": 1}, {"decoder": "x"}]
+        await self._post(question, 400, **self._rng.choice(mistakes))
 
     async def be_late(self, question: str) -> None:
-        await self._post(question, 408, **slow_body(timeout=0.05))
+        response = await self._client.post(CHAT, json=slow_body(timeout=0.05))
+        assert response.status_code == 408, response.text
 
     def _body(self, question: str, **fields: Any) -> dict[str, Any]:
         message = {"role": "user", "content": question}

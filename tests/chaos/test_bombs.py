@@ -14,7 +14,7 @@ from threading import Event
 import httpx
 import pytest
 
-from ..support.servers import PARIS, Server, gauge, start_server, stop_server, wait_for
+from ..support.servers import PARIS, Server, idle, start_server, stop_server, wait_for
 from .bombs import FULL_BYTES, TOGETHER, all_bombs, drop
 from .measure import health_waits, memory_mb
 from .soak import soak
@@ -55,8 +55,7 @@ def test_each_is_refused_and_nobody_beside_it_notices(server: Server, together: 
     assert beside.result() == {alone}
     assert max(blast.peak_mb for blast in blasts) - before_mb < MOST_MB
     assert max(waits.values()) < LONGEST_WAIT_S
-    for name in ("queue_depth", "running_requests", "kv_pages_used"):
-        wait_for(lambda name=name: gauge(server.url, name) == 0)  # type: ignore[misc]
+    wait_for(lambda: idle(server.url))
     assert server.process.poll() is None
     assert "Traceback" not in "".join(server.log)
 

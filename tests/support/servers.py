@@ -66,6 +66,10 @@ def gauge(url: str, name: str) -> float:
     return float(next(line.split()[-1] for line in lines if line.startswith(f"asynclane_{name} ")))
 
 
+def idle(url: str) -> bool:
+    return not any(gauge(url, name) for name in ("queue_depth", "running_requests", "kv_pages_used"))
+
+
 def aborted(url: str) -> float:
     """No line yet means none."""
     found = re.search(r'requests_total{outcome="aborted"} (\S+)', httpx.get(f"{url}/metrics").text)
