@@ -103,7 +103,8 @@ def _parsed(line: str, where: str) -> Key:
     given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
     if len(given) < len(limits):
         raise BadKeys(
-            f"{where}: only weight=NUMBER and max_requests=NUMBER, once each, may follow the key of {found[1]}"
+            f"{where}: only weight=NUMBER and max_requests=NUMBER, from 1 to 999999 and once each, may follow the key of"
+            f" {found[1]}"
         )
     return Key(found[1], _digest(found[2].encode()), **given)
 
@@ -130,13 +131,12 @@ class RequireKey:
         key = self._keys.find(given.strip()) if scheme.lower() == b"bearer" else None
         if key is None:
             await error_response(Unauthorized())(scope, receive, send)
-        elif self._served[key.name] >= key.max_requests:
-            full = Overloaded(
-                f"{self._served[key.name]} requests with this key are served now, and it may have no more"
-            )
+            return
+        scope.setdefault("state", {})["key"] = key
+        if self._served[key.name] >= key.max_requests:
+            full = Overloaded(f"this key has as many requests at once as it may have: {key.max_requests}")
             await error_response(full)(scope, receive, send)
         else:
-            scope.setdefault("state", {})["key"] = key
             self._served[key.name] += 1
             try:
                 await self._app(scope, receive, send)

@@ -227,7 +227,7 @@ class GenerationRequest(DecoderParams, Body):
     @classmethod
     def offers(cls) -> str:
         """OpenAI's parameters are in every manual; ours are not."""
-        return f"the decoders' parameters are {', '.join(DecoderParams.model_fields)}"
+        return f"/openapi.json has all; the decoders' are {', '.join(DecoderParams.model_fields)}"
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -158,7 +158,10 @@ async def test_without_keys_the_address_is_the_client_and_all_share_a_salt(api: 
     ]
 
 
-async def test_a_key_has_no_more_requests_at_once_than_it_may(api: Any, file: Path) -> None:
+async def test_a_key_has_no_more_requests_at_once_than_it_may(
+    api: Any, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "asynclane.request")
     engine = FakeEngine([None], SCRIPT, SCRIPT)
     async with api(engine, api_keys_file=str(file)) as client:
 
@@ -170,6 +173,8 @@ async def test_a_key_has_no_more_requests_at_once_than_it_may(api: Any, file: Pa
         while not engine.answers:
             await asyncio.sleep(0)
         assert [await chat("k:2="), await chat("k1")] == [429, 200]
+        logged = [record.__dict__["fields"] for record in caplog.records if record.name == "asynclane.request"]
+        assert [(fields["status"], fields["key"]) for fields in logged] == [(429, "bob"), (200, "alice")]
         first.cancel()
         await asyncio.wait({first})
         assert await chat("k:2=") == 200
