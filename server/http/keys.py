@@ -103,8 +103,8 @@ def _parsed(line: str, where: str) -> Key:
     given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
     if len(given) < len(limits):
         raise BadKeys(
-            f"{where}: only weight=NUMBER and max_requests=NUMBER, from 1 to 999999 and once each, may follow the key of"
-            f" {found[1]}"
+            f"{where}: only weight=NUMBER and max_requests=NUMBER, from 1 to 999999 and once each,"
+            f" may follow the key of {found[1]}"
         )
     return Key(found[1], _digest(found[2].encode()), **given)
 
