@@ -55,7 +55,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 FIRST, WORDS, POISON = 300, 1000, 299  # token ids: prompts have WORDS from FIRST on, and answers never POISON
 
-# What a request asks for, and the code of the error that it may get for that.
+# The fields of a request, and the code of the error that it may get for them.
 KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "calm": ({}, ""),
     "leaves": ({}, ""),
@@ -70,7 +70,7 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "grammar fails": ({"guided_regex": r"(.|\n)*"}, "engine_failure"),
     "text fails": ({}, "engine_failure"),
     "takes all pages": ({"n": 3, "max_tokens": 200}, ""),
-    "asks for too much": ({"max_tokens": 255}, "context_length_exceeded"),
+    "wants too much": ({"max_tokens": 255}, "context_length_exceeded"),
     "is late": ({"timeout": 0.05}, "request_timeout"),
     "clock jumps": ({}, ""),
 }
@@ -152,7 +152,7 @@ class Turns(Executor):
 
 
 class House:
-    """An engine whose device gives each prompt its own answer, and fails when it is told to."""
+    """An engine whose device gives each prompt its own answer, and fails when it should."""
 
     def __init__(self, text: Tokenizer, depth: int, answers: dict[str, str]) -> None:
         self.text = text
@@ -176,7 +176,7 @@ class House:
         self.owners: dict[int, Client] = {}  # by slot
         self.agenda: list[tuple[int, asyncio.Future[None]]] = []
         self.doomed: set[Client] = set()  # their step failed
-        self.answers = answers  # those of requests alone, by what was asked
+        self.answers = answers  # those of requests alone, by script and body
         self.seen: Counter[tuple[str, str]] = Counter()  # faults, and the states of the requests that they met
 
     def at(self, step: int) -> asyncio.Future[None]:
@@ -296,7 +296,7 @@ class House:
         self.clients.clear()
 
     async def check(self, client: Client, alone: House) -> None:
-        """What a client got is the error that it may get, or its answer `alone`; some of it if it has left."""
+        """A client got the error that it may get, or its answer `alone`; some of it if it has left."""
         result = client.result
         if result and result in (KINDS[client.kind][1], "engine_failure" if client in self.doomed else None):
             self.seen[client.kind, result] += 1
