@@ -164,8 +164,8 @@ class EngineDown(ApiError):
 
 
 class TooManyConnections(ApiError):
-    def __init__(self, limit: int) -> None:
-        message = f"{limit} connections are open, and no more may be: try again later"
+    def __init__(self, open_now: str) -> None:
+        message = f"{open_now} are open, and no more may be: try again later"
         super().__init__(message, code="too_many_connections", headers={"retry-after": "1"})
 
 

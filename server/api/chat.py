@@ -20,7 +20,9 @@ def chat_routes(backend: Backend) -> APIRouter:
         check_choices(backend, body, 1)
         messages = [message.for_template() for message in body.messages]
         size = sum(len(message["content"]) + PER_TEXT for message in messages)
-        ids = await backend.encode("messages", size, lambda: tokenizer.encode_chat(messages, card.max_model_len))
+        ids = await backend.encode(
+            request, "messages", size, lambda: tokenizer.encode_chat(messages, card.max_model_len)
+        )
         reply = ChatReply(new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, [Prompt("messages", ids)], reply)
 

@@ -23,10 +23,11 @@ def completion_routes(backend: Backend) -> APIRouter:
         size = sum(len(prompt) + PER_TEXT for prompt in body.prompt)
         suffix = tuple(
             await backend.encode(
-                "suffix", len(after), lambda: tokenizer.encode(after, specials=False, most_tokens=context)
+                request, "suffix", len(after), lambda: tokenizer.encode(after, specials=False, most_tokens=context)
             )
         )
         prompts = await backend.encode(
+            request,
             "prompt",
             size,
             lambda: [_read(backend, prompt, bool(body.echo), suffix, specials) for prompt in body.prompt],

@@ -18,8 +18,8 @@ from .. import errors
 from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
-from ..http.request_log import CLIENT_CLOSED_REQUEST, RequestRecord
-from ..http.sse import DONE, ClientGone, EventStream, event, merge, until_gone
+from ..http.request_log import RequestRecord
+from ..http.sse import DONE, EventStream, event, merge, until_gone
 from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
 from ..schema.requests import GenerationRequest
@@ -48,10 +48,11 @@ class Backend:
     grammars: Grammars
     encoding: OffLoop
 
-    async def encode(self, param: str, size: int, work: Callable[[], T]) -> T:
-        """The result of `work` on so many characters or tokens of a parameter. Raises `ContextLengthExceeded`."""
+    async def encode(self, request: Request, param: str, size: int, work: Callable[[], T]) -> T:
+        """The result of `work` on so many characters or tokens of a parameter. Raises `ContextLengthExceeded` and
+        `ClientGone`."""
         try:
-            return await self.encoding.run(size, work)
+            return await until_gone(request.receive, self.encoding.run(client_of(request.scope), size, work))
         except TextTooLong as error:
             limit, least = self.card.max_model_len, error.least_tokens
             raise errors.ContextLengthExceeded(limit, least, param=param, at_least=True) from None
@@ -104,7 +105,7 @@ def check_token(tokenizer: Tokenizer, param: str, token: int) -> None:
 async def respond(
     backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
 ) -> Response:
-    """Queue all answers of a request, and send them as a stream or as one response."""
+    """Queue all answers of a request, and send them as a stream or as one response. Raises `ClientGone`."""
     longest_s = backend.settings.request_timeout_s
     timeout_s = body.timeout or longest_s
     if timeout_s > longest_s:
@@ -115,10 +116,8 @@ async def respond(
             raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
     grammar = None
     if body.wanted is not None:
-        try:
-            grammar = await until_gone(request.receive, backend.grammars.compile(body.wanted))
-        except ClientGone:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        compiling = backend.grammars.compile(body.wanted, client_of(request.scope))
+        grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
     planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, grammar)]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
@@ -140,17 +139,14 @@ async def respond(
     record.prompt_tokens = prompt_tokens
     async with AsyncExitStack() as stack:
         if grammar is not None:
-            await backend.grammars.ready(grammar)
+            await backend.grammars.ready(grammar, client_of(request.scope))
         # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
         answers = [
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
         ]
         if body.stream:
             return EventStream(_events(answers, echoes, reply, body, record), stack.pop_all())
-        try:
-            tried = iter(await until_gone(request.receive, _collect(answers, echoes, record)))
-        except ClientGone:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        tried = iter(await until_gone(request.receive, _collect(answers, echoes, record)))
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
     choices = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
@@ -64,7 +64,7 @@ def token_routes(backend: Backend) -> APIRouter:
     tokenizer, card = backend.tokenizer, backend.card
 
     @router.post("/tokenize", response_model=Tokenized)
-    async def tokenize(body: TextToTokens) -> Response:
+    async def tokenize(body: TextToTokens, request: Request) -> Response:
         card.check_name(body.model or card.id)
 
         def read() -> Response:
@@ -73,10 +73,10 @@ def token_routes(backend: Backend) -> APIRouter:
             found = {"count": len(ids), "max_model_len": card.max_model_len, "tokens": ids, "token_strs": strings}
             return JSONResponse(found)
 
-        return await backend.encode("prompt" if body.messages is None else "messages", body.chars, read)
+        return await backend.encode(request, "prompt" if body.messages is None else "messages", body.chars, read)
 
     @router.post("/detokenize", response_model=Detokenized)
-    async def detokenize(body: TokensToText) -> dict[str, str]:
+    async def detokenize(body: TokensToText, request: Request) -> dict[str, str]:
         """Special tokens come as they are spelt."""
         card.check_name(body.model or card.id)
         if len(body.tokens) > card.max_model_len:
@@ -87,6 +87,7 @@ def token_routes(backend: Backend) -> APIRouter:
         if at is not None:
             check_token(tokenizer, f"tokens.{at}", body.tokens[at])
         tokens = body.tokens
-        return {"prompt": await backend.encode("tokens", len(tokens), lambda: tokenizer.decode(tokens, specials=True))}
+        text = await backend.encode(request, "tokens", len(tokens), lambda: tokenizer.decode(tokens, specials=True))
+        return {"prompt": text}
 
     return router

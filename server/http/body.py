@@ -19,7 +19,10 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import EncodedBody, InvalidValue, dotted, from_validation, shown
 from ..schema import limits
+from .keys import client_of
 from .limits import Bodies
+from .request_log import CLIENT_CLOSED_REQUEST
+from .sse import ClientGone
 
 NAME_CHARS = 64  # of an unknown name that are compared with known ones
 JSON_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
@@ -49,21 +52,30 @@ class JsonRoute(APIRoute):
                 raise EncodedBody(encoding)
             read = JsonRequest(request.scope, request.receive)
             read.model = model
-            if not await read.body():  # FastAPI would take it for null
+            read.unparsed = b"".join([chunk async for chunk in request.stream()])
+            if not read.unparsed:  # FastAPI would take it for null
                 raise InvalidValue(None, "the body is empty: send a JSON object", code="invalid_json")
-            return await handler(read)
+            try:
+                return await handler(read)
+            except ClientGone:
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
 
         return handle
 
 
 class JsonRequest(Request):
-    """A request whose JSON is a `model`, which FastAPI takes as it is."""
+    """A request whose JSON is a `model`, which FastAPI takes as it is. Nothing holds the bytes after that."""
 
     model: Any
+    unparsed: bytes
+
+    async def body(self) -> bytes:
+        return b"{}"  # FastAPI holds it until the answer ends
 
     async def json(self) -> Any:
-        body, bodies = await self.body(), self.app.state.bodies
-        return await bodies.off_loop.run(len(body), lambda: validated(self.model, body))
+        body, self.unparsed = self.unparsed, b""
+        bodies: Bodies = self.app.state.bodies
+        return await bodies.off_loop.run(client_of(self.scope), len(body), lambda: validated(self.model, body))
 
 
 def validated(model: type[BaseModel], body: bytes) -> BaseModel:

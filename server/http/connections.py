@@ -13,16 +13,18 @@ import resource
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from ..errors import TooManyConnections
 from ..settings import Settings
+from .keys import client_of
 from .sse import PROBE
 
 MOST_DESCRIPTORS = 2**20  # more than Linux gives a process, where the hard limit is "unlimited"
@@ -78,6 +80,8 @@ class ConnectionConfig(uvicorn.Config):
             timeout_graceful_shutdown=FLUSH_S,
         )
         self.max_connections = max_connections
+        self.most_of_address = max(1, max_connections // 2)
+        self.proxies = ProxyHeadersMiddleware(cast(Any, app), self.forwarded_allow_ips).trusted_hosts
         self.header_timeout_s = settings.header_timeout_s
         self.write_timeout_s = settings.write_timeout_s
 
@@ -120,6 +124,7 @@ class Connection(H11Protocol):
         self._headers_due = Timer(self.loop, config.header_timeout_s, self.timeout_keep_alive_handler)
         self._reading_due = Timer(self.loop, config.write_timeout_s, self._check_reader)
         self._unread_bytes = 0
+        self._address = ""
 
     @property
     def _answering(self) -> bool:
@@ -129,8 +134,11 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         # `pause_writing` comes with the first byte that the system does not take, so no unread byte goes unnoticed.
         transport.set_write_buffer_limits(high=0)
+        self._address = client_of({"client": self.client})
         if len(self.connections) > self.config.max_connections:
-            self._refuse()
+            self._refuse(f"{self.config.max_connections} connections")
+        elif self._has_too_many():
+            self._refuse(f"{self.config.most_of_address} connections of {self._address}")
         else:
             self._headers_due.start()
 
@@ -179,12 +187,19 @@ class Connection(H11Protocol):
             )
             self.transport.abort()
 
-    def _refuse(self) -> None:
+    def _has_too_many(self) -> bool:
+        """Return whether this is one more than an address may have. A proxy has those of many clients."""
+        most = self.config.most_of_address
+        if len(self.connections) <= most or self.client is None or self.client[0] in self.config.proxies:
+            return False
+        return sum(one._address == self._address for one in self.connections if isinstance(one, Connection)) > most
+
+    def _refuse(self, open_now: str) -> None:
         """Answer before anything was read: a client that sends nothing must not keep its descriptor."""
         logging.getLogger(__name__).warning(
-            "a connection was refused with HTTP 503: %d are open, and no more may be", self.config.max_connections
+            "a connection was refused with HTTP 503: %s are open, and no more may be", open_now
         )
-        error = TooManyConnections(self.config.max_connections)
+        error = TooManyConnections(open_now)
         body = json.dumps(error.body()).encode("ascii")
         headers = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
         lines = [f"{name}: {value}\r\n" for name, value in {**headers, **(error.headers or {})}.items()]

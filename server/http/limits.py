@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 from starlette.datastructures import Headers
@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import ApiError, BodyTooLarge, BodyTooSlow, Overloaded, error_response
 from ..off_loop import OffLoop
+from ..shares import Shares
+from .keys import client_of
 
 LINGER_S = 2.0
 GRACE_S = 10.0  # in which a body may come at any rate
@@ -20,7 +22,8 @@ SMALL_BYTES = 1 << 16  # of bodies that are read however much others send
 
 class Bodies:
     """Reads the bodies of all connections. Refuses one at the first byte too many, when time is up, if it comes slower
-    than `least_rate` bytes a second, and if all that are not yet read take more than `total_bytes`."""
+    than `least_rate` bytes a second, and if all that are not yet read take more than `total_bytes`, and the client's
+    more than its share of these."""
 
     def __init__(self, off_loop: OffLoop, limit_bytes: int, limit_s: float, least_rate: int, total_bytes: int) -> None:
         self.off_loop = off_loop  # for bodies that take long to parse
@@ -28,22 +31,24 @@ class Bodies:
         self._limit_s = limit_s
         self._least_rate = least_rate
         self._total_bytes = total_bytes
-        self._unread_bytes = 0
+        self._unread = Shares(total_bytes)
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Call `app` with the whole body, or send a refusal."""
-        counted = 0
+        counted, client = 0, client_of(scope)
 
         def count(size: int) -> None:
             nonlocal counted
-            total = self._unread_bytes + size - counted
-            if size > SMALL_BYTES and size > counted and total > self._total_bytes:
+            more = size - counted
+            if size > SMALL_BYTES and more > 0 and not self._unread.admits(client, more):
                 raise Overloaded(f"more than {self._total_bytes} bytes of bodies wait to be read")
-            self._unread_bytes, counted = total, size
+            self._unread.give(client, counted)
+            self._unread.take(client, size)
+            counted = size
 
         async def replay() -> Message:
-            for message in whole:
-                return message
+            if whole:
+                return whole.pop()  # nothing else may hold the bytes
             count(0)  # a request that waits for its client to leave has been read
             return await receive()
 
@@ -56,7 +61,7 @@ class Bodies:
                 return
             except ClientDisconnect:
                 return
-            whole: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
+            whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
             del body
             await app(scope, replay, send)
         finally:

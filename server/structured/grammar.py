@@ -11,6 +11,7 @@ import math
 import threading
 import weakref
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,21 +21,21 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine import messages
-from ..errors import ApiError, Draining, EngineFailure, InvalidValue, Overloaded
+from ..errors import Draining, EngineFailure, InvalidValue, Overloaded
+from ..schema import limits
 from ..text.tokenizer import Tokenizer
 from .compiler import LONGEST_END, Compiled, Vocabulary, compiled, describe, grammar_text
+from .fair_worker import FairWorker
 from .grammar_errors import GrammarError
 from .trial import MEMORY, TIME, Trial, TrialEnded
 
 Ints = npt.NDArray[np.int32]
 Key = tuple[object, ...]
 
-MAX_CHARS = 1 << 16  # of a schema or an expression
-MAX_WAITING = 32  # grammars that wait to be compiled
+MAX_WAITING = 32  # grammars that wait to be compiled, with equal shares for clients
 KEPT = 128  # results
-WORN_S = (
-    0.3  # of a processor on one compiled grammar, after which new answers get another: its lexer grows all the time
-)
+# Seconds of a processor on one compiled grammar, after which new answers get another: its lexer grows all the time.
+WORN_S = 0.3
 GROWTH_BYTES = 32 << 20  # a lexer's, in this time, at most
 PLAIN_CHARS = 2048  # of choices that are compiled without a trial: they take milliseconds
 ANY_OBJECT = '{"type": "object"}'
@@ -81,28 +82,31 @@ class Grammars:
         self._timeout_s, self._memory_mb = timeout_s, memory_mb
         self._described = cache(partial(_described, tokenizer))
         self._trial = Trial(self._described, timeout_s, memory_mb)
-        self._tested = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._tested = FairWorker[Compiled]("grammar", MAX_WAITING)
         self._plain = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plain-grammar")
         self._results: OrderedDict[Key, Future[Compiled]] = OrderedDict()
-        self._readers: Counter[Key] = Counter()
+        self._readers: Counter[Future[Compiled]] = Counter()
         self._by_text: weakref.WeakValueDictionary[str, Compiled] = weakref.WeakValueDictionary()
         self._vocabulary: Vocabulary | None = None
         self._lock = threading.Lock()
         self.close = weakref.finalize(self, self._trial.close)
 
-    async def compile(self, wanted: Wanted) -> messages.Grammar:
+    async def compile(self, wanted: Wanted, client: str = "") -> messages.Grammar:
         """Compile a grammar, for a front end. It is not compiled if the caller is cancelled while it waits. Raises
-        `InvalidValue`, `Overloaded` if too many wait, and `Draining` once this is closed."""
-        if wanted.chars > MAX_CHARS:
-            raise InvalidValue(wanted.param, f"{wanted.param}: {wanted.chars} characters are more than {MAX_CHARS}")
-        found = await self._result(wanted.param, wanted.kind, wanted.job, wanted.plain)
+        `InvalidValue`, `Overloaded` if too many of the client wait, and `Draining` once this is closed."""
+        if wanted.chars > limits.GRAMMAR_CHARS:
+            reason = f"{wanted.chars} characters are more than {limits.GRAMMAR_CHARS}"
+            raise InvalidValue(wanted.param, f"{wanted.param}: {reason}")
+        submit = partial(self._submit, client, wanted.kind, wanted.job, wanted.plain)
+        found = await self._result(wanted.param, wanted.job, submit)
         return messages.Grammar(wanted.param.partition(".")[0], found.text)
 
-    async def ready(self, grammar: messages.Grammar) -> None:
+    async def ready(self, grammar: messages.Grammar, client: str = "") -> None:
         """Compile a grammar unless it is compiled already, for an engine. `constraint` then has it until the caller
         waits for something else. Raises what `compile` does."""
         if grammar.text not in self._by_text:
-            await self._result(grammar.param, "this grammar", {"text": grammar.text}, plain=False)
+            job = {"text": grammar.text}
+            await self._result(grammar.param, job, partial(self._submit, client, "this grammar", job, plain=False))
 
     def constraint(self, grammar: messages.Grammar) -> GrammarConstraint:
         """Return the constraint of one answer, for an engine. Raises `InvalidValue` for a grammar that is not ready."""
@@ -111,39 +115,39 @@ class Grammars:
             raise InvalidValue(grammar.param, f"{grammar.param}: this grammar has not been compiled")
         return GrammarConstraint(grammar.param, found)
 
-    async def _result(self, param: str, kind: str, job: dict[str, Any], plain: bool) -> Compiled:
+    async def _result(self, param: str, job: dict[str, Any], submit: Callable[[], Future[Compiled]]) -> Compiled:
         """The result for a job, old or new. Raises what `compile` does."""
         key = tuple(job.values())
         future = self._results.get(key)
-        if future is None or _is_worn(future):
-            future = self._submit(kind, job, plain)
-            self._results[key] = future
+        if future is None or _has_failed(future) or _is_worn(future):
+            future = self._results[key] = submit()
         self._results.move_to_end(key)
-        self._readers[key] += 1
+        self._readers[future] += 1
         try:
             # Shielded: other requests may wait for the same grammar.
             found = await asyncio.shield(asyncio.wrap_future(future))
+            self._by_text[found.text] = found
+            return found
         except GrammarError as error:
+            error.__traceback__ = None  # the error is kept, and would keep what each request had in its frames
             raise InvalidValue(param, f"{param}: {error}") from None
-        except ApiError:  # of this moment, not of the grammar
-            self._results.pop(key, None)
-            raise
         finally:
-            self._readers[key] -= 1
-            if not self._readers[key]:
-                del self._readers[key]
-                if future.cancel():  # all who waited have left, and it has not begun
+            self._readers[future] -= 1
+            if not self._readers[future]:
+                del self._readers[future]
+                # All who waited have left before it has begun, or it has failed. The key may have a newer one by now.
+                if (future.cancel() or _has_failed(future)) and self._results.get(key) is future:
                     del self._results[key]
-        self._by_text[found.text] = found
-        self._evict()
-        return found
+            self._evict()
 
-    def _submit(self, kind: str, job: dict[str, Any], plain: bool) -> Future[Compiled]:
+    def _submit(self, client: str, kind: str, job: dict[str, Any], plain: bool) -> Future[Compiled]:
         if plain:
             return self._plain.submit(self._compile, job)
-        if sum(not future.done() for future in self._results.values()) >= MAX_WAITING:
-            raise Overloaded(f"{MAX_WAITING} other formats wait to be compiled", retry_after_s=2)
-        return self._tested.submit(self._try, kind, job)
+        future = self._tested.submit(client, partial(self._try, kind, job))
+        if future is None:
+            reason = f"clients share {MAX_WAITING} places for formats that wait to be compiled"
+            raise Overloaded(f"too many formats of this client wait: {reason}", retry_after_s=2)
+        return future
 
     def _evict(self) -> None:
         """Drop the oldest results, so that the rest are few and small."""
@@ -185,6 +189,11 @@ class Grammars:
 
 def _described(text: Tokenizer) -> dict[str, Any]:
     return describe(text.backend.to_str(), text.pieces, sorted(text.end_ids), CLOSERS)
+
+
+def _has_failed(future: Future[Compiled]) -> bool:
+    """Return whether the result is an error of its moment, not of the grammar."""
+    return future.done() and not isinstance(future.exception(), GrammarError | None)
 
 
 def _is_worn(future: Future[Compiled]) -> bool:

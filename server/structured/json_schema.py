@@ -1,8 +1,8 @@
 """JSON schemas as grammars. A schema that llguidance enforces differently from JSON Schema is refused.
 
 JSON is written on one line, with a space after commas and colons: models have read it so most, and free whitespace
-would only let them ramble. Each string has one spelling: no character is written as `\\u` and four digits, but control
-characters in declared names.
+would only let them ramble. Each string has one spelling: only control characters in declared names are written as `\\u`
+and four digits.
 """
 
 from __future__ import annotations
@@ -128,8 +128,7 @@ def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def _schemas(root: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield all objects that may be schemas, a reference may lead to any, each with its place. Some are not: a property
-    may have the name of a keyword."""
+    """Yield every object in a schema with its place: a reference may lead to any of them."""
     stack = [("", root)]
     while stack:
         pointer, node = stack.pop()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
+from itertools import groupby
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 MARK_BYTES = 16
 MARK_CHARS = 2 * MARK_BYTES + 12  # at most, with the id after it
+SLICE_CHARS = 1 << 16  # searched in one call, in which no other thread runs
 
 
 class Literals:
@@ -39,16 +42,20 @@ class Literals:
         self._plain.encode_special_tokens = True  # as text
         self._fence = new_mark()  # stands for a special token before a part: some tokenizers change a text's start
         self._plain.add_tokens([tokenizers.AddedToken(self._fence, normalized=False)])
-        self._all = _any_of(self._ids)
-        self._mask = _any_of(name for name, token in self._ids.items() if token == mask_id)
+        self._all = Spellings(list(self._ids))
+        self._mask = Spellings([name for name, token in self._ids.items() if token == mask_id])
 
     def hide(self, text: str, mark: str, *, only_mask: bool = False) -> str:
         """The `text` of a client with a mark in place of each special token, or of each mask token alone."""
-        pattern = self._mask if only_mask else self._all
+        names = self._mask if only_mask else self._all
         if self._normalizer is not None:  # special tokens may be found in the normalized text alone
             normalized = self._normalizer.normalize_str(text)
-            text = normalized if len(pattern.findall(normalized)) > len(pattern.findall(text)) else text
-        return pattern.sub(lambda found: f"{mark}{self._ids[found[0]]}.", text)
+            text = normalized if len([*names.places(normalized)]) > len([*names.places(text)]) else text
+        parts, start = list[str](), 0
+        for begin, end in names.places(text):
+            parts += (text[start:begin], f"{mark}{self._ids[text[begin:end]]}.")
+            start = end
+        return "".join((*parts, text[start:]))
 
     def encode(self, text: str, mark: str, *, specials: bool = False) -> list[int]:
         """The ids of a text with marks. With `specials`, the tokenizer adds its own around it."""
@@ -84,6 +91,31 @@ def new_mark() -> str:
     return secrets.token_hex(MARK_BYTES)
 
 
-def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Finds the longest of some texts; without any, nothing."""
-    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
+class Spellings:
+    """Finds names in a text."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._pattern = re.compile(_longest_of(names) if names else "(?!)")
+        self._longest = max(map(len, names), default=1)
+
+    def places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where a name begins and ends, from left to right. Where several begin, it is the longest."""
+        start = 0
+        while start < len(text):
+            end = start + SLICE_CHARS
+            for found in self._pattern.finditer(text, start, end + self._longest - 1):
+                if found.start() >= end:
+                    break
+                yield found.span()
+                start = found.end()
+            start = max(start, end)
+
+
+def _longest_of(texts: Collection[str]) -> str:
+    """A pattern for the longest of some texts. What they begin with is compared once, however many they are."""
+    begin = commonprefix(list(texts))  # noqa: RUF071 - of characters, not of paths
+    rests = sorted({text[len(begin) :] for text in texts})
+    branches = [_longest_of(list(group)) for _, group in groupby(filter(None, rests), key=lambda rest: rest[0])]
+    if branches and not rests[0]:  # a text that others begin with comes last
+        branches.append("")
+    return re.escape(begin) + (f"(?:{'|'.join(branches)})" if branches else "")

@@ -35,7 +35,7 @@ class Bomb:
 
 @dataclass(frozen=True, slots=True)
 class Blast:
-    """The effect of some bombs that were sent together. Times are `perf_counter`'s."""
+    """The effects of bombs that were sent together. Times are `perf_counter`'s."""
 
     names: str
     statuses: list[int]

@@ -1,4 +1,4 @@
-"""The memory of a process, and the time of a server's `/health`, which another process requests again and again."""
+"""The memory of a process, and how long a server's `/health` takes, measured by another process all the time."""
 
 from __future__ import annotations
 

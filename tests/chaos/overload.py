@@ -27,7 +27,7 @@ REFUSED = "429 overloaded"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The result of a load. Times are in seconds."""
+    """The results of a load. Times are in seconds."""
 
     answered: int
     failures: Counter[str]

@@ -152,7 +152,7 @@ class Turns(Executor):
 
 
 class House:
-    """An engine whose device gives each prompt its own answer, and fails when it should."""
+    """An engine whose device gives each prompt its own answer, and fails on command."""
 
     def __init__(self, text: Tokenizer, depth: int, answers: dict[str, str]) -> None:
         self.text = text

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import threading
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from fastapi import Request
+from starlette.types import Message
 from tokenizers.processors import TemplateProcessing
 
 from asynclane.scheduler import RequestStats
 from asynclane.server import errors
+from asynclane.server.api.generation import Backend
 from asynclane.server.engine.messages import Delta, Finish, Usage
+from asynclane.server.http.sse import ClientGone
+from asynclane.server.off_loop import OffLoop
+from asynclane.server.structured.fair_worker import FairWorker
 from asynclane.server.text.logprobs import Token, TokenLogprob
 from asynclane.server.text.tokenizer import Tokenizer
 
@@ -427,3 +436,33 @@ async def test_a_request_that_exceeds_the_context_gets_both_numbers(
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
     assert "the context is 256 tokens" in error["message"]
     assert f"{prompt or ''} in the prompt" in error["message"]
+
+
+async def test_a_format_is_compiled_in_the_turn_of_its_client(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, clients = FairWorker.submit, list[str]()
+
+    def seen(self: FairWorker[Any], client: str, job: Any) -> Any:
+        clients.append(client)
+        return submit(self, client, job)
+
+    monkeypatch.setattr(FairWorker, "submit", seen)
+    async with api() as client:
+        assert (await client.chat(guided_regex="in turn [a-f]{3}")).status_code == 200
+    assert clients == ["127.0.0.1"]
+
+
+async def test_a_text_whose_client_leaves_before_its_turn_is_not_encoded() -> None:
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    encoding, encoded = OffLoop(short=0, at_once=1, max_waiting=1), Mock()
+    backend = Backend(Mock(), Mock(), Mock(), Mock(), Mock(), encoding)
+    opened = threading.Event()
+    running = asyncio.create_task(encoding.run("another", 1, opened.wait))
+    await asyncio.sleep(0)
+    with pytest.raises(ClientGone):
+        await backend.encode(Request({"type": "http"}, gone), "prompt", 1, encoded)
+    opened.set()
+    await running
+    await encoding.run("another", 1, Mock())
+    encoded.assert_not_called()

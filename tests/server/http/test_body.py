@@ -387,6 +387,42 @@ async def test_unfinished_bodies_share_a_total_that_leaves_small_ones_alone(live
             assert int(response.headers["retry-after"]) >= 1
 
 
+async def test_unfinished_bodies_of_one_client_leave_the_others_their_share(live: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    async with live(max_unread_bytes=400_000) as url, httpx.AsyncClient(base_url=url) as http:
+        head = f"{HEAD}x-forwarded-for: 192.0.2.1\r\ncontent-length: 390000\r\n"
+        writers = [(await open_and_send(url, head, b" " * 195_000))[1] for _ in range(2)]
+
+        async def status(client: str) -> int:
+            headers = {**JSON_KIND, "x-forwarded-for": client}
+            return (await http.post("/v1/chat/completions", content=WHOLE.ljust(150_000), headers=headers)).status_code
+
+        async with asyncio.timeout(SOON_S):
+            while await status("192.0.2.1") != 429:  # until both were counted
+                pass
+        assert await status("192.0.2.2") == 200
+        for writer in writers:
+            writer.close()
+
+
+async def test_nothing_holds_the_bytes_of_a_body_while_its_answer_runs(live: Any) -> None:
+    engine, body = FakeEngine([None]), WHOLE.ljust(10**6)
+    async with live(engine) as url, asyncio.timeout(SOON_S):
+        tracemalloc.start()
+        try:
+            _, writer = await open_and_send(url, f"{HEAD}content-length: {len(body)}\r\n", body)
+            while not engine.answers:
+                await asyncio.sleep(0.01)
+            await engine.answers[0].waits.wait()
+            gc.collect()
+            held, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            writer.close()
+    assert most > len(body)
+    assert held < len(body) / 2
+
+
 UNREAD = {
     "a route without a body": ("POST /health", {}, 405),
     "a method without one": ("PUT /v1/chat/completions", {}, 405),

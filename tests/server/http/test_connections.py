@@ -118,6 +118,27 @@ async def test_one_connection_too_many_is_refused_before_it_sends_anything() -> 
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize(("proxies", "refused"), [("192.0.2.1", True), ("127.0.0.1", False)])
+async def test_an_address_that_is_no_proxy_has_at_most_half_of_the_connections(
+    monkeypatch: Any, proxies: str, refused: bool
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
+    async with connected(max_connections=4) as (_, first):
+        port = first.get_extra_info("peername")[1]
+        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(1)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        status, _ = await answer(reader)
+        assert (b"503" in status) is refused
+        if refused:  # others are served meanwhile
+            other = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+            other[1].write(GET)
+            assert await answer(other[0]) == (b"HTTP/1.1 200 OK", b"/path")
+            writers.append(other[1])
+        for one in (*writers, writer):
+            one.close()
+
+
 @pytest.mark.parametrize(
     ("requested", "descriptors", "most"),
     [(None, 64, 32), (None, 1024, 768), (None, 2**20, 4096), (20_000, 2**20, 20_000), (32, 64, 32), (None, 16, 1)],

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from asynclane.server.errors import InvalidValue, Overloaded
-from asynclane.server.structured import compiler, grammar
+from asynclane.server.structured import compiler, grammar, trial
 from asynclane.server.structured.compiler import LONGEST_END, Walk
 from asynclane.server.structured.grammar import GrammarConstraint, Grammars, Wanted
 from asynclane.server.text.tokenizer import Tokenizer
@@ -127,6 +128,11 @@ async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Tokeniz
     assert len(seen) > 2
 
 
+def key_of(regex: str) -> tuple[object, ...]:
+    """The place of an expression's result."""
+    return tuple(Wanted("", regex=regex).job.values())
+
+
 async def test_results_are_kept_up_to_a_number_and_a_size_and_refusals_too(
     text: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,11 +157,10 @@ async def test_results_are_kept_up_to_a_number_and_a_size_and_refusals_too(
     assert [await tried(regex) for regex in ("a{0}b", "a{0}b", "(", "(")] == [1, 0, 1, 0]
     assert [await tried(f"x{{{number}}}y") for number in range(4)] == [1] * 4
     assert await tried("a{0}b") == 1
-    sized = await grammars._result("guided_regex", "", Wanted("", regex="a{0}b").job, plain=False)
-    sized.bytes = 150 << 20
+    grammars._results[key_of("a{0}b")].result().bytes = 150 << 20
     assert [await tried("z"), await tried("a{0}b")] == [1, 0], "both fit"
-    grammars._results.move_to_end(next(key for key in grammars._results if "z" in key))
-    (await grammars._result("guided_regex", "", Wanted("", regex="z").job, plain=False)).bytes = 100 << 20
+    grammars._results.move_to_end(key_of("z"))
+    grammars._results[key_of("z")].result().bytes = 100 << 20
     assert [await tried("zz"), await tried("a{0}b")] == [1, 1]
     grammars.close()
 
@@ -367,13 +372,13 @@ async def test_a_refusal_names_the_place_in_the_schema(grammars: Grammars, schem
 async def test_a_schema_that_takes_too_long_is_refused_while_others_are_served(text: Tokenizer, bomb: str) -> None:
     grammars = Grammars(text, timeout_s=0.5)
     schema = json.dumps(schema_bombs.ENDLESS[bomb])
-    wait = asyncio.create_task(grammars.compile(Wanted("guided_json", schema=schema)))
+    endless = asyncio.create_task(grammars.compile(Wanted("guided_json", schema=schema)))
     await asyncio.sleep(0)
     await grammars.compile(Wanted("response_format", schema=grammar.ANY_OBJECT))
     await grammars.compile(Wanted("guided_choice", choice=("yes", "no")))
-    assert not wait.done()
+    assert not endless.done()
     with pytest.raises(InvalidValue, match=r"guided_json: this schema takes longer than 0\.5 s to compile"):
-        await wait
+        await endless
     await constraint(grammars, schema=json.dumps(PERSON))
     grammars.close()
 
@@ -389,6 +394,7 @@ async def test_a_schema_that_takes_too_much_memory_is_refused(text: Tokenizer) -
 async def test_those_who_wait_are_few_and_those_who_have_left_are_dropped(
     text: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grammar, "MAX_WAITING", 4)
     grammars = Grammars(text)
     begun, go_on = threading.Event(), threading.Event()
     jobs: list[str] = []
@@ -400,14 +406,13 @@ async def test_those_who_wait_are_few_and_those_who_have_left_are_dropped(
         return {"refused": "no"}
 
     monkeypatch.setattr(grammars._trial, "run", run)
-    monkeypatch.setattr(grammar, "MAX_WAITING", 4)
 
     def start(regex: str) -> asyncio.Task[Any]:
         return asyncio.create_task(grammars.compile(Wanted("guided_regex", regex=regex)))
 
     waiting = [start(regex) for regex in ("a", "b", "b", "c", "d")]
     await asyncio.to_thread(begun.wait)
-    with pytest.raises(Overloaded, match="4 other formats wait"):
+    with pytest.raises(Overloaded, match="clients share 4 places for formats that wait"):
         await start("e")
     waiting[1].cancel()  # another waits for the same
     waiting[3].cancel()
@@ -425,6 +430,79 @@ async def test_those_who_wait_are_few_and_those_who_have_left_are_dropped(
         InvalidValue,
     ]
     assert jobs == ["a", "b", "d", "e"]
+    grammars.close()
+
+
+async def test_a_client_whose_formats_take_long_delays_others_by_one_and_has_none_of_them_refused(
+    text: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(text)
+    begun, go_on = threading.Event(), threading.Event()
+    jobs: list[str] = []
+
+    def run(job: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        go_on.wait()
+        jobs.append(job["regex"])
+        return {"refused": "no"}
+
+    monkeypatch.setattr(grammars._trial, "run", run)
+
+    def start(client: str, regex: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(grammars.compile(Wanted("guided_regex", regex=regex), client))
+
+    waiting = [start("many", f"a{number}") for number in range(grammar.MAX_WAITING)]
+    await asyncio.to_thread(begun.wait)
+    waiting += [start("few", "b"), start("other", "c")]
+    with pytest.raises(Overloaded):
+        await start("many", "d")
+    go_on.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(result) for result in results} == {InvalidValue}
+    assert len(jobs) == len(waiting)
+    assert jobs.index("b") <= 3
+    assert jobs.index("c") <= 3
+    grammars.close()
+
+
+async def test_refusals_are_kept_up_to_a_number_and_do_not_grow(
+    text: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar, "KEPT", 4)
+    grammars = Grammars(text)
+    monkeypatch.setattr(grammars._trial, "run", lambda job: {"refused": "no"})
+    for number in range(10):
+        for _ in range(10):
+            with pytest.raises(InvalidValue):
+                await grammars.compile(Wanted("guided_regex", regex=f"a{number}"))
+    assert len(grammars._results) == 4
+    assert not grammars._readers
+    for kept in grammars._results.values():
+        error = kept.exception()
+        assert error is not None
+        assert error.__traceback__ is None
+    grammars.close()
+
+
+async def test_a_failure_of_the_moment_is_not_kept_and_drops_no_newer_result(
+    text: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = Grammars(text)
+    replies: list[dict[str, Any]] = [{"limit": trial.WAITED}, {"refused": "no"}]
+    monkeypatch.setattr(grammars._trial, "run", lambda job: replies.pop(0))
+
+    def start() -> asyncio.Task[Any]:
+        return asyncio.create_task(grammars.compile(Wanted("guided_regex", regex="a")))
+
+    first = start()
+    await asyncio.sleep(0)
+    failed = grammars._results[key_of("a")]
+    wait([failed])  # the event loop stands: `first` has not read it when the next one comes
+    second = start()
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(result) for result in results] == [Overloaded, InvalidValue]
+    assert list(grammars._results) == [key_of("a")]
+    assert grammars._results[key_of("a")] is not failed
     grammars.close()
 
 

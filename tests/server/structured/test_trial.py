@@ -17,6 +17,7 @@ import pytest
 
 from asynclane.server.structured import trial
 from asynclane.server.structured.compiler import describe
+from asynclane.server.structured.grammar_errors import TOO_COMPLEX
 from asynclane.server.structured.trial import Trial, TrialEnded
 from asynclane.server.text.tokenizer import Tokenizer
 
@@ -70,9 +71,49 @@ def test_one_that_does_not_start_is_reported(tried: Trial, monkeypatch: pytest.M
     assert not tried.closed
 
 
-def test_closing_it_ends_what_runs(tried: Trial) -> None:
+def forks_of(process: int) -> list[int]:
+    return [int(fork) for fork in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def idle_pid_of(tried: Trial) -> int:
+    """Start the process, and wait until its first fork has ended, which is after its reply."""
     tried.run(SMALL)
-    process, ended = pid_of(tried), list[BaseException]()
+    for fork in forks_of(pid_of(tried)):
+        wait_until_gone(fork)
+    return pid_of(tried)
+
+
+def fork_of(process: int) -> int:
+    """Wait until an idle process has forked."""
+    deadline = time.monotonic() + WAIT_S
+    while not (forks := forks_of(process)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return forks[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "reply"),
+    [
+        (signal.SIGKILL, {"limit": trial.WAITED}),  # as of a machine that is out of memory
+        (signal.SIGALRM, {"limit": trial.WAITED}),
+        (signal.SIGPROF, {"limit": trial.TIME}),
+        (signal.SIGABRT, {"limit": trial.MEMORY}),
+        (signal.SIGSEGV, {"refused": TOO_COMPLEX}),
+    ],
+)
+def test_the_signal_that_ends_a_fork_names_the_limit(tried: Trial, number: int, reply: dict[str, str]) -> None:
+    process, replies = idle_pid_of(tried), list[dict[str, Any]]()
+    runner = threading.Thread(target=lambda: replies.append(tried.run(BOMB)))
+    runner.start()
+    os.kill(fork_of(process), number)
+    runner.join(WAIT_S)
+    assert replies == [reply]
+    assert pid_of(tried) == process
+
+
+def test_closing_it_ends_what_runs(tried: Trial) -> None:
+    process, ended = idle_pid_of(tried), list[BaseException]()
 
     def run() -> None:
         try:
@@ -82,16 +123,12 @@ def test_closing_it_ends_what_runs(tried: Trial) -> None:
 
     runner = threading.Thread(target=run)
     runner.start()
-    children = f"/proc/{process}/task/{process}/children"
-    deadline = time.monotonic() + WAIT_S
-    while not (forked := Path(children).read_text().split()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    fork = fork_of(process)
     tried.close()
     runner.join(WAIT_S)
     assert len(ended) == 1
     wait_until_gone(process)
-    wait_until_gone(int(forked[0]))
+    wait_until_gone(fork)
     with pytest.raises(TrialEnded):
         tried.run(SMALL)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from asynclane.server.text.literals import Literals, new_mark
+from asynclane.server.text.literals import Literals, Spellings, new_mark
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.http import TINY
@@ -138,3 +141,36 @@ def test_a_mark_is_new_each_time_and_belongs_to_its_text(text: Tokenizer) -> Non
     assert one != two
     hidden = literals.hide(MASK, one)
     assert literals.encode(hidden, two) == text.backend.encode(hidden, add_special_tokens=False).ids
+
+
+SPELT = st.text("ab|", max_size=30)
+
+
+@given(st.lists(st.text("ab|", min_size=1, max_size=5), max_size=6), SPELT, st.integers(1, 9))
+def test_the_longest_names_are_found_from_left_to_right_whatever_the_slices(
+    names: list[str], text: str, chars: int
+) -> None:
+    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asynclane.server.text.literals.SLICE_CHARS", chars)
+        assert list(Spellings(names).places(text)) == [found.span() for found in re.finditer(longest_first, text)]
+
+
+def test_a_long_text_is_searched_in_slices_for_all_names_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search lets no other thread run."""
+    searched = list[int]()
+
+    class Pattern:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self.pattern = pattern
+
+        def finditer(self, text: str, start: int, end: int) -> Any:
+            searched.append(min(end, len(text)) - start)
+            return self.pattern.finditer(text, start, end)
+
+    names = Spellings([f"<|reserved_{at}|>" for at in range(256)])
+    pattern = names._pattern
+    monkeypatch.setattr(names, "_pattern", Pattern(pattern))
+    assert not list(names.places("<|" * 550_000))
+    assert max(searched) < 70_000
+    assert pattern.pattern.count("reserved") == 1
