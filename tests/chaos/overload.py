@@ -40,7 +40,7 @@ def load(server: Server, *flags: str) -> Load:
     """`flags` are those of `asynclane bench`, for one load."""
     parser, logged = argparse.ArgumentParser(), len(server.log)
     add_load_flags(parser, server.url)
-    plan = read_plan(parser.parse_args([*flags, "--timeout", str(HANG_S), "--max-tokens", "64"]), None)
+    plan = read_plan(parser.parse_args(["--timeout", str(HANG_S), "--max-tokens", "64", *flags]), None)
 
     async def run() -> list[Sample]:
         async with connected(plan.target) as prober:

@@ -176,7 +176,7 @@ class House:
         self.owners: dict[int, Client] = {}  # by slot
         self.agenda: list[tuple[int, asyncio.Future[None]]] = []
         self.doomed: set[Client] = set()  # their step failed
-        self.answers = answers  # those of requests alone, by prompt
+        self.answers = answers  # those of requests alone, by script and body
         self.seen: Counter[tuple[str, str]] = Counter()  # faults, and the states of the requests that they met
 
     def at(self, step: int) -> asyncio.Future[None]:
