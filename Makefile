@@ -31,7 +31,7 @@ SLOW := tests/scheduler/test_properties.py tests/server/api/test_blocks.py tests
   tests/server/http/test_body.py tests/server/http/test_live.py tests/server/text/test_detokenizer.py \
   tests/server/text/test_lanes.py tests/server/text/test_published.py
 
-test-fast: $(VENV)/with-test ## run the quick tests, 176 s of processor time; ARGS="-k lanes -x"
+test-fast: $(VENV)/with-test ## run the quick tests, 55 s on two cores; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(FAST) $(SLOW:%=--ignore=%) $(ARGS)
 
 test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of which `make test` runs a part
