@@ -134,24 +134,32 @@ def main() -> None:
     vocabulary = Vocabulary(setup)
     for line in sys.stdin.buffer:
         job = json.loads(line)
+        read, write = os.pipe()
         fork = os.fork()
         if not fork:
-            _try(vocabulary, job, setup["timeout_s"], setup["memory_bytes"])
+            _try(vocabulary, job, setup["timeout_s"], setup["memory_bytes"], write)
+        os.close(write)
+        with open(read, "rb") as pipe:
+            reply = pipe.read()
         _, status = os.waitpid(fork, 0)
-        if status:
+        if status:  # whatever it has replied before that: each job has one reply
             limit = LIMITS.get(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
             _send(sys.stdout.buffer, {"limit": limit} if limit else {"refused": TOO_COMPLEX})
+        else:
+            sys.stdout.buffer.write(reply)
+            sys.stdout.buffer.flush()
 
 
-def _try(vocabulary: Vocabulary, job: dict[str, Any], timeout_s: float, memory_bytes: int) -> None:
-    """Compile a grammar within limits, in a process of its own, and end that."""
+def _try(vocabulary: Vocabulary, job: dict[str, Any], timeout_s: float, memory_bytes: int, write: int) -> None:
+    """Compile a grammar within limits, in a process of its own, reply to a pipe, and end the process."""
     status = 1
     try:
         before = _limit(timeout_s, memory_bytes)
         reply = _outcome(vocabulary, job)
         for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(timer, 0)
-        _send(sys.stdout.buffer, {**reply, "bytes": max(0, _size_bytes() - before)})
+        with open(write, "wb") as pipe:
+            _send(pipe, {**reply, "bytes": max(0, _size_bytes() - before)})
         status = 0
     except MemoryError:
         os.abort()

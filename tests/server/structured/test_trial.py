@@ -76,10 +76,9 @@ def forks_of(process: int) -> list[int]:
 
 
 def idle_pid_of(tried: Trial) -> int:
-    """Start the process, and wait until its first fork has ended, which is after its reply."""
+    """Start the process. A fork has ended before its reply comes."""
     tried.run(SMALL)
-    for fork in forks_of(pid_of(tried)):
-        wait_until_gone(fork)
+    assert not forks_of(pid_of(tried))
     return pid_of(tried)
 
 
@@ -110,6 +109,12 @@ def test_the_signal_that_ends_a_fork_names_the_limit(tried: Trial, number: int, 
     runner.join(WAIT_S)
     assert replies == [reply]
     assert pid_of(tried) == process
+
+
+def test_a_fork_that_dies_after_its_reply_leaves_no_second_one(tried: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    dying = trial.CODE.replace("main()", "import os; os._exit = lambda status: os.abort(); main()")
+    monkeypatch.setattr(trial, "CODE", dying)
+    assert [tried.run(SMALL) for _ in range(3)] == [{"limit": trial.MEMORY}] * 3
 
 
 def test_closing_it_ends_what_runs(tried: Trial) -> None:
