@@ -13,6 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
+from ..common.triton_launch import await_previous, chained
 from .tiles import AttentionPlan, plan_attention, workspace_floats
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -71,12 +72,13 @@ def paged_attention(
         KV_HEADS=kv_heads, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n, SPLITS=config.splits,
         BLOCK=block_size, MASKS=mask_offsets is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=config.stages, **chained(out),
     )  # fmt: skip
     if config.splits > 1:
         _combine[(triton.cdiv(tokens * heads, COMBINED),)](
-            partial, row_starts, out, tokens, rows, heads, DIM=head_dim, SPLITS=config.splits, PAIRS=COMBINED
-        )
+            partial, row_starts, out, tokens, rows, heads, DIM=head_dim, SPLITS=config.splits, PAIRS=COMBINED,
+            **chained(out),
+        )  # fmt: skip
     return out
 
 
@@ -110,7 +112,7 @@ def _attend(
     queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr, out_ptr,
     partial_ptr, scale, table_stride, tokens, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
     PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
-    MASKS: tl.constexpr, PRECISION: tl.constexpr,
+    MASKS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one key head, over one split of the keys.
 
@@ -118,6 +120,7 @@ def _attend(
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
     of some rows do not see one key each.
     """
+    await_previous(CHAINED)
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.load(tiles_ptr + 2 * tile)
     if row < 0:
@@ -212,9 +215,11 @@ def _turn(
 
 @triton.jit(do_not_specialize=["tokens", "rows", "heads"])
 def _combine(
-    partial_ptr, starts_ptr, out_ptr, tokens, rows, heads, DIM: tl.constexpr, SPLITS: tl.constexpr, PAIRS: tl.constexpr
-):
+    partial_ptr, starts_ptr, out_ptr, tokens, rows, heads, DIM: tl.constexpr, SPLITS: tl.constexpr,
+    PAIRS: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
     """Add up the results of the splits of a tile."""
+    await_previous(CHAINED)
     real = tl.load(starts_ptr + rows) * heads  # later pairs are padding
     first = tl.program_id(0) * PAIRS
     if first >= real:

@@ -1,0 +1,145 @@
+"""Products of few rows, bound by the time to read the weight.
+
+A program multiplies some rows of the weight with all rows of x, so that the weight is read once, many loads at a time.
+Programs also share the inner dimension (`splits`) where there would be too few: each writes its own sum, and the kernel
+after adds them up, in one order. While the kernel before still runs, a program already asks for its first part of the
+weight (`ahead`): that kernel leaves the memory idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..common.checks import expect
+from ..common.triton_launch import FIRST_CAPABILITY, chained
+from ..common.types import Matrix
+
+MOST_ROWS = 64
+LEAST_ROWS = 16  # of a tile: the matrix unit takes no fewer
+TYPES = torch.bfloat16, torch.float16
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The work of one program: `n` rows of the weight, `k` of the inner dimension at a time, of a `splits`-th of it.
+
+    `ahead`: bytes of each row that are asked for before the kernel before has ended.
+    """
+
+    n: int
+    k: int
+    warps: int
+    stages: int
+    splits: int = 1
+    ahead: int = 0
+
+
+def streams(x: Tensor, weight: Matrix, fixed: bool) -> bool:
+    """True if products of this size are read-bound, and may be summed in an order that follows from the size."""
+    return (
+        not fixed
+        and isinstance(weight, Tensor)
+        and x.dtype in TYPES
+        and 0 < len(x) <= MOST_ROWS
+        and x.shape[1] % 64 == 0
+        and len(weight) >= 64
+        and torch.cuda.get_device_capability(x.device)[0] >= FIRST_CAPABILITY
+    )
+
+
+def stream_config(rows: int, columns: int, inner: int, gated: bool = False) -> Stream:
+    """The stream for so many rows of x and this weight, swept on an H200."""
+    return Stream(64 if gated else 128, 128, 4, 4, 1 if columns >= 8192 else 4, 1024)
+
+
+def streamed(x: Tensor, weight: Tensor, gated: bool = False, stream: Stream | None = None) -> Tensor:
+    """x [T, in] times weight [out, in], transposed, in parts [splits, T, out] that add up to it.
+
+    One part has x's type, several have float32. gated: weight [2 * out, in] gives the `swiglu` of the product, in one
+    part.
+    """
+    tokens, inner = x.shape
+    expect("x", x, ("T", "in"), (x.dtype,))
+    expect("weight", weight, ("out", inner), (x.dtype,))
+    columns = len(weight) // 2 if gated else len(weight)
+    stream = stream or stream_config(tokens, columns, inner, gated)
+    if gated and stream.splits > 1:
+        raise ValueError(f"parts of a gated product do not add up: splits must be 1, not {stream.splits}")
+    share = triton.cdiv(triton.cdiv(inner, stream.k), stream.splits) * stream.k
+    least = inner - share * (stream.splits - 1)  # numbers of a row that the last split has
+    if least <= 0:
+        raise ValueError(f"{stream.splits} programs cannot share {inner} numbers, {stream.k} at a time")
+    kind = x.dtype if stream.splits == 1 else torch.float32
+    out = torch.empty((stream.splits, tokens, columns), dtype=kind, device=x.device)
+    rows = max(LEAST_ROWS, triton.next_power_of_2(tokens))
+    _stream[(triton.cdiv(columns, stream.n), stream.splits)](
+        TensorDescriptor.from_tensor(x, [rows, stream.k]), TensorDescriptor.from_tensor(weight, [stream.n, stream.k]),
+        weight, out, tokens, columns, inner, share, BLOCK_T=rows, BLOCK_N=stream.n, BLOCK_K=stream.k,
+        AHEAD=min(stream.ahead, least * x.element_size()), GATED=gated, THREADS=32 * stream.warps, KIND=_KINDS[x.dtype],
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=stream.warps, num_stages=stream.stages,
+        **chained(x),
+    )  # fmt: skip
+    return out
+
+
+_KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _stream(
+    x, weight, weight_ptr, out_ptr, tokens, columns, inner, share, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, THREADS: tl.constexpr,
+    KIND: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    start_n = tl.program_id(0) * BLOCK_N
+    split = tl.program_id(1)
+    begin = tl.minimum(split * share, inner)
+    stop = tl.minimum(begin + share, inner)
+    if CHAINED:
+        gdc_launch_dependents()
+        if AHEAD > 0:
+            _ask_for(weight_ptr, start_n, columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
+            if GATED:
+                _ask_for(weight_ptr, columns + start_n, 2 * columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
+        gdc_wait()
+    acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
+    second = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
+    for start_k in range(begin, stop, BLOCK_K):  # beyond the edges zeros are read
+        a = x.load([0, start_k])
+        w = weight.load([start_n, start_k])
+        acc = tl.dot(w, a.T, acc, input_precision=PRECISION)
+        if GATED:
+            w = weight.load([columns + start_n, start_k])
+            second = tl.dot(w, a.T, second, input_precision=PRECISION)
+    if GATED:
+        gate = acc.to(KIND).to(tl.float32)
+        silu = (gate / (1.0 + tl.exp(-gate))).to(KIND).to(tl.float32)
+        acc = silu * second.to(KIND).to(tl.float32)
+    column, token = start_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_T)
+    spot = (split * tokens + token).to(tl.int64)[:, None] * columns + column[None, :]
+    inside = (token < tokens)[:, None] & (column < columns)[None, :]
+    tl.store(out_ptr + spot, acc.T.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _ask_for(
+    weight_ptr, start, end, begin, stop, inner, AHEAD: tl.constexpr, BLOCK_N: tl.constexpr, THREADS: tl.constexpr
+):
+    """Ask for the first `AHEAD` bytes of each of `BLOCK_N` rows, from number `begin` on, without waiting for them."""
+    thread = tl.arange(0, THREADS)
+    PARTS: tl.constexpr = THREADS // BLOCK_N
+    SIZE: tl.constexpr = AHEAD // PARTS
+    row = tl.minimum(start + thread % BLOCK_N, end - 1).to(tl.int64)
+    first = weight_ptr + row * inner + begin
+    address = first.to(tl.int64) + thread // BLOCK_N * SIZE
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
+        [address, tl.full([THREADS], SIZE, tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
