@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
+from ..common.triton_launch import await_previous, chained
 from ..common.types import FP8, Fp8Matrix, Matrix
 from .reference import FP8_MAX, LEAST_SCALE
 
@@ -65,6 +66,7 @@ def fixed_linear(x: Tensor, weight: Tensor) -> Tensor:
         TensorDescriptor.from_tensor(x, [tile.m, tile.k]), TensorDescriptor.from_tensor(weight, [tile.n, tile.k]), out,
         tokens, columns, inner, BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_K=tile.k, GROUPED=GROUP,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
+        **chained(out),
     )  # fmt: skip
     return out
 
@@ -72,8 +74,9 @@ def fixed_linear(x: Tensor, weight: Tensor) -> Tensor:
 @triton.jit(do_not_specialize=["tokens"])
 def _product(
     x, weight, out_ptr, tokens, columns, inner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUPED: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPED: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    await_previous(CHAINED)
     program = tl.program_id(0)
     tiles_m = tl.cdiv(tokens, BLOCK_M)
     width = GROUPED * tl.cdiv(columns, BLOCK_N)
@@ -101,15 +104,18 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
         block = triton.next_power_of_2(width)
         warps = min(8, max(1, block // 512))
         _quantize[(tokens,)](
-            x, values, scales, WIDTH=width, BLOCK=block, LEAST=LEAST_SCALE, MOST=FP8_MAX, num_warps=warps
-        )
+            x, values, scales, WIDTH=width, BLOCK=block, LEAST=LEAST_SCALE, MOST=FP8_MAX, num_warps=warps,
+            **chained(values),
+        )  # fmt: skip
     return values, scales
 
 
 @triton.jit
 def _quantize(
-    x_ptr, values_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr
-):
+    x_ptr, values_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    await_previous(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)

@@ -2,8 +2,8 @@
 
 A program multiplies some rows of the weight with all rows of x, so that the weight is read once, many loads at a time.
 Programs also share the inner dimension (`splits`) where there would be too few: each writes its own sum, and the kernel
-after adds them up, in one order. While the kernel before still runs, a program already asks for its first part of the
-weight (`ahead`): that kernel leaves the memory idle.
+after adds them up, in one order. While the kernel before still runs, a program already has the first part of its weight
+fetched to the cache (`ahead`): that kernel leaves the memory idle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPES = torch.bfloat16, torch.float16
 class Stream:
     """The work of one program: `n` rows of the weight, `k` of the inner dimension at a time, of a `splits`-th of it.
 
-    `ahead`: bytes of each row that are asked for before the kernel before has ended.
+    `ahead`: bytes of each row that are fetched to the cache before the kernel before has ended.
     """
 
     n: int
@@ -105,9 +105,9 @@ def _stream(
     if CHAINED:
         gdc_launch_dependents()
         if AHEAD > 0:
-            _ask_for(weight_ptr, start_n, columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
+            _prefetch(weight_ptr, start_n, columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
             if GATED:
-                _ask_for(weight_ptr, columns + start_n, 2 * columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
+                _prefetch(weight_ptr, columns + start_n, 2 * columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
         gdc_wait()
     acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     second = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
@@ -129,10 +129,10 @@ def _stream(
 
 
 @triton.jit
-def _ask_for(
+def _prefetch(
     weight_ptr, start, end, begin, stop, inner, AHEAD: tl.constexpr, BLOCK_N: tl.constexpr, THREADS: tl.constexpr
 ):
-    """Ask for the first `AHEAD` bytes of each of `BLOCK_N` rows, from number `begin` on, without waiting for them."""
+    """Start to fetch the first `AHEAD` bytes of each of `BLOCK_N` rows, from number `begin` on, to the cache."""
     thread = tl.arange(0, THREADS)
     PARTS: tl.constexpr = THREADS // BLOCK_N
     SIZE: tl.constexpr = AHEAD // PARTS
