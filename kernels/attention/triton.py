@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
@@ -65,7 +66,7 @@ def paged_attention(
         if partial.numel() < floats:
             raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
     # Positions and offsets that are not given are not read: any int32 tensor stands in for them.
-    _attend[(len(plan.tiles), kv_heads, config.splits)](
+    _attend[(kv_heads, config.splits, len(plan.tiles))](
         queries, _rows_of(keys, block_n), _rows_of(values, block_n), page_table, row_starts, visible,
         row_starts if positions is None else positions, row_starts if mask_offsets is None else mask_offsets,
         plan.tiles, out, partial, head_dim**-0.5 * 1.4426950408889634, page_table.stride(0), tokens, HEADS=heads,
@@ -120,9 +121,15 @@ def _attend(
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
     of some rows do not see one key each.
     """
-    await_previous(CHAINED)
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row = tl.load(tiles_ptr + 2 * tile)
+    # Heads and splits of a tile are started beside each other, so that padding, which is last, delays no real tile.
+    kv_head, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if CHAINED:
+        gdc_launch_dependents()
+    row = tl.load(tiles_ptr + 2 * tile)  # no kernel writes tiles
+    if CHAINED:
+        # Padding ends while the kernel before still runs; but some program has to wait, for the chain's order.
+        if (row >= 0) | (tile == 0):
+            gdc_wait()
     if row < 0:
         return
     GROUP: tl.constexpr = HEADS // KV_HEADS
