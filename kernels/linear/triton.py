@@ -20,6 +20,7 @@ from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
 from ..common.types import FP8, Fp8Matrix, Matrix
 from .reference import FP8_MAX, LEAST_SCALE
+from .triton_streamed import stream_config, streamed, streams
 
 GROUP = 8  # tiles of rows that pass one tile of the weight while it is in the cache
 
@@ -47,7 +48,11 @@ _WIDE = [(1 << 31, Tile(64, 64, 32, 4, 2))]  # float32
 def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
     if isinstance(weight, Fp8Matrix):
         return fp8_linear(x, weight)
-    return fixed_linear(x, weight) if fixed else F.linear(x, weight)
+    if fixed:
+        return fixed_linear(x, weight)
+    if streams(x, weight, fixed) and stream_config(len(x), *weight.shape).splits == 1:
+        return streamed(x, weight)[0]
+    return F.linear(x, weight)
 
 
 def fixed_linear(x: Tensor, weight: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ from ..common.triton_launch import FIRST_CAPABILITY, chained
 from ..common.types import Matrix
 
 MOST_ROWS = 64
+PROCESSORS = 132  # multiprocessors of an H100
+SHARED_BYTES = 220_000  # of a multiprocessor, for the stages of a program
 LEAST_ROWS = 16  # of a tile: the matrix unit takes no fewer
 TYPES = torch.bfloat16, torch.float16
 
@@ -48,6 +50,8 @@ def streams(x: Tensor, weight: Matrix, fixed: bool) -> bool:
         and isinstance(weight, Tensor)
         and x.dtype in TYPES
         and 0 < len(x) <= MOST_ROWS
+        and x.is_contiguous()
+        and x.data_ptr() % 16 == 0
         and x.shape[1] % 64 == 0
         and len(weight) >= 64
         and torch.cuda.get_device_capability(x.device)[0] >= FIRST_CAPABILITY
@@ -55,8 +59,14 @@ def streams(x: Tensor, weight: Matrix, fixed: bool) -> bool:
 
 
 def stream_config(rows: int, columns: int, inner: int, gated: bool = False) -> Stream:
-    """The stream for so many rows of x and this weight, swept on an H200."""
-    return Stream(64 if gated else 128, 128, 4, 4, 1 if columns >= 8192 else 4, 1024)
+    """The stream for so many rows of x and this weight, swept on an H200: programs fill the multiprocessors once."""
+    if gated:
+        return Stream(64, 64 if rows <= 16 else 128, 4, 4)
+    if columns > 32768:
+        return Stream(128, 128, 4, 4)
+    if columns > 8192:
+        return Stream(64, 64 if rows <= 32 else 128, 4, 6)
+    return Stream(64, 128, 4, 6, min(4, max(1, PROCESSORS // triton.cdiv(columns, 64))))
 
 
 def streamed(x: Tensor, weight: Tensor, gated: bool = False, stream: Stream | None = None) -> Tensor:
@@ -79,23 +89,26 @@ def streamed(x: Tensor, weight: Tensor, gated: bool = False, stream: Stream | No
     kind = x.dtype if stream.splits == 1 else torch.float32
     out = torch.empty((stream.splits, tokens, columns), dtype=kind, device=x.device)
     rows = max(LEAST_ROWS, triton.next_power_of_2(tokens))
+    stage_bytes = (stream.n * (2 if gated else 1) + rows) * stream.k * x.element_size()
     _stream[(triton.cdiv(columns, stream.n), stream.splits)](
         TensorDescriptor.from_tensor(x, [rows, stream.k]), TensorDescriptor.from_tensor(weight, [stream.n, stream.k]),
         weight, out, tokens, columns, inner, share, BLOCK_T=rows, BLOCK_N=stream.n, BLOCK_K=stream.k,
-        AHEAD=min(stream.ahead, least * x.element_size()), GATED=gated, THREADS=32 * stream.warps, KIND=_KINDS[x.dtype],
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=stream.warps, num_stages=stream.stages,
+        AHEAD=min(stream.ahead, least * x.element_size()), GATED=gated, THREADS=32 * stream.warps, LINE=PREFETCH_LINE, ASM=PREFETCH_ASM, KIND=_KINDS[x.dtype],
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=stream.warps, num_stages=min(stream.stages, SHARED_BYTES // stage_bytes),
         **chained(x),
     )  # fmt: skip
     return out
 
 
+PREFETCH_LINE = 128
+PREFETCH_ASM = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
 _KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def _stream(
     x, weight, weight_ptr, out_ptr, tokens, columns, inner, share, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, THREADS: tl.constexpr,
+    BLOCK_K: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, THREADS: tl.constexpr, LINE: tl.constexpr, ASM: tl.constexpr,
     KIND: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     start_n = tl.program_id(0) * BLOCK_N
@@ -105,9 +118,11 @@ def _stream(
     if CHAINED:
         gdc_launch_dependents()
         if AHEAD > 0:
-            _prefetch(weight_ptr, start_n, columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
+            _prefetch(weight_ptr, start_n, columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS, LINE, ASM)
             if GATED:
-                _prefetch(weight_ptr, columns + start_n, 2 * columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS)
+                _prefetch(
+                    weight_ptr, columns + start_n, 2 * columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS, LINE, ASM
+                )
         gdc_wait()
     acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     second = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
@@ -130,16 +145,25 @@ def _stream(
 
 @triton.jit
 def _prefetch(
-    weight_ptr, start, end, begin, stop, inner, AHEAD: tl.constexpr, BLOCK_N: tl.constexpr, THREADS: tl.constexpr
+    weight_ptr,
+    start,
+    end,
+    begin,
+    stop,
+    inner,
+    AHEAD: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    THREADS: tl.constexpr,
+    LINE: tl.constexpr,
+    ASM: tl.constexpr,
 ):
     """Start to fetch the first `AHEAD` bytes of each of `BLOCK_N` rows, from number `begin` on, to the cache."""
     thread = tl.arange(0, THREADS)
-    PARTS: tl.constexpr = THREADS // BLOCK_N
-    SIZE: tl.constexpr = AHEAD // PARTS
-    row = tl.minimum(start + thread % BLOCK_N, end - 1).to(tl.int64)
-    first = weight_ptr + row * inner + begin
-    address = first.to(tl.int64) + thread // BLOCK_N * SIZE
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
-        [address, tl.full([THREADS], SIZE, tl.int32)], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+    IN_ROW: tl.constexpr = AHEAD // LINE
+    for turn in tl.static_range(BLOCK_N * IN_ROW // THREADS):
+        line = turn * THREADS + thread
+        row = tl.minimum(start + line // IN_ROW, end - 1).to(tl.int64)
+        address = (weight_ptr + row * inner + begin).to(tl.int64) + line % IN_ROW * LINE
+        tl.inline_asm_elementwise(
+            ASM, "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
