@@ -41,6 +41,7 @@ class Stream:
     stages: int
     splits: int = 1
     ahead: int = 0
+    early: int = 0
 
 
 def streams(x: Tensor, weight: Matrix, fixed: bool) -> bool:
@@ -92,9 +93,10 @@ def streamed(x: Tensor, weight: Tensor, gated: bool = False, stream: Stream | No
     stage_bytes = (stream.n * (2 if gated else 1) + rows) * stream.k * x.element_size()
     _stream[(triton.cdiv(columns, stream.n), stream.splits)](
         TensorDescriptor.from_tensor(x, [rows, stream.k]), TensorDescriptor.from_tensor(weight, [stream.n, stream.k]),
-        weight, out, tokens, columns, inner, share, BLOCK_T=rows, BLOCK_N=stream.n, BLOCK_K=stream.k,
+        TensorDescriptor.from_tensor(weight, [stream.n, stream.early or stream.k]), x,
+        weight, out, tokens, columns, inner, share, BLOCK_T=rows, BLOCK_N=stream.n, BLOCK_K=stream.k, EARLY=stream.early,
         AHEAD=min(stream.ahead, least * x.element_size()), GATED=gated, THREADS=32 * stream.warps, LINE=PREFETCH_LINE, ASM=PREFETCH_ASM, KIND=_KINDS[x.dtype],
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=stream.warps, num_stages=min(stream.stages, SHARED_BYTES // stage_bytes),
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=stream.warps, num_stages=min(stream.stages, (SHARED_BYTES - stage_bytes // stream.k * stream.early) // stage_bytes),
         **chained(x),
     )  # fmt: skip
     return out
@@ -107,8 +109,8 @@ _KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32:
 
 @triton.jit(do_not_specialize=["tokens"])
 def _stream(
-    x, weight, weight_ptr, out_ptr, tokens, columns, inner, share, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, THREADS: tl.constexpr, LINE: tl.constexpr, ASM: tl.constexpr,
+    x, weight, early_weight, x_ptr, weight_ptr, out_ptr, tokens, columns, inner, share, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, THREADS: tl.constexpr, LINE: tl.constexpr, ASM: tl.constexpr,
     KIND: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     start_n = tl.program_id(0) * BLOCK_N
@@ -123,16 +125,29 @@ def _stream(
                 _prefetch(
                     weight_ptr, columns + start_n, 2 * columns, begin, stop, inner, AHEAD, BLOCK_N, THREADS, LINE, ASM
                 )
+        if EARLY > 0:
+            first = early_weight.load([start_n, begin])
+            other = first
+            if GATED:
+                other = early_weight.load([columns + start_n, begin])
         gdc_wait()
+        if EARLY > 0:
+            t = tl.arange(0, BLOCK_T)
+            at = begin + tl.arange(0, EARLY)
+            xa = tl.load(x_ptr + t[:, None] * inner + at[None, :], mask=(t < tokens)[:, None], other=0.0)
     acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     second = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
-    for start_k in range(begin, stop, BLOCK_K):  # beyond the edges zeros are read
+    for start_k in range(begin + EARLY, stop, BLOCK_K):  # beyond the edges zeros are read
         a = x.load([0, start_k])
         w = weight.load([start_n, start_k])
         acc = tl.dot(w, a.T, acc, input_precision=PRECISION)
         if GATED:
             w = weight.load([columns + start_n, start_k])
             second = tl.dot(w, a.T, second, input_precision=PRECISION)
+    if EARLY > 0:
+        acc = tl.dot(first, xa.T, acc)
+        if GATED:
+            second = tl.dot(other, xa.T, second)
     if GATED:
         gate = acc.to(KIND).to(tl.float32)
         silu = (gate / (1.0 + tl.exp(-gate))).to(KIND).to(tl.float32)
