@@ -165,7 +165,7 @@ def test_the_least_recently_used_prefix_goes_first_and_its_last_pages_before_its
         lease, own = prefixes.take(name, 2, number)
         assert own == ()
         assert lease.begin() == 0
-        lease.computed()
+        lease.computed(4)
         lease.end()
     lease, _ = prefixes.take(names[0], 2, 4)  # used again
     assert lease.begin() == 4
@@ -185,8 +185,9 @@ def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() ->
     names = prefixes.block_hashes(np.full(4, 1, np.int32), "", None)
     (first, _), (second, _) = (prefixes.take(names, 3, number) for number in range(2))
     assert (first.begin(), second.begin()) == (0, 4)
-    assert not second.ready([])
-    assert second.ready([0])
+    assert not second.ready({})
+    assert not second.ready({0: 2})
+    assert second.ready({0: 4})
     first.end()
     assert second.begin() == 0
     second.end()
