@@ -174,9 +174,9 @@ class Lease:
         position: every page is known, computed in the same step, or the reader's to compute."""
         size = self._prefixes.page_size
         for end, page in enumerate(self.pages, 1):
-            if not page.known and page.leader != self._reader:
-                if page.leader is None or stepping.get(page.leader, 0) < end * size:
-                    return False
+            served = page.known or page.leader == self._reader
+            if not served and (page.leader is None or stepping.get(page.leader, 0) < end * size):
+                return False
         return True
 
     def computed(self, end: int) -> None:

@@ -92,6 +92,30 @@ WithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 10, stat
 TestWithoutSharing = WithoutSharing.TestCase
 
 
+class Chunked(SharedPrefixes):
+    limits = replace(SHARING, prefill_tokens=20)
+
+
+Chunked.TestCase.settings = settings(max_examples=100 if ALL else 20, stateful_step_count=40)
+TestChunked = Chunked.TestCase
+
+
+class ChunkedInFlight(Chunked):
+    depth = 2
+
+
+ChunkedInFlight.TestCase.settings = settings(max_examples=100 if ALL else 15, stateful_step_count=40, deadline=None)
+TestChunkedInFlight = ChunkedInFlight.TestCase
+
+
+class ChunkedWithoutSharing(Chunked):
+    limits = replace(LIMITS, prefill_tokens=4)
+
+
+ChunkedWithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 10, stateful_step_count=40)
+TestChunkedWithoutSharing = ChunkedWithoutSharing.TestCase
+
+
 def serve(
     executor: BlockCausalExecutor, scheduler: Scheduler, *prompts: list[int], cache_salt: str = "", length: int = 12
 ) -> list[Sequence]:
