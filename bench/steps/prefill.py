@@ -109,7 +109,7 @@ def read_curve(path: Path) -> StepCost:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = program("steps.prefill", __doc__)
     parser.add_argument(
-        "--limits", type=_limits, default=(0, 128, 256, 512, 1024), help="0: none (default: %(default)s)"
+        "--limits", type=_limits, default=(0, 256, 512, 768, 1024), help="0: none (default: %(default)s)"
     )
     parser.add_argument("--streams", type=positive, default=64, help="at once (default: %(default)s)")
     parser.add_argument("--seconds", type=positive, default=60, help="of simulated time (default: %(default)s)")
