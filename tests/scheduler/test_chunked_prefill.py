@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,11 +39,10 @@ def propose(slot: int, position: int) -> tuple[int, float]:
 
 @dataclass
 class Loop:
-    """A scheduler and its device, with up to `depth` steps in flight."""
+    """A scheduler and its device, with two steps in flight if there is a `halving`."""
 
     limits: Limits
     halving: Halving | None = None
-    now: int = 0
     running: dict[int, Running] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
     prompts: list[int] = field(default_factory=list)  # prompt positions, of whole blocks, of each step
@@ -54,8 +54,8 @@ class Loop:
         self._in_flight: deque[StepPlan] = deque()
         self._borders: dict[int, int] = {}  # of each slot: where the whole blocks of its prompt end
 
-    def add(self, prompt: Sequence[int], length: int = 24, client: str = "", **fields: object) -> Running:
-        decoder = resolve(str(fields.pop("decoder", "fast-dllm")), {}, length, PATTERN)
+    def add(self, prompt: Sequence[int], length: int = 24, client: str = "", **fields: Any) -> Running:
+        decoder = resolve(fields.pop("decoder", "fast-dllm"), {}, length, PATTERN)
         request = Request(len(self.running), np.array(prompt, np.int32), length, decoder, client=client)
         sequence = add(self.scheduler, replace(request, **fields))
         self.running[sequence.id] = sequence
@@ -72,7 +72,6 @@ class Loop:
         for placement in plan.placements:
             self._borders[placement.slot] = PATTERN.floor(len(placement.prompt))
         self.prompts.append(sum(max(0, min(row.end, self._borders[row.slot]) - row.start) for row in plan.rows))
-        self.now += plan.tokens
         for update in self.scheduler.commit(self.executor.execute(plan)):
             assert update.outcome is not Outcome.FAILED
         self.scheduler.check_integrity()
