@@ -96,7 +96,7 @@ def _rates(run: Run) -> str:
 
 def _waits(run: Run) -> str:
     head = ["load, streams", "first text ms p50", "p99", "gap ms p50", "p90", "p99", "p99.9", "max"]
-    head += ["failed", "graphs captured meanwhile", "busiest client"]
+    head += ["failed", "graphs captured meanwhile", "busiest client", "server's processes"]
     return markdown(head, [_wait(found) for found in run["loads"]])
 
 
@@ -109,6 +109,7 @@ def _wait(found: Mapping[str, Any]) -> list[str]:
         str(sum(found["failures"].values())),
         "-" if before is None or after is None else str(after - before),
         f"{100 * found['client_cpu_share']:.0f} %",
+        " + ".join(f"{100 * share:.0f}" for share in found["server_cpu_shares"]) + " %",
     ]
 
 

@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +52,7 @@ COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("failed", lambda f: str(sum(f["failures"].values()))),
     ("captures", lambda f: "/".join("-" if n is None else str(n) for n in f["graph_captures"])),
     ("client cpu", lambda f: f"{f['client_cpu_share']:.2f}"),
+    ("server cpu", lambda f: "+".join(f"{share:.2f}" for share in f["server_cpu_shares"]) or "-"),
 )
 
 
@@ -171,6 +173,16 @@ def served(options: argparse.Namespace, flags: Sequence[str]) -> Iterator[Server
         yield server
 
 
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what this program has started, as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
@@ -189,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     head |= machine()
     fault = None
     try:
-        with served(options, flags) as server:
+        with ending_on_sigterm(), served(options, flags) as server:
             head |= {"model": server.model, "server_start_s": server.start_s and round(server.start_s, 1)}
             for load in loads(options, server):
                 _say(f"{load.name}, {load.streams} streams ...")
@@ -229,7 +241,7 @@ def repeatable(arguments: Sequence[str]) -> str:
         if not skip and argument not in WRITTEN:
             kept.append(argument)
         skip = argument in WRITTEN and not skip
-    return shlex.join(kept)
+    return shlex.join(kept[:-1] if kept[-1:] == ["--"] else kept)
 
 
 def build_parser() -> argparse.ArgumentParser:

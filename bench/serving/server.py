@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,15 @@ class Server:
     model: str
     longest: int
     start_s: float | None = None
+    pid: int | None = None
 
     def scrape(self) -> Scrape:
-        text = httpx.get(f"http://{self.host}:{self.port}/metrics", timeout=60).text
-        return read_metrics(text, time.monotonic())
+        """Raises `ValueError`."""
+        try:
+            text = httpx.get(f"http://{self.host}:{self.port}/metrics", timeout=60).text
+        except httpx.HTTPError as error:
+            raise ValueError(f"the server does not answer: {error}") from None
+        return read_metrics(text, time.monotonic(), {} if self.pid is None else processor_seconds(self.pid))
 
 
 def connect(url: str) -> Server:
@@ -48,13 +54,13 @@ def connect(url: str) -> Server:
     found = re.fullmatch(r"http://([^/:]+):(\d+)/?", url)
     if not found:
         raise ValueError(f"{url!r} is no http://HOST:PORT")
-    return _known(found[1], int(found[2]), None)
+    return _known(found[1], int(found[2]))
 
 
-def _known(host: str, port: int, start_s: float | None) -> Server:
+def _known(host: str, port: int, start_s: float | None = None, pid: int | None = None) -> Server:
     try:
         (model,) = httpx.get(f"http://{host}:{port}/v1/models", timeout=60).raise_for_status().json()["data"]
-        return Server(host, port, model["id"], model["max_model_len"], start_s)
+        return Server(host, port, model["id"], model["max_model_len"], start_s, pid)
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"no asynclane server at http://{host}:{port}: {error}") from None
 
@@ -75,7 +81,7 @@ def started(flags: Sequence[str], command: Sequence[str] = ASYNCLANE) -> Iterato
                     last = " | ".join(line.strip() for line in log.readlines()[-SHOWN_LINES:])
                     raise ValueError(f"the server did not start: {last}")
                 time.sleep(POLL_S)
-            yield _known(host, port, time.monotonic() - begun)
+            yield _known(host, port, time.monotonic() - begun, process.pid)
         finally:
             _end(process)
 
@@ -94,6 +100,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def processor_seconds(pid: int) -> dict[int, float]:
+    """Return the processor's seconds of a process and of those that it started, by number; none without Linux."""
+    seconds, parents = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            fields = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+            seconds[int(path.parent.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    family, grown = {pid}, True
+    while grown:
+        more = {child for child, parent in parents.items() if parent in family} - family
+        family, grown = family | more, bool(more)
+    return {number: seconds[number] for number in sorted(family) if number in seconds}
 
 
 def _free_port() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -13,19 +13,28 @@ from .load import Load
 
 Answer = Mapping[str, Any]  # as `streams.record` returns it
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+UNUSED = 0.005  # of a core: a process that only waits
 BUSY_CLIENT = 0.7  # of a core: its streams may wait for it
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The metrics of an asynclane server at a time of the monotonic clock, by name with labels."""
+    """The metrics of an asynclane server at a time of the monotonic clock, by name with labels, and the seconds of a
+    processor that its processes have used, by number."""
 
     at_s: float
     values: Mapping[str, float]
+    processor_s: Mapping[int, float] = field(default_factory=dict)
 
     def since(self, before: Scrape, name: str) -> float:
         name = f"asynclane_{name}"
         return self.values.get(name, 0.0) - before.values.get(name, 0.0)
+
+    def cpu_shares(self, before: Scrape) -> list[float]:
+        """Return the share of a core that each process used since then, the engine's first, the others by number."""
+        wall_s = self.at_s - before.at_s
+        used_s = (now_s - before.processor_s.get(pid, 0.0) for pid, now_s in self.processor_s.items())
+        return [round(share_s / wall_s, 2) for share_s in used_s if share_s > UNUSED * wall_s]
 
     @property
     def captures(self) -> int | None:
@@ -34,11 +43,11 @@ class Scrape:
         return None if found is None else int(found)
 
 
-def read_metrics(exposition: str, at_s: float) -> Scrape:
+def read_metrics(exposition: str, at_s: float, processor_s: Mapping[int, float] | None = None) -> Scrape:
     """Raises `ValueError` for a text that is not the metrics of an asynclane server."""
     lines = (line.rpartition(" ") for line in exposition.splitlines() if line and not line.startswith("#"))
     try:
-        scrape = Scrape(at_s, {name: float(value) for name, _, value in lines})
+        scrape = Scrape(at_s, {name: float(value) for name, _, value in lines}, processor_s or {})
     except ValueError:
         scrape = Scrape(at_s, {})
     if "asynclane_committed_tokens_total" not in scrape.values:
@@ -115,6 +124,7 @@ def figures(load: Load, answers: Sequence[Answer], before: Scrape, after: Scrape
         "gap_ms": spread_ms(gaps(good, from_s, until_s)),
         "chunks": sum(from_s <= time_s <= until_s for answer in good for time_s in answer["times"]),
         "graph_captures": [before.captures, after.captures],
+        "server_cpu_shares": after.cpu_shares(before),
     }
 
 

@@ -121,10 +121,10 @@ def answer(start_s: float, end_s: float, **fields: Any) -> dict[str, Any]:
 def scrapes() -> tuple[Scrape, Scrape]:
     """Those at 10 and 14 s, between which the device computed for 3 s."""
     metrics = Metrics()
-    before = read_metrics(metrics.exposition().decode(), 10.0)
+    before = read_metrics(metrics.exposition().decode(), 10.0, {5: 1.0, 7: 1.0, 8: 2.0})
     for _ in range(100):
         metrics.observe_step(StepReport(row_tokens=40, budget_tokens=0, committed=4, host_s=0.01, device_s=0.03))
-    return before, read_metrics(metrics.exposition().decode(), 14.0)
+    return before, read_metrics(metrics.exposition().decode(), 14.0, {5: 4.0, 7: 2.0, 8: 2.01})
 
 
 def test_rates_are_those_between_two_moments() -> None:
@@ -141,6 +141,7 @@ def test_rates_are_those_between_two_moments() -> None:
     assert found["device_forward_ms"] == pytest.approx(1e3 * 3 * 2 / 150), "two streams share its steps"
     assert found["first_text_ms"]["max"] == 500.0
     assert found["graph_captures"] == [None, None]
+    assert found["server_cpu_shares"] == [0.75, 0.25], "the third process only waits"
 
 
 def test_failures_are_counted_and_a_load_without_answers_has_no_figures() -> None:
@@ -224,6 +225,7 @@ def test_a_server_is_started_measured_and_ended(tmp_path: Path, capsys: pytest.C
         assert 0 < found["device_forward_ms"] < 1.5 * found["forward_ms"]
         assert found["gap_ms"]["p50"] <= found["gap_ms"]["max"]
         assert found["client_cpu_share"] < 0.7
+        assert found["server_cpu_shares"][0] > 0.1
     assert (tmp_path / "serving.png").is_file()
 
 
