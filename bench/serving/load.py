@@ -35,7 +35,7 @@ QUOTAS: Mapping[str, tuple[Quota, Quota]] = {
 @dataclass(frozen=True, slots=True)
 class Load:
     """Streamed completions without an end token, each followed by the next. Lengths are drawn from a range in tokens,
-    both ends included."""
+    both ends included. No two prompts begin alike, so none is in the prefix cache, unless a stream `repeats` its own."""
 
     name: str
     streams: int
@@ -43,10 +43,11 @@ class Load:
     max_tokens: tuple[int, int]
     quota: Quota
     model: str
+    repeats: bool = False
 
     def body(self, stream: int, number: int) -> dict[str, Any]:
-        """Return a stream's request of this number. No two prompts begin alike, so none is in the prefix cache."""
-        rng = random.Random(f"{self.name} {self.streams} {stream} {number}")
+        """Return a stream's request of this number."""
+        rng = random.Random(f"{self.name} {self.streams} {stream} {0 if self.repeats else number}")
         max_tokens = rng.randint(*self.max_tokens)
         prompt = [rng.randint(*WORDS) for _ in range(rng.randint(*self.prompt_tokens))]
         return {

@@ -143,7 +143,8 @@ def loads(options: argparse.Namespace, server: Server) -> list[Load]:
     equal, mixed = replace(equal, **changed), replace(mixed, **changed)
     found = [Load("mixed", streams, MIXED_PROMPT, MIXED_ANSWER, mixed, server.model) for streams in options.mixed or ()]
     prompt, answer = (options.prompt_tokens,) * 2, (options.max_tokens,) * 2
-    found += [Load("equal", streams, prompt, answer, equal, server.model) for streams in options.levels or ()]
+    repeats = options.repeat_prompts
+    found += [Load("equal", streams, prompt, answer, equal, server.model, repeats) for streams in options.levels or ()]
     for load in found:
         longest = load.prompt_tokens[1] + load.max_tokens[1]
         if longest > server.longest:
@@ -262,6 +263,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mixed-seconds", type=above_zero, default=30.0, help="default: %(default)g")
     parser.add_argument("--prompt-tokens", type=positive, default=200, help="default: %(default)s")
     parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
+    parser.add_argument(
+        "--repeat-prompts",
+        action="store_true",
+        help="each stream of --levels repeats its prompt, which a block-causal model then has in its prefix cache",
+    )
     parser.add_argument("--decoder", help="default: by --shape")
     parser.add_argument("--block", type=positive, help="tokens of a block (default: by --shape)")
     parser.add_argument("--forwards", type=positive, help="forwards of a block (default: by --shape)")

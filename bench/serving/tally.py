@@ -76,7 +76,7 @@ def gaps(answers: Sequence[Answer], from_s: float, until_s: float) -> list[float
 def within(answer: Answer, from_s: float, until_s: float) -> float:
     """Return the share of an answer's time that lies between two moments."""
     lived_s = max(answer["end_s"] - answer["start_s"], 1e-9)
-    return max(0.0, min(answer["end_s"], until_s) - max(answer["start_s"], from_s)) / lived_s
+    return float(max(0.0, min(answer["end_s"], until_s) - max(answer["start_s"], from_s)) / lived_s)
 
 
 def figures(load: Load, answers: Sequence[Answer], before: Scrape, after: Scrape) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def figures(load: Load, answers: Sequence[Answer], before: Scrape, after: Scrape
         raise ValueError(f"no answer ended at {load.streams} streams: {dict(failures) or 'give it more seconds'}")
 
     def spread_evenly(name: str) -> float:
-        return sum(answer[name] * within(answer, from_s, until_s) for answer in good)
+        return float(sum(answer[name] * within(answer, from_s, until_s) for answer in good))
 
     tokens, forwards = spread_evenly("tokens"), spread_evenly("forwards")
     all_forwards = sum(answer["forwards"] for answer in ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ def test_a_request_repeats_and_no_two_prompts_begin_alike() -> None:
     assert bodies[0] == LOAD.body(0, 0)
     assert len({tuple(body["prompt"][:16]) for body in bodies}) == 4
     assert {(len(body["prompt"]), body["max_tokens"], body["steps"]) for body in bodies} == {(200, 256, 72)}
+    again = replace(LOAD, repeats=True)
+    assert again.body(1, 0) == again.body(1, 5) != again.body(0, 5)
 
 
 def test_mixed_lengths_stay_in_their_ranges_and_each_block_has_its_forwards() -> None:
