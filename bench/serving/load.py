@@ -35,7 +35,8 @@ QUOTAS: Mapping[str, tuple[Quota, Quota]] = {
 @dataclass(frozen=True, slots=True)
 class Load:
     """Streamed completions without an end token, each followed by the next. Lengths are drawn from a range in tokens,
-    both ends included. No two prompts begin alike, so none is in the prefix cache, unless a stream `repeats` its own."""
+    both ends included. No two prompts begin alike, so that none is in the prefix cache; or each stream `repeats` its
+    own."""
 
     name: str
     streams: int
