@@ -18,7 +18,7 @@ from asynclane.bench.kernels import run as kernels
 from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Peaks, Workload
 from asynclane.bench.kernels.run import all_cases, best_rate, compare, figures, show
 from asynclane.bench.kernels.timing import sets_of
-from asynclane.bench.steps import offline, serving
+from asynclane.bench.steps import memory, offline
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -172,7 +172,7 @@ def test_a_kernel_that_writes_its_inputs_changes_no_reference_and_nan_is_an_erro
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
-    ("main", "arguments"), [(kernels.main, []), (offline.main, []), (serving.main, ["--model", "tiny-llada"])]
+    ("main", "arguments"), [(kernels.main, []), (offline.main, []), (memory.main, ["--model", "tiny-llada"])]
 )
 def test_without_a_gpu_it_says_so_in_one_line(
     main: Callable[..., int], arguments: list[str], capsys: pytest.CaptureFixture[str]
