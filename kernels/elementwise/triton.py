@@ -13,6 +13,7 @@ from ..common.types import PLAIN, QkNorm
 
 COLUMNS = 1024  # numbers of one program of an operation without a row-wide sum
 ROTATED = 1024  # numbers of heads that one program rotates
+PLACED = 256  # positions of one program that finds their places
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -275,3 +276,30 @@ def _embed(
     entry = tl.load(canvases_ptr + slot * canvas_stride + tl.load(positions_ptr + token)).to(tl.int64)
     row = tl.load(embedding_ptr + entry * DIM + column, mask=column < DIM)
     tl.store(out_ptr + token * DIM + column, row, mask=column < DIM)
+
+
+def kv_places(table: Tensor, slots: Tensor, positions: Tensor, page_size: int) -> Tensor:
+    expect("table", table, ("slots", "pages of a request"), (torch.int32,))
+    expect("slots", slots, ("T",), (torch.int64,))
+    expect("positions", positions, tuple(slots.shape), (torch.int64,))
+    places = torch.empty_like(positions)
+    tokens = len(slots)
+    if tokens:
+        _kv_places[(triton.cdiv(tokens, PLACED),)](
+            table, slots, positions, places, tokens, table.stride(0), PAGE=page_size, BLOCK=PLACED, **chained(places)
+        )
+    return places
+
+
+@triton.jit(do_not_specialize=["tokens", "stride"])
+def _kv_places(
+    table_ptr, slots_ptr, positions_ptr, places_ptr, tokens, stride, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    await_previous(CHAINED)
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    position = tl.load(positions_ptr + token, mask=token < tokens, other=-1)
+    real = position >= 0
+    slot = tl.load(slots_ptr + token, mask=real, other=0)
+    page = tl.load(table_ptr + slot * stride + position // PAGE, mask=real, other=0).to(tl.int64)
+    tl.store(places_ptr + token, tl.where(real, page * PAGE + position % PAGE, -1), mask=token < tokens)
