@@ -8,7 +8,7 @@ fetched to the cache (`ahead`): that kernel leaves the memory idle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -19,7 +19,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import expect
 from ..common.triton_launch import FIRST_CAPABILITY, chained
-from ..common.types import Matrix
+from ..common.types import Fp8Matrix, Matrix
+from .triton_quantize import quantize_rows
 
 MOST_ROWS = 64
 PROCESSORS = 132  # multiprocessors of an H100
@@ -48,13 +49,12 @@ def streams(x: Tensor, weight: Matrix, fixed: bool) -> bool:
     """True if products of this size are read-bound, and may be summed in an order that follows from the size."""
     return (
         not fixed
-        and isinstance(weight, Tensor)
         and x.dtype in TYPES
         and 0 < len(x) <= MOST_ROWS
         and x.is_contiguous()
         and x.data_ptr() % 16 == 0
         and x.shape[1] % 64 == 0
-        and len(weight) >= 64
+        and weight.shape[0] >= 64
         and torch.cuda.get_device_capability(x.device)[0] >= FIRST_CAPABILITY
     )
 
@@ -70,17 +70,23 @@ def stream_config(rows: int, columns: int, inner: int, gated: bool = False) -> S
     return Stream(64, 128, 4, 6, min(4, max(1, PROCESSORS // triton.cdiv(columns, 64))))
 
 
-def streamed(x: Tensor, weight: Tensor, gated: bool = False, stream: Stream | None = None) -> Tensor:
+def streamed(x: Tensor, weight: Matrix, gated: bool = False, stream: Stream | None = None) -> Tensor:
     """x [T, in] times weight [out, in], transposed, in parts [splits, T, out] that add up to it.
 
-    One part has x's type, several have float32. gated: weight [2 * out, in] gives the `swiglu` of the product, in one
+    One part has x's type, several have float32. With an FP8 weight, x is quantized row by row. gated: weight [2 * out, in] gives the `swiglu` of the product, in one
     part.
     """
     tokens, inner = x.shape
     expect("x", x, ("T", "in"), (x.dtype,))
-    expect("weight", weight, ("out", inner), (x.dtype,))
-    columns = len(weight) // 2 if gated else len(weight)
+    values, x_scales, numbers, scales = x, None, weight, None
+    if isinstance(weight, Fp8Matrix):
+        (values, x_scales), numbers, scales = quantize_rows(x), weight.values, weight.scales
+    expect("weight", numbers, ("out", inner), (values.dtype,))
+    columns = len(numbers) // 2 if gated else len(numbers)
     stream = stream or stream_config(tokens, columns, inner, gated)
+    size = values.element_size()
+    if size == 1:
+        stream = replace(stream, k=2 * stream.k)
     if gated and stream.splits > 1:
         raise ValueError(f"parts of a gated product do not add up: splits must be 1, not {stream.splits}")
     share = triton.cdiv(triton.cdiv(inner, stream.k), stream.splits) * stream.k
@@ -90,12 +96,12 @@ def streamed(x: Tensor, weight: Tensor, gated: bool = False, stream: Stream | No
     kind = x.dtype if stream.splits == 1 else torch.float32
     out = torch.empty((stream.splits, tokens, columns), dtype=kind, device=x.device)
     rows = max(LEAST_ROWS, triton.next_power_of_2(tokens))
-    stage_bytes = (stream.n * (2 if gated else 1) + rows) * stream.k * x.element_size()
+    stage_bytes = (stream.n * (2 if gated else 1) + rows) * stream.k * size
     _stream[(triton.cdiv(columns, stream.n), stream.splits)](
-        TensorDescriptor.from_tensor(x, [rows, stream.k]), TensorDescriptor.from_tensor(weight, [stream.n, stream.k]),
-        TensorDescriptor.from_tensor(weight, [stream.n, stream.early or stream.k]), x,
-        weight, out, tokens, columns, inner, share, BLOCK_T=rows, BLOCK_N=stream.n, BLOCK_K=stream.k, EARLY=stream.early,
-        AHEAD=min(stream.ahead, least * x.element_size()), GATED=gated, THREADS=32 * stream.warps, LINE=PREFETCH_LINE, ASM=PREFETCH_ASM, KIND=_KINDS[x.dtype],
+        TensorDescriptor.from_tensor(values, [rows, stream.k]), TensorDescriptor.from_tensor(numbers, [stream.n, stream.k]),
+        TensorDescriptor.from_tensor(numbers, [stream.n, stream.early or stream.k]), values, numbers, x_scales, scales, out,
+        tokens, columns, inner, share, BLOCK_T=rows, BLOCK_N=stream.n, BLOCK_K=stream.k, EARLY=stream.early,
+        AHEAD=min(stream.ahead, least * size), GATED=gated, SCALED=scales is not None, THREADS=32 * stream.warps, LINE=PREFETCH_LINE, ASM=PREFETCH_ASM, KIND=_KINDS[x.dtype],
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=stream.warps, num_stages=min(stream.stages, (SHARED_BYTES - stage_bytes // stream.k * stream.early) // stage_bytes),
         **chained(x),
     )  # fmt: skip
@@ -109,8 +115,8 @@ _KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32:
 
 @triton.jit(do_not_specialize=["tokens"])
 def _stream(
-    x, weight, early_weight, x_ptr, weight_ptr, out_ptr, tokens, columns, inner, share, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, THREADS: tl.constexpr, LINE: tl.constexpr, ASM: tl.constexpr,
+    x, weight, early_weight, x_ptr, weight_ptr, x_scales_ptr, scales_ptr, out_ptr, tokens, columns, inner, share, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, THREADS: tl.constexpr, LINE: tl.constexpr, ASM: tl.constexpr,
     KIND: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     start_n = tl.program_id(0) * BLOCK_N
@@ -148,11 +154,16 @@ def _stream(
         acc = tl.dot(first, xa.T, acc)
         if GATED:
             second = tl.dot(other, xa.T, second)
+    column, token = start_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_T)
+    if SCALED:
+        row_scales = tl.load(x_scales_ptr + token, mask=token < tokens, other=0.0)[None, :]
+        acc *= tl.load(scales_ptr + column, mask=column < columns, other=0.0)[:, None] * row_scales
+        if GATED:
+            second *= tl.load(scales_ptr + columns + column, mask=column < columns, other=0.0)[:, None] * row_scales
     if GATED:
         gate = acc.to(KIND).to(tl.float32)
         silu = (gate / (1.0 + tl.exp(-gate))).to(KIND).to(tl.float32)
         acc = silu * second.to(KIND).to(tl.float32)
-    column, token = start_n + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_T)
     spot = (split * tokens + token).to(tl.int64)[:, None] * columns + column[None, :]
     inside = (token < tokens)[:, None] & (column < columns)[None, :]
     tl.store(out_ptr + spot, acc.T.to(out_ptr.dtype.element_ty), mask=inside)
