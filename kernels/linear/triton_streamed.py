@@ -101,7 +101,7 @@ def streamed(x: Tensor, weight: Matrix, gated: bool = False, stream: Stream | No
         TensorDescriptor.from_tensor(values, [rows, stream.k]), TensorDescriptor.from_tensor(numbers, [stream.n, stream.k]),
         TensorDescriptor.from_tensor(numbers, [stream.n, stream.early or stream.k]), values, numbers, x_scales, scales, out,
         tokens, columns, inner, share, BLOCK_T=rows, BLOCK_N=stream.n, BLOCK_K=stream.k, EARLY=stream.early,
-        AHEAD=min(stream.ahead, least * size), GATED=gated, SCALED=scales is not None, THREADS=32 * stream.warps, LINE=PREFETCH_LINE, ASM=PREFETCH_ASM, KIND=_KINDS[x.dtype],
+        AHEAD=min(stream.ahead, least * size), GATED=gated, SCALED=scales is not None, THREADS=32 * stream.warps, LINE=PREFETCH_LINE, ASM=PREFETCH_ASM,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=stream.warps, num_stages=min(stream.stages, (SHARED_BYTES - stage_bytes // stream.k * stream.early) // stage_bytes),
         **chained(x),
     )  # fmt: skip
@@ -110,14 +110,13 @@ def streamed(x: Tensor, weight: Matrix, gated: bool = False, stream: Stream | No
 
 PREFETCH_LINE = 128
 PREFETCH_ASM = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
-_KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def _stream(
     x, weight, early_weight, x_ptr, weight_ptr, x_scales_ptr, scales_ptr, out_ptr, tokens, columns, inner, share, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, THREADS: tl.constexpr, LINE: tl.constexpr, ASM: tl.constexpr,
-    KIND: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
+    PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     start_n = tl.program_id(0) * BLOCK_N
     split = tl.program_id(1)
@@ -160,13 +159,14 @@ def _stream(
         acc *= tl.load(scales_ptr + column, mask=column < columns, other=0.0)[:, None] * row_scales
         if GATED:
             second *= tl.load(scales_ptr + columns + column, mask=column < columns, other=0.0)[:, None] * row_scales
+    kind = out_ptr.dtype.element_ty
     if GATED:
-        gate = acc.to(KIND).to(tl.float32)
-        silu = (gate / (1.0 + tl.exp(-gate))).to(KIND).to(tl.float32)
-        acc = silu * second.to(KIND).to(tl.float32)
+        gate = acc.to(kind).to(tl.float32)
+        silu = (gate / (1.0 + tl.exp(-gate))).to(kind).to(tl.float32)
+        acc = silu * second.to(kind).to(tl.float32)
     spot = (split * tokens + token).to(tl.int64)[:, None] * columns + column[None, :]
     inside = (token < tokens)[:, None] & (column < columns)[None, :]
-    tl.store(out_ptr + spot, acc.T.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + spot, acc.T.to(kind), mask=inside)
 
 
 @triton.jit
