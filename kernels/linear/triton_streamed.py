@@ -66,22 +66,31 @@ def stream_config(rows: int, columns: int, inner: int, gated: bool = False) -> S
         for n, narrow in ((64, 0), (64, 16), (64, 32), (128, 0), (128, 16), (128, 32), (128, 64)):
             programs = triton.cdiv(columns, n + narrow) * splits
             share = columns * splits / ((n + narrow) * PROCESSORS)
-            if n + narrow <= most and programs <= PROCESSORS and share > used + 0.04:
+            even = _splits_evenly(inner, 64 if gated else 128, splits)
+            if even and n + narrow <= most and programs <= PROCESSORS and share > used + 0.04:
                 best, used = Stream(n, 64 if gated else 128, 4, 8, splits, narrow), share
     return best
+
+
+def _splits_evenly(inner: int, k: int, splits: int) -> bool:
+    """True if each of so many programs has numbers of the inner dimension, `k` at a time."""
+    blocks = triton.cdiv(inner, k)
+    return triton.cdiv(blocks, splits) * (splits - 1) < blocks
 
 
 def streamed(x: Tensor, weight: Matrix, gated: bool = False, stream: Stream | None = None) -> Tensor:
     """x [T, in] times weight [out, in], transposed, in parts [splits, T, out] that add up to it.
 
-    One part has x's type, several have float32. With an FP8 weight, x is quantized row by row. gated: weight [2 * out, in] gives the `swiglu` of the product, in one
-    part.
+    One part has x's type, several have float32. With an FP8 weight, x is quantized row by row. gated: weight
+    [2 * out, in] gives the `swiglu` of the product, in one part.
     """
     tokens, inner = x.shape
     expect("x", x, ("T", "in"), (x.dtype,))
-    values, x_scales, numbers, scales = x, None, weight, None
+    x_scales = scales = None
     if isinstance(weight, Fp8Matrix):
         (values, x_scales), numbers, scales = quantize_rows(x), weight.values, weight.scales
+    else:
+        values, numbers = x, weight
     expect("weight", numbers, ("out", inner), (values.dtype,))
     columns = len(numbers) // 2 if gated else len(numbers)
     stream = stream or stream_config(tokens, columns, inner, gated)
@@ -90,10 +99,9 @@ def streamed(x: Tensor, weight: Matrix, gated: bool = False, stream: Stream | No
         stream = replace(stream, k=2 * stream.k)
     if gated and stream.splits > 1:
         raise ValueError(f"parts of a gated product do not add up: splits must be 1, not {stream.splits}")
-    share = triton.cdiv(triton.cdiv(inner, stream.k), stream.splits) * stream.k
-    least = inner - share * (stream.splits - 1)  # numbers of a row that the last split has
-    if least <= 0:
+    if not _splits_evenly(inner, stream.k, stream.splits):
         raise ValueError(f"{stream.splits} programs cannot share {inner} numbers, {stream.k} at a time")
+    share = triton.cdiv(triton.cdiv(inner, stream.k), stream.splits) * stream.k
     kind = x.dtype if stream.splits == 1 else torch.float32
     out = torch.empty((stream.splits, tokens, columns), dtype=kind, device=x.device)
     rows = max(LEAST_ROWS, triton.next_power_of_2(tokens))
