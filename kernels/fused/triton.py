@@ -15,7 +15,7 @@ from ..linear.triton_streamed import streamed, streams
 
 
 def linear_swiglu(x: Tensor, gate_up: Matrix, fixed: bool = False) -> Tensor:
-    if streams(x, gate_up, fixed):
+    if streams(gate_up, x, fixed):
         return streamed(x, gate_up, gated=True)[0]
     return swiglu(linear(x, gate_up, fixed))
 
@@ -43,6 +43,6 @@ def linear_rope_write_kv(
 
 def _parts(x: Tensor, weight: Matrix, fixed: bool) -> Tensor:
     """The product in parts [S, T, out] that add up to it."""
-    if streams(x, weight, fixed):
+    if streams(weight, x, fixed):
         return streamed(x, weight)
     return linear(x, weight, fixed)[None]

@@ -46,7 +46,7 @@ _WIDE = [(1 << 31, Tile(64, 64, 32, 4, 2))]  # float32
 
 
 def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
-    if streams(x, weight, fixed) and stream_config(len(x), *weight.shape).splits == 1:
+    if streams(weight, x, fixed) and stream_config(len(x), *weight.shape).splits == 1:
         return streamed(x, weight)[0]
     if isinstance(weight, Fp8Matrix):
         return fp8_linear(x, weight)

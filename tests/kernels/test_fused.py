@@ -22,19 +22,19 @@ def streamed(x: Tensor, weight: Tensor, gated: bool = False, **sizes: int) -> Te
 
 
 @pytest.mark.parametrize(("tokens", "inner", "columns"), [(1, 256, 64), (17, 512, 100), (32, 448, 72), (64, 256, 200)])
-@pytest.mark.parametrize(("splits", "narrow"), [(1, 0), (2, 0), (4, 16), (1, 32)])
-def test_parts_of_a_product_add_up_to_it(tokens: int, inner: int, columns: int, splits: int, narrow: int) -> None:
+@pytest.mark.parametrize("splits", [1, 2, 4])
+def test_parts_of_a_product_add_up_to_it(tokens: int, inner: int, columns: int, splits: int) -> None:
     x, weight = drawn(tokens, inner, dtype=torch.float16), drawn(columns, inner, dtype=torch.float16, seed=1) / 16
-    parts = streamed(x, weight, splits=splits, narrow=narrow)
+    parts = streamed(x, weight, splits=splits)
     assert parts.shape == (splits, tokens, columns)
     assert parts.dtype == (torch.float16 if splits == 1 else torch.float32)
     assert_near(parts.float().sum(0).half(), fixed_linear(x, weight))
 
 
-@pytest.mark.parametrize(("tokens", "inner", "width", "narrow"), [(3, 128, 64, 0), (33, 64, 100, 16)])
-def test_a_gated_product_is_swiglu_of_the_product(tokens: int, inner: int, width: int, narrow: int) -> None:
+@pytest.mark.parametrize(("tokens", "inner", "width"), [(3, 128, 64), (33, 64, 100)])
+def test_a_gated_product_is_swiglu_of_the_product(tokens: int, inner: int, width: int) -> None:
     x, weight = drawn(tokens, inner, dtype=torch.float16), drawn(2 * width, inner, dtype=torch.float16, seed=1) / 8
-    assert_near(streamed(x, weight, gated=True, narrow=narrow)[0], small.swiglu(fixed_linear(x, weight)))
+    assert_near(streamed(x, weight, gated=True)[0], small.swiglu(fixed_linear(x, weight)))
 
 
 def test_parts_are_added_up_before_the_norm_and_the_rotation() -> None:
@@ -79,6 +79,18 @@ def test_each_operation_is_a_product_and_the_operation_after_it(fixed: bool) -> 
         done.append((operation(x, qkv, cos, sin, keys, values, places, QkNorm(), fixed), keys, values))
     for got, want in zip(*done, strict=True):
         assert_near(got, want)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("columns", [32, 2048, 4096, 6144, 12288, 126464])
+@pytest.mark.parametrize("inner", [8, 64, 192, 640, 4096])
+def test_every_size_has_a_stream(inner: int, columns: int, gated: bool) -> None:
+    kernels = kernels_of("linear", "triton_streamed")
+    for rows in (1, 32, 64):
+        stream = kernels.stream_config(rows, columns, inner, gated)
+        assert not gated or stream.splits == 1
+        blocks = -(-inner // stream.k)
+        assert -(-blocks // stream.splits) * (stream.splits - 1) < blocks, "each split has some"
 
 
 @pytest.mark.parametrize(
