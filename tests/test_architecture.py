@@ -38,6 +38,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "bench/kernels/product_cases.py": {"kernels"},
     "bench/kernels/token_cases.py": {"kernels"},
     "bench/steps/checkpoint.py": {"models"},
+    "bench/steps/host.py": {"kernels", "models"},
     "bench/steps/offline.py": {"models"},
     "bench/steps/shapes.py": {"kernels", "models"},
 }
