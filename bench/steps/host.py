@@ -55,8 +55,8 @@ LOADS = {
 
 
 class SlowCommits:
-    """An executor that is sure of as many positions of each lane as its rule takes, one at least and if the host decides,
-    and sometimes of a period, so that lanes fork, live and end. At all other positions it proposes another word in every
+    """An executor that is sure of as many positions of each lane as its rule takes (of one if the host decides), and
+    sometimes of a period, so that lanes fork, live and end. At all other positions it proposes another word in every
     step."""
 
     def __init__(self, seed: int, periods: float, host_rule: bool) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...kernels.attention.tiles import AttentionConfig, AttentionPlan, row_tiles, tile_capacity
 from ...kernels.common.types import Draws, SpanRules
-from ...scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
+from ...scheduler.contract import MOST_RANKS, Columns, StepPlan
 
 NOWHERE = -1  # position of a padding token
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
@@ -49,21 +49,22 @@ class OptionalInputs:
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
-        rows = plan.rows
-        hot = [row.sampling for row in rows if row.spans and row.sampling.temperature > 0]
-        masks = [len(row.restriction.words) for row in rows if row.restriction is not None]
-        ranks = [row.ranks for row in rows if row.ranks is not None]
+        columns = plan.columns
+        counts = columns.span_counts.tolist()
+        hot = [each for each, spans in zip(columns.samplings, counts, strict=True) if each.temperature > 0 and spans]
+        masks = [len(each.words) for each in columns.restrictions if each is not None]
+        ranks = [each for each in columns.ranks if each is not None]
         return cls(
             sampled=bool(hot),
             narrowed=any(sampling.top_p < 1 or sampling.top_k > 0 for sampling in hot),
-            biases=sum(len(bias.tokens) for row in rows for bias in row.biases),
+            biases=sum([len(bias.tokens) for biases in columns.biases for bias in biases]),
             # As many as any request may need, so that ties are broken alike whatever the others need.
             ranks=(MOST_RANKS if any(ranks) else 0) if ranks else None,
             restricted=len(masks),
             mask_words=max(masks, default=0),
             measured=measured(plan),
-            host_tokens=any(row.host_tokens is not None for row in rows),
-            copied=any(row.copy is not None for row in rows),
+            host_tokens=columns.host_tokens.count(None) < len(counts),
+            copied=columns.copies.count(None) < len(counts),
         )
 
     def rounded(self) -> OptionalInputs:
@@ -85,12 +86,12 @@ NO_INPUTS = OptionalInputs()
 
 def measured(plan: StepPlan) -> bool:
     """True if the rule of some span does not go by plain probability."""
-    return not all(span.rule.plain for row in plan.rows for span in row.spans)
+    return not all(rule.plain for rule in plan.columns.rules)
 
 
 def projected(plan: StepPlan) -> int:
     """Positions of a plan that get logits."""
-    return sum(span.end - span.start for row in plan.rows for span in row.spans)
+    return int((plan.columns.span_ends - plan.columns.span_starts).sum())
 
 
 def _power_of_two(count: int) -> int:
@@ -317,58 +318,67 @@ def _draws(words: Tensor, positions: Tensor) -> Draws:
 
 
 def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
-    rows = plan.rows
-    spans = [(row, span) for row in rows for span in row.spans]
-    row_sizes = np.array([row.tokens for row in rows])
+    columns = plan.columns
+    row_sizes = columns.ends - columns.starts
     row_starts = _starts(row_sizes)
-    span_sizes = np.array([span.end - span.start for _, span in spans], np.int64)
+    span_sizes = columns.span_ends - columns.span_starts
     span_starts = _starts(span_sizes)
-    spans_of_row = [len(row.spans) for row in rows]
-    row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
-    ruled = [(at, span.rule) for at, (_, span) in enumerate(spans) if not span.joined]
-    within = np.array([span.start - row.start for row, span in spans], np.int64) - shift
-    if (within < 0).any():
+    row_of_span = np.repeat(np.arange(len(row_sizes)), columns.span_counts)
+    within = columns.span_starts - columns.starts[row_of_span] - shift
+    if len(within) and within.min() < 0:
         raise ValueError("a row lacks the position that predicts the first one of its spans")
     first_token = row_starts[row_of_span] + within
+    projected_starts = span_starts[_starts(columns.span_counts)]
+    ruled = np.flatnonzero(~columns.joined)
     parts = {
-        "slots": np.repeat([row.slot for row in rows], row_sizes),
-        "positions": np.repeat([row.start for row in rows] - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
-        "row_slots": np.array([row.slot for row in rows]),
+        "slots": np.repeat(columns.slots, row_sizes),
+        "positions": np.repeat(columns.starts - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
+        "row_slots": columns.slots,
         "row_starts": row_starts,
-        "visible": np.array([row.visible for row in rows]),
+        "visible": columns.visible,
         "projected": np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1]),
-        "projected_starts": span_starts[_starts(np.array(spans_of_row))],
-        "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
-        "span_starts": span_starts[[*(at for at, _ in ruled), len(spans)]],
-        "sure": np.array([rule.sure for _, rule in ruled], np.int32),
-        "threshold": _float_words([rule.threshold for _, rule in ruled]),
-        "factor": _float_words([rule.factor for _, rule in ruled]),
-        "last_free": np.array([rule.last_free for _, rule in ruled], np.bool_),
+        "projected_starts": projected_starts,
+        "endless": np.repeat(~columns.may_end, span_sizes),
+        "span_starts": span_starts[np.append(ruled, len(span_sizes))],
+        **_rule_words(columns, columns.rule_numbers[ruled]),
     }
     if inputs.host_tokens:
-        parts["host_tokens"] = np.concatenate(
-            [np.full(row.tokens, UNCHANGED, np.int32) if row.host_tokens is None else row.host_tokens for row in rows]
-        )
+        parts["host_tokens"] = np.full(row_starts[-1], UNCHANGED, np.int32)
+        for row, tokens in enumerate(columns.host_tokens):
+            if tokens is not None:
+                parts["host_tokens"][row_starts[row] : row_starts[row + 1]] = tokens
     if inputs.copied:
-        offsets = [0 if row.copy is None else row.copy.rope_offset for row in rows]
+        offsets = [0 if copy is None else copy.rope_offset for copy in columns.copies]
         parts["rope_positions"] = parts["positions"] - np.repeat(offsets, row_sizes)
-        parts["mask_offsets"] = np.array([0 if row.copy is None else row.copy.mask_offset for row in rows])
+        parts["mask_offsets"] = np.array([0 if copy is None else copy.mask_offset for copy in columns.copies])
     if inputs.drawn:
-        parts["draws"] = np.repeat(_draw_words([row for row, _ in spans]), span_sizes, axis=1).reshape(-1)
+        parts["draws"] = np.repeat(_draw_words(columns), np.diff(projected_starts), axis=1).reshape(-1)
     if inputs.measured:
-        kinds = np.array([span.rule.measure for _, span in spans], np.int32)
+        kinds = np.array([rule.measure for rule in columns.rules], np.int32)[columns.rule_numbers]
+        noise = _float_words([rule.noise for rule in columns.rules])[columns.rule_numbers]
         parts["measure_kinds"] = np.repeat(kinds, span_sizes)
-        parts["measure_noise"] = np.repeat(_float_words([span.rule.noise for _, span in spans]), span_sizes)
+        parts["measure_noise"] = np.repeat(noise, span_sizes)
     if inputs.biases:
-        parts |= _bias_words(rows)
+        parts |= _bias_words(columns, span_starts)
     if inputs.restricted:
-        parts |= _restriction_words(rows)
+        parts |= _restriction_words(columns, span_starts)
     return parts
 
 
-def _draw_words(rows: list[Row]) -> np.ndarray:
+def _rule_words(columns: Columns, numbers: np.ndarray) -> Words:
+    """The numbers of the rules with these `numbers`."""
+    rules = columns.rules
+    return {
+        "sure": np.array([rule.sure for rule in rules], np.int32)[numbers],
+        "threshold": _float_words([rule.threshold for rule in rules])[numbers],
+        "factor": _float_words([rule.factor for rule in rules])[numbers],
+        "last_free": np.array([rule.last_free for rule in rules], np.bool_)[numbers],
+    }
+
+
+def _draw_words(columns: Columns) -> np.ndarray:
     """Temperature, top-p, top-k, min-p, both halves of the seed and the step of each row: [DRAW_WORDS, rows] int32."""
-    samplings = [row.sampling for row in rows]
+    samplings = columns.samplings
     seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
     return np.stack(
         [
@@ -378,50 +388,49 @@ def _draw_words(rows: list[Row]) -> np.ndarray:
             _float_words([sampling.min_p for sampling in samplings]),
             seeds[:, 0],
             seeds[:, 1],
-            np.array([row.step for row in rows], np.int32),
+            columns.steps.astype(np.int32),
         ]
     )
 
 
-def _bias_words(rows: tuple[Row, ...]) -> Words:
+def _bias_words(columns: Columns, span_starts: np.ndarray) -> Words:
     """Biases with their positions as projected ones, which lie in the order of the spans."""
-    bounds: list[tuple[int, int]] = []
-    biases: list[Bias] = []
-    offset = 0
-    for row in rows:
-        bounds += [(offset + _before(row, bias.start), offset + _before(row, bias.end)) for bias in row.biases]
-        biases += row.biases
-        offset += sum(span.end - span.start for span in row.spans)
-    begins, ends = np.array(bounds, np.int32).reshape(-1, 2).T
+    biases = [bias for row in columns.biases for bias in row]
+    rows = np.repeat(np.arange(len(columns.biases)), [*map(len, columns.biases)])
+    sizes = [len(bias.tokens) for bias in biases]
     return {
-        "bias_begins": begins,
-        "bias_ends": ends,
-        "bias_starts": np.cumsum([0, *(len(bias.tokens) for bias in biases)]),
+        "bias_begins": _projected(columns, span_starts, rows, [bias.start for bias in biases]),
+        "bias_ends": _projected(columns, span_starts, rows, [bias.end for bias in biases]),
+        "bias_starts": _starts(np.array(sizes)),
         "bias_ids": np.concatenate([bias.tokens for bias in biases]),
         "bias_deltas": np.concatenate([bias.deltas for bias in biases]).view(np.int32),
     }
 
 
-def _restriction_words(rows: tuple[Row, ...]) -> Words:
+def _restriction_words(columns: Columns, span_starts: np.ndarray) -> Words:
     """Restrictions with their positions as projected ones."""
-    places: list[int] = []
-    words: list[np.ndarray] = []
-    offset = 0
-    for row in rows:
-        if row.restriction is not None:
-            places.append(offset + _before(row, row.restriction.position))
-            words.append(row.restriction.words)
-        offset += sum(span.end - span.start for span in row.spans)
-    return {"restricted_places": np.array(places, np.int32), "restricted_words": np.concatenate(words)}
+    found = [(row, each) for row, each in enumerate(columns.restrictions) if each is not None]
+    rows, positions = np.array([row for row, _ in found]), [each.position for _, each in found]
+    return {
+        "restricted_places": _projected(columns, span_starts, rows, positions),
+        "restricted_words": np.concatenate([each.words for _, each in found]),
+    }
 
 
-def _before(row: Row, position: int) -> int:
-    """Projected positions of a row before an absolute one."""
-    return sum(min(max(position - span.start, 0), span.end - span.start) for span in row.spans)
+def _projected(columns: Columns, span_starts: np.ndarray, rows: np.ndarray, positions: list[int]) -> np.ndarray:
+    """Projected positions of the whole plan before an absolute position in each of `rows`."""
+    counts, first = columns.span_counts[rows], _starts(columns.span_counts)[rows]
+    ends = np.cumsum(counts)
+    spans = np.arange(counts.sum()) + np.repeat(first - ends + counts, counts)  # those of each row
+    starts = columns.span_starts[spans]
+    before = np.clip(np.repeat(positions, counts) - starts, 0, columns.span_ends[spans] - starts)
+    return span_starts[first] + np.diff(_starts(before)[_starts(counts)])
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate(([0], np.cumsum(sizes)))
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts
 
 
 def _float_words(values: list[float]) -> np.ndarray:

@@ -6,7 +6,7 @@ Live siblings in one row see each other's newest tokens at no extra cost. The fu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -183,7 +183,7 @@ def _within(span: Span, start: int, end: int, joined: bool) -> Span:
     """The part of `span` in `[start, end)`."""
     if start <= span.start and span.end <= end and not joined:
         return span
-    return replace(span, start=max(start, span.start), end=min(end, span.end), joined=joined)
+    return span._replace(start=max(start, span.start), end=min(end, span.end), joined=joined)
 
 
 def _replica_rows(source: RowSource, host_rule: HostRuleRunner, row: Row) -> list[Row]:
@@ -198,5 +198,5 @@ def _replica_rows(source: RowSource, host_rule: HostRuleRunner, row: Row) -> lis
         spans = (Span(start, end, NOTHING),) if replica.projected else ()
         copy = RowCopy(start - origin, start - hidden)
         own = Row(row.slot, start, end, end, spans, row.sampling, row.step, host_tokens=replica.tokens, copy=copy)
-        rows.append(replace(own, ranks=row.ranks) if replica.projected else own)
+        rows.append(own._replace(ranks=row.ranks) if replica.projected else own)
     return rows

@@ -82,7 +82,7 @@ def test_a_restricted_position_takes_only_what_is_allowed(exact: Runner, runner:
     words = np.zeros(-(-read_config(MODEL).vocab_size // 32), np.int32)
     words[1] = 1 << 5
     first = plan.rows[0].spans[0].start
-    restricted = replace(plan.rows[0], restriction=Restriction(first, words))
+    restricted = plan.rows[0]._replace(restriction=Restriction(first, words))
     plan = replace(plan, rows=(restricted, plan.rows[1]))
     found, wanted = exact.execute(plan), runner.execute(plan)
     assert found.proposals[0] == 37

@@ -104,7 +104,7 @@ def test_where_a_network_predicts_one_ahead_states_stand_one_before_what_commits
     row = Row(
         0, 4, 12, 12, (Span(5, 8, DeviceCommitRule(1, 0.9)), Span(10, 12, DeviceCommitRule(1, 0.9))), Sampling(0.5), 0
     )
-    batch = pack(StepPlan((), (row, replace(row, slot=1, start=0))), CPU, shift=1)
+    batch = pack(StepPlan((), (row, row._replace(slot=1, start=0))), CPU, shift=1)
     assert batch.targets.tolist() == [5, 6, 7, 10, 11] * 2
     assert batch.positions[batch.projected].tolist() == [4, 5, 6, 9, 10] * 2
     assert batch.slots[batch.projected].tolist() == [0] * 5 + [1] * 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def test_a_device_is_lost_if_it_fails_after_the_error_too(
 def test_a_plan_is_captured_if_one_of_its_shape_was() -> None:
     graphs = StepGraphs(lambda batch: torch.zeros(0), CONFIG, Numerics(torch.float32), slots=2)
     (row,) = PLAN.rows
-    near, far = (StepPlan((), (replace(row, end=end, visible=end),)) for end in (21, 40))
+    near, far = (StepPlan((), (row._replace(end=end, visible=end),)) for end in (21, 40))
     assert not graphs.captured(PLAN)
     graphs._captured[graphs.shape_for(PLAN)] = None  # type: ignore[assignment]
     assert [graphs.captured(plan) for plan in (PLAN, near, far, near, PLAN)] == [True, True, False, True, True]
