@@ -17,7 +17,7 @@ import numpy as np
 from .contract import Ints, Placement, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
-from .decoding.lane_tree import Role
+from .decoding.lane_tree import LaneCounts
 from .decoding.vocabulary import END, Vocabulary
 from .lane_events import LaneEvents
 from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
@@ -25,7 +25,7 @@ from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
 from .request import Ended, Load, Outcome, Request, State, Update
-from .sequence import PlannedRequest, Sequence
+from .sequence import NO_END, PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
@@ -55,6 +55,7 @@ class Scheduler:
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self.pattern = pattern
+        self._lanes = LaneCounts()
         self._turns = Turns()
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
@@ -72,13 +73,12 @@ class Scheduler:
         return self._over_queue(client, more=1) is None
 
     def load(self) -> Load:
-        lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
-        refining, kept = lanes.count(Role.REFINE), self._prefixes.idle
+        kept = self._prefixes.idle
         return Load(
             waiting=len(self.waiting),
             running=len(self.running),
-            refine_lanes=refining,
-            generate_lanes=len(lanes) - refining,
+            refine_lanes=self._lanes.refining,
+            generate_lanes=self._lanes.live - self._lanes.refining,
             pages_used=self.pages.used - kept,
             pages_kept=kept,
             pages_total=self.pages.size,
@@ -91,7 +91,7 @@ class Scheduler:
         if len(request.prompt) < self.pattern.logit_shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
-        sequence = Sequence(request, self._vocabulary, self.pattern)
+        sequence = Sequence(request, self._vocabulary, self.pattern, self._lanes)
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
         if self._over_queue(request.client):
@@ -140,16 +140,18 @@ class Scheduler:
         self._predict_ends(step, result, tokens)
         self._learn(step)
         statuses = dict(zip(snapshots, lane_statuses([*snapshots.values()], self._vocabulary), strict=True))
-        updates = []
+        updates = list[Update]()
         for planned in step:
             sequence = planned.sequence
             sequence.served_at = self._step
             try:
                 if sequence.id in failed:
                     updates.append(self._fail(sequence))
-                else:
-                    events = sequence.advance(planned, statuses.get(sequence.id))
-                    updates.append(self._update(sequence, events))
+                    continue
+                events = sequence.advance(planned, statuses.get(sequence.id))
+                update = self._update(sequence, events)
+                if update is not None:
+                    updates.append(update)
             except INTERRUPTS:
                 raise
             except BaseException:
@@ -259,7 +261,8 @@ class Scheduler:
         while True:
             candidates, lost = [], len(self._lost)
             self._admit()
-            self._set_block_lengths()
+            if self.budget is not None:
+                self._set_block_lengths(self.budget)
             free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
             for sequence in sorted(free, key=attrgetter("served_at", "id")):
                 try:
@@ -276,11 +279,11 @@ class Scheduler:
         """The candidates, without those by which one client would make a step take more than twice as long as it takes
         for the others. One request of each client goes all the same, the longest waiting."""
         in_flight = [planned for step in self._in_flight for planned in step]
+        if len({planned.sequence.request.client for planned in (*in_flight, *candidates)}) < 2:
+            return candidates
         work = Counter[str]()
         for planned in (*in_flight, *candidates):
             work[planned.sequence.request.client] += planned.tokens
-        if len(work) < 2:
-            return candidates
         ((greedy, own),) = work.most_common(1)
         others = work.total() - own
         used = sum(planned.tokens for planned in in_flight if planned.sequence.request.client == greedy)
@@ -300,7 +303,7 @@ class Scheduler:
     def _share(self, candidates: list[PlannedRequest]) -> int:
         """Positions that fill the next step: all there are, or half of the work where two steps are in flight. The
         request that reaches this number still goes, since otherwise it would lose a turn."""
-        wanted = sum(planned.tokens for planned in candidates)
+        wanted = sum([planned.tokens for planned in candidates])
         if self.halving is None:
             return wanted
         in_flight = sum(planned.tokens for step in self._in_flight for planned in step)
@@ -308,11 +311,11 @@ class Scheduler:
             return -(-(wanted + in_flight) // 2)
         return 0 if self._in_flight else wanted
 
-    def _set_block_lengths(self) -> None:
+    def _set_block_lengths(self, budget: Budget) -> None:
         """Requests that adapt to the load get blocks as long as it allows."""
         adaptive = self._adaptive()
-        if self.budget is not None and adaptive:
-            length = self.budget.block_length(len(adaptive))
+        if adaptive:
+            length = budget.block_length(len(adaptive))
             for sequence in adaptive:
                 sequence.tree.block_length = length
 
@@ -344,35 +347,40 @@ class Scheduler:
     def _predict_ends(self, step: list[PlannedRequest], result: StepResult, tokens: Ints) -> None:
         """Find where the network is about to end each answer: the first open position at which it proposes an end token
         with enough confidence."""
-        ends = (self._vocabulary.classes[result.proposals] & END) != 0
-        ends &= tokens == self._vocabulary.mask_id
+        open_ = np.flatnonzero(tokens == self._vocabulary.mask_id)
+        ends = open_[(self._vocabulary.classes[result.proposals[open_]] & END) != 0]
         first: dict[int, int] = {}
-        if ends.any():
+        if len(ends):
             spans = []
             for planned in step:
                 threshold = planned.sequence.request.decoder.end_threshold
                 for span in planned.spans:  # a refine lane may not end the answer
                     counts = span.may_end or span.start >= planned.extent.last
                     spans.append(EndSpan(planned.sequence.id, span.start, span.end, threshold if counts else np.inf))
-            first = predicted_ends(spans, ends, result.confidence)
+            first = predicted_ends(spans, ends, result.confidence[ends])
         for planned in step:
-            if planned.window.drives:  # the others have seen nothing new
-                planned.sequence.predict_end(first.get(planned.sequence.id), planned.window)
+            sequence = planned.sequence
+            end = first.get(sequence.id)
+            # Without lanes in the step nothing new was seen.
+            if planned.window.drives and (end is not None or sequence.predicted_end != NO_END):
+                sequence.predict_end(end, planned.window)
 
     def _learn(self, step: list[PlannedRequest]) -> None:
         """Report to the budget what a step brought the requests that adapt to the load."""
+        if self.budget is None:
+            return
         adaptive = [planned for planned in step if planned.sequence.request.decoder.adaptive]
-        if self.budget is not None and adaptive:
+        if adaptive:
             commits = sum(planned.open - planned.sequence.open_tokens() for planned in adaptive)
             self.budget.observe(len(adaptive), sum(planned.tokens for planned in adaptive), commits)
 
-    def _update(self, sequence: Sequence, events: LaneEvents | None) -> Update:
+    def _update(self, sequence: Sequence, events: LaneEvents | None) -> Update | None:
         if sequence.state is State.LEAVING:
             self._release(sequence)
             return sequence.report_end()
         sequence.move(State.RUNNING)
         update = sequence.report(events)
-        if update.outcome is not None:
+        if update is not None and update.outcome is not None:
             self._release(sequence)
         return update
 
@@ -398,6 +406,7 @@ class Scheduler:
             del self.waiting[sequence.id]
         else:
             del self.running[sequence.id]
+            sequence.tree.close()
             self.slots.give(sequence.holding.slots)
             self.pages.give(sequence.holding.pages)
             if sequence.lease is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from .contract import DeviceCommitRule, Ints, Row, Scores, Span, StepResult
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
-from .decoding.lane_tree import LaneTree
-from .decoding.lanes.base import ABSENT, LaneStatus
+from .decoding.lane_tree import LaneCounts, LaneTree
+from .decoding.lanes.base import ABSENT
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Continuation, GrammarGuide
 from .host_rules import Commits, HostRuleRunner
 from .lane_events import LaneEventRecorder, LaneEvents
-from .lane_status import LaneSnapshot
+from .lane_status import LaneSnapshot, RequestStatus
 from .layout import LAYOUTS, Holding, RowLayout, RowSource
 from .layout.packed import StepInputs
 from .logit_bias import NEUTRAL, Biasing
@@ -30,8 +30,7 @@ NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRequest:
+class PlannedRequest(NamedTuple):
     """A request in a step: its rows, their `spans` and `tokens`, and what its commit needs to know.
 
     `open` are the masks before the step, of a request that adapts to the load.
@@ -51,18 +50,26 @@ class Sequence:
 
     layout: RowLayout
 
-    def __init__(self, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> None:
+    def __init__(
+        self, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern, counts: LaneCounts | None = None
+    ) -> None:
+        """Its live lanes are in `counts`."""
         decoder, policy, constraint = request.decoder, request.decoder.policy, request.constraint
         prompt, length, mask_id = len(request.prompt), request.max_tokens, vocabulary.mask_id
         rule = None if decoder.host_rule is None else decoder.host_rule()
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
         neutral, guided = request.preferences == NEUTRAL, constraint is not None
         self.request = request
+        self.id = request.id
         self.prompt_length = prompt
+        self.policy = policy
         self.tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
+        if counts is not None:
+            self.tree.counts = counts
         self.canvas = self.tree.canvas
         self.cache = decoder.cache()
-        self.nesting = Nesting.of(policy.boundary, request.prompt, vocabulary)
+        self._nesting = Nesting.of(policy.boundary, request.prompt, vocabulary)
+        self._nested = 0  # the canvas position up to which it is known what is open
         self.stability = Stability(length, stable_steps) if stable_steps else None
         self.recorder = LaneEventRecorder(self.canvas, mask_id) if request.watched else None
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
@@ -73,6 +80,11 @@ class Sequence:
         self.source = RowSource(request, self.tree, drafts, biasing, self.host_rule, self.guide)
         self._vocabulary = vocabulary
         self._revises = decoder.revises  # the tokens of a lane are not final before it ends
+        self._computes_lanes = decoder.revises or bool(decoder.replica_positions)  # all of them in each step
+        self._device_decides = rule is None and constraint is None
+        records = self.scorebook is not None or self.stability is not None or self.cache.reads_canvas
+        self._only_writes = self._device_decides and not records
+        self._waits = policy.waits and self._device_decides and self.recorder is None
         self.state = State.WAITING
         self.outcome: Outcome | None = None
         self.holding = Holding((), ())
@@ -86,10 +98,6 @@ class Sequence:
         self.steps = self.computed_tokens = self.cached_tokens = self.refreshes = self.reused_refreshes = 0
 
     @property
-    def id(self) -> int:
-        return self.request.id
-
-    @property
     def pages(self) -> tuple[int, ...]:
         """The pages that it reads: those that it shares and its own."""
         return (*(self.lease.numbers if self.lease is not None else ()), *self.holding.pages)
@@ -98,15 +106,15 @@ class Sequence:
     def stats(self) -> RequestStats:
         tree = self.tree
         return RequestStats(
-            prompt_tokens=self.prompt_length if self.steps else 0,
-            cached_tokens=self.cached_tokens,
-            computed_tokens=self.computed_tokens,
-            forwards=self.steps,
-            lanes=tree.born,
-            forks=tree.forks,
-            cancelled_lanes=tree.cancelled,
-            refreshes=self.refreshes,
-            reused_refreshes=self.reused_refreshes,
+            self.prompt_length if self.steps else 0,
+            self.cached_tokens,
+            self.computed_tokens,
+            self.steps,
+            tree.born,
+            tree.forks,
+            tree.cancelled,
+            self.refreshes,
+            self.reused_refreshes,
         )
 
     def move(self, state: State) -> None:
@@ -128,7 +136,8 @@ class Sequence:
         self.lease, self.holding = lease, holding
         if self.guide is not None:
             self._continue(self.guide.begin(), None)
-        self.request.decoder.policy.open(self.tree)
+        self.policy.open(self.tree)
+        self._nested = self.tree.live[0].start
         everything = Holding(holding.slots, (*lease.numbers, *holding.pages))
         self.layout = LAYOUTS[self.request.decoder.layout](everything, self.source, page_size)
 
@@ -144,9 +153,13 @@ class Sequence:
         window = self._window(extent)
         inputs = StepInputs(self.steps, self.frontier, self.end_at, lookahead_end)
         rows = self.layout.rows(window, inputs)
-        spans = tuple([span for row in rows for span in row.spans])
+        if len(rows) == 1:
+            spans, tokens = rows[0].spans, rows[0].end - rows[0].start
+        else:
+            spans = tuple([span for row in rows for span in row.spans])
+            tokens = sum([row.end - row.start for row in rows])
         open_ = self.open_tokens() if self.request.decoder.adaptive else 0
-        return PlannedRequest(self, window, extent, rows, spans, sum([row.tokens for row in rows]), open_)
+        return PlannedRequest(self, window, extent, rows, spans, tokens, open_)
 
     def open_tokens(self) -> int:
         """The masks that can still be reached."""
@@ -177,9 +190,7 @@ class Sequence:
         window = self.cache.compute_range(extent)
         if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
-        if (
-            self._revises or self.request.decoder.replica_positions
-        ):  # committed positions are looked at again, or replicated
+        if self._computes_lanes:  # committed positions are looked at again, or replicated
             window = window.covering(extent.first, extent.last)
         if self.lease is None or self.steps:
             return window
@@ -188,6 +199,9 @@ class Sequence:
     def take(self, spans: tuple[Span, ...], result: StepResult, part: slice) -> Ints | None:
         """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
         Returns the tokens that the host has left there, from the start of `part` on; None: those of the result."""
+        if self._only_writes:
+            _copy(result.tokens[part], self.canvas, spans, self.prompt_length)
+            return None
         positions = _positions(spans)
         if self.request.decoder.replica_positions:  # replica rows lie after the canvas
             positions = positions[positions < self.request.length]
@@ -227,11 +241,21 @@ class Sequence:
 
     def snapshot(self) -> LaneSnapshot:
         """The live lanes, after `take`."""
-        policy, live = self.request.decoder.policy, self.tree.live
+        policy, tree, live = self.policy, self.tree, self.tree.live
         start, end = live[0].start, live[-1].end
         settled = None if self.stability is None else self.stability.settled(start, end)
-        tokens = self.canvas[start:end]
-        return LaneSnapshot(live, tokens, settled, policy.boundary, self.nesting, policy.min_fill, policy.marks)
+        tokens, crowded = self.canvas[start:end], policy.crowded(tree)
+        return LaneSnapshot(
+            live, tokens, settled, policy.boundary, self._nesting_here, policy.min_fill, policy.marks, crowded
+        )
+
+    def _nesting_here(self) -> Nesting:
+        """What is open where the first live lane starts."""
+        start = self.tree.live[0].start
+        if self._nested < start:
+            self._nesting = self._nesting.after(self.canvas[self._nested : start], self._vocabulary)
+            self._nested = start
+        return self._nesting
 
     def predict_end(self, end: int | None, window: ComputeRange) -> None:
         """The answer seems to end with the token at the absolute position `end`, or nowhere in `window`. What the
@@ -242,15 +266,17 @@ class Sequence:
             found = min(found, before)
         self.predicted_end = found
 
-    def advance(self, planned: PlannedRequest, statuses: list[LaneStatus] | None) -> LaneEvents | None:
-        """Count a step, and let the lanes advance if it drove them: `statuses` belong to the live lanes. Returns the
+    def advance(self, planned: PlannedRequest, status: RequestStatus | None) -> LaneEvents | None:
+        """Count a step, and let the lanes advance if it drove them: `status` is that of the live lanes. Returns the
         lane events of a watched request."""
         window, extent = planned.window, planned.extent
-        progress = Progress(0, 0, extent.frontier) if statuses is None else self._advance_lanes(statuses)
+        progress = Progress(0, 0, extent.frontier) if status is None else self._advance_lanes(status)
         step, self.steps, known = self.steps, self.steps + 1, self.layout.known
-        extent = extent._replace(frontier=min(extent.frontier, known))
-        self.cache.computed(window, extent, progress._replace(frontier=min(progress.frontier, known)))
-        if self.lease is not None:
+        if known < progress.frontier or known < extent.frontier:
+            extent = extent._replace(frontier=min(extent.frontier, known))
+            progress = progress._replace(frontier=min(progress.frontier, known))
+        self.cache.computed(window, extent, progress)
+        if self.lease is not None and (not step or self.lease.may_grow(planned.extent.frontier)):
             self._share_pages(self.lease, planned)
         self.refreshes += window.refresh
         self.reused_refreshes += window.refresh and window.drives
@@ -261,29 +287,40 @@ class Sequence:
         start, end = min(row.start for row in rows), max(row.end for row in rows)
         return self.recorder.after(self.tree, step, start - prompt, end - prompt, window.refresh)
 
-    def _advance_lanes(self, statuses: list[LaneStatus]) -> Progress:
-        tree, rule, lanes, started = self.tree, self.host_rule, tuple(self.tree.live), self.tree.live[0].start
+    def _advance_lanes(self, status: RequestStatus) -> Progress:
+        if status.eventful is None and self._waits:
+            for lane, open_ in zip(self.tree.live, status.open, strict=True):
+                lane.steps += 1
+                lane.masks = open_
+            self.frontier = status.first_open
+            return Progress(0, 0, self.prompt_length + self.frontier)
+        tree, rule, lanes, statuses = self.tree, self.host_rule, tuple(self.tree.live), status.lanes
         finished, forks = tree.finished, tree.forks
         stays = rule is not None and rule.stays
         if self.recorder is not None:
             self.recorder.before(lanes)
-        for lane, status in zip(lanes, statuses, strict=True):
+        for lane, one in zip(lanes, statuses, strict=True):
             lane.steps += 1
-            lane.masks = status.open or int(stays)
+            lane.masks = one.open or int(stays)
         if rule is not None and rule.cut is not None:
             tree.end_at(rule.cut)
-        self.request.decoder.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
+        after = lanes[-1].end
+        self.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
         self.layout.follow()
         if self._revises:  # only lanes that have ended are final
-            statuses = [status for lane, status in zip(lanes, statuses, strict=True) if lane not in tree.live]
-        self.end_at = min([self.end_at, *(status.end_at for status in statuses if status.end_at != ABSENT)])
-        passed, self.frontier = self.frontier, self._next_mask()
+            statuses = [one for lane, one in zip(lanes, statuses, strict=True) if lane not in tree.live]
+        for one in statuses:
+            if one.end_at != ABSENT and one.end_at < self.end_at:
+                self.end_at = one.end_at
+        passed = self.frontier
+        if self._device_decides:
+            self.frontier = self._next_mask(after) if status.first_open == ABSENT else status.first_open
+        else:
+            self.frontier = self._next_mask(self.frontier)
         if rule is not None and rule.sees_ahead:
             self.end_at = min(self.end_at, self._first_end(passed))
         if self._revises and tree.live:
             self.frontier = min(self.frontier, tree.live[0].start)
-        if tree.live:
-            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], self._vocabulary)
         return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
 
     def _share_pages(self, lease: Lease, planned: PlannedRequest) -> None:
@@ -299,12 +336,16 @@ class Sequence:
         grown = lease.grow(planned.extent.frontier, text, self.holding.pages)
         self.holding = self.holding._replace(pages=self.holding.pages[grown:])
 
-    def report(self, events: LaneEvents | None) -> Update:
+    def report(self, events: LaneEvents | None) -> Update | None:
         """The tokens that have become final since the last report, without end tokens, and how the request has ended,
-        if it has."""
-        start, self.sent = self.sent, max(self.sent, min(self.frontier, self.end_at))
+        if it has. None if there is nothing to report."""
+        start, self.outcome = self.sent, self._ending()
+        end = self.frontier if self.frontier < self.end_at else self.end_at
+        if end > start:
+            self.sent = end
+        elif self.outcome is None and events is None and self.steps > 1:
+            return None
         scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
-        self.outcome = self._ending()
         tokens = self.canvas[start : self.sent]
         return Update(self.id, tokens, self.outcome, self.stats, self._failure(), events, scores)
 
@@ -320,6 +361,8 @@ class Sequence:
 
     def _ending(self) -> Outcome | None:
         guide, rule, live = self.guide, self.host_rule, self.tree.live
+        if self._device_decides and live and self.frontier <= self.end_at:  # nearly always
+            return None
         if guide is not None and guide.failed:
             return Outcome.FAILED
         settled = self.frontier
@@ -338,10 +381,26 @@ class Sequence:
         ends = np.flatnonzero(self._vocabulary.classes[self.canvas[start : self.frontier]] & END)
         return start + int(ends[0]) if len(ends) else NO_END
 
-    def _next_mask(self) -> int:
+    def _next_mask(self, start: int) -> int:
+        """The first open position from `start` on."""
         end = self._canvas_end()  # drafts may have been written after the cut
-        masked = self.canvas[self.frontier : end] == self.tree.mask_id
-        return self.frontier + int(masked.argmax()) if masked.any() else end
+        if start < end and self.canvas[start] == self.tree.mask_id:
+            return start
+        masked = self.canvas[start:end] == self.tree.mask_id
+        return start + int(masked.argmax()) if masked.any() else end
+
+
+def _copy(tokens: Ints, canvas: Ints, spans: tuple[Span, ...], origin: int) -> None:
+    """Write `tokens` [n] to a canvas, which begins at `origin`, at all positions of `spans`."""
+    start, end = spans[0].start - origin, spans[-1].end - origin
+    if end - start == len(tokens):  # nearly always
+        canvas[start:end] = tokens
+        return
+    at = 0
+    for span in spans:
+        size = span.end - span.start
+        canvas[span.start - origin : span.end - origin] = tokens[at : at + size]
+        at += size
 
 
 def _positions(spans: tuple[Span, ...]) -> Longs:

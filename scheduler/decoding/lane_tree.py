@@ -54,6 +54,14 @@ class Lane:
 
 
 @dataclass(slots=True)
+class LaneCounts:
+    """The live lanes of several trees, and the refine lanes among them."""
+
+    live: int = 0
+    refining: int = 0
+
+
+@dataclass(slots=True)
 class LaneTree:
     """Live lanes, left to right, never overlapping. Only the rightmost one can fork or be followed by a new one, so
     depth-first order of the tree is canvas order. Positions before and between lanes are committed; those after the
@@ -69,6 +77,7 @@ class LaneTree:
     block_length: int = 0  # of the generate lanes to come
     limit: int = field(init=False)  # the canvas, or the answer, ends before this position
     live: list[Lane] = field(default_factory=list)
+    counts: LaneCounts = field(default_factory=LaneCounts)  # its own lanes are in them
     born: int = 0
     forks: int = 0
     finished: int = 0
@@ -88,14 +97,19 @@ class LaneTree:
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
         """Add a generate lane at the right end, from the first open position at or after `start`. Without one before
         the limit, add none. It ends at `block_end` if that is after its start, or else with a block."""
-        open_ = self.canvas[start : self.limit] == self.mask_id
-        if not open_.any():
+        if start >= self.limit:
             return
-        start += int(open_.argmax())
+        if self.canvas[start] != self.mask_id:
+            open_ = self.canvas[start : self.limit] == self.mask_id
+            first = int(open_.argmax())
+            if not open_[first]:
+                return
+            start += first
         end = min(block_end if block_end > start else self.block_end(start), self.limit)
         origin = None if parent is None else parent.id
         self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end), block_end=end))
         self.born += 1
+        self.counts.live += 1
 
     def block_end(self, start: int) -> int:
         """The end of a block from `start`: the last border of the grid within its length, or else the next one."""
@@ -109,6 +123,7 @@ class LaneTree:
     def fork(self, lane: Lane, at: int) -> None:
         """Make `lane` the refine lane of `[start, at)`, and add a generate lane after it."""
         self.cut(lane, at)
+        self.counts.refining += lane.role is Role.GENERATE
         lane.role, lane.steps = Role.REFINE, 0
         self.forks += 1
         self.append(at, lane)
@@ -116,12 +131,22 @@ class LaneTree:
     def finish(self, lane: Lane) -> None:
         self.live.remove(lane)
         self.finished += 1
+        self._leave(lane)
 
     def end_at(self, position: int) -> None:
         """End the answer with the token at `position`: cancel the lanes after it, cut the one across it."""
         self.limit = min(self.limit, position + 1)
-        kept = [lane for lane in self.live if lane.start < self.limit]
-        self.cancelled += len(self.live) - len(kept)
-        self.live = kept
-        if kept and kept[-1].end > self.limit:
-            self.cut(kept[-1], self.limit)
+        while self.live and self.live[-1].start >= self.limit:
+            self._leave(self.live.pop())
+            self.cancelled += 1
+        if self.live and self.live[-1].end > self.limit:
+            self.cut(self.live[-1], self.limit)
+
+    def close(self) -> None:
+        """The request has ended: its lanes do not count any more."""
+        for lane in self.live:
+            self._leave(lane)
+
+    def _leave(self, lane: Lane) -> None:
+        self.counts.live -= 1
+        self.counts.refining -= lane.role is Role.REFINE

@@ -6,7 +6,7 @@ Live siblings in one row see each other's newest tokens at no extra cost. The fu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -40,17 +40,17 @@ class RowSource:
     biasing: Biasing | None
     host_rule: HostRuleRunner | None
     guide: GrammarGuide | None
+    ranks: int | None = field(init=False)  # the number of likeliest tokens that a step reports for each position
+    host_decides: bool = field(init=False)  # what the canvas holds, so that the device needs its tokens
+    looks_ahead: bool = field(init=False)  # drafts are written after all lanes, or an end is looked for
 
-    @property
-    def ranks(self) -> int | None:
-        """The number of likeliest tokens that a step reports for each position."""
-        ranks = None if self.host_rule is None else self.host_rule.ranks
-        return self.request.ranks if ranks is None else ranks
-
-    @property
-    def host_decides(self) -> bool:
-        """True if the host decides what the canvas holds, so that the device needs its tokens."""
-        return self.host_rule is not None or self.guide is not None
+    def __post_init__(self) -> None:
+        rule, decoder = self.host_rule, self.request.decoder
+        ranks = None if rule is None else rule.ranks
+        ahead = decoder.draft_threshold < math.inf or decoder.end_threshold < math.inf
+        object.__setattr__(self, "ranks", self.request.ranks if ranks is None else ranks)
+        object.__setattr__(self, "host_decides", rule is not None or self.guide is not None)
+        object.__setattr__(self, "looks_ahead", ahead or (rule is not None and rule.sees_ahead))
 
 
 class StepInputs(NamedTuple):
@@ -93,6 +93,10 @@ class PackedLayout:
         if window.drives:
             parts = [lane_span(source, lane, window.start) for lane in source.tree.live]
             parts += lookahead_span(source, min(window.end, source.tree.origin + inputs.lookahead_end))
+        start, end, visible = window[:3]
+        whole = not window.gaps and (not parts or (parts[0].start < parts[0].end and parts[-1].end <= end))
+        if whole and source.host_rule is None:  # nearly always
+            return (make_row(source, inputs, self._slot, (start, end, visible), parts),)
         rows = []
         begun = -1  # the last part that has a span
         for start, end in window.stretches:
@@ -122,39 +126,31 @@ def make_row(
     start, end, visible = positions
     if spans:  # the position that predicts the first one comes along
         start = min(start, spans[0].start - source.tree.pattern.logit_shift)
-    row = Row(
-        slot,
-        start,
-        end,
-        visible,
-        tuple(spans),
-        source.request.sampling,
-        inputs.step,
-        biases=_biases(source, inputs, draft) if spans else (),
-        ranks=source.ranks,
-        host_tokens=host_tokens(source, start, end, draft) if source.host_decides else None,
-    )
+    biases = _biases(source, inputs, draft) if spans and source.biasing is not None else ()
+    row = Row(slot, start, end, visible, tuple(spans), source.request.sampling, inputs.step, biases, source.ranks)
+    if source.host_decides:
+        row = row._replace(host_tokens=host_tokens(source, start, end, draft))
     if source.guide is None or not spans:
         return row
     return source.guide.restrict(row, source.tree.origin + inputs.frontier)
 
 
 def lane_span(source: RowSource, lane: Lane, row_start: int) -> Span:
-    origin, tree = source.tree.origin, source.tree
+    tree = source.tree
+    start = tree.origin + lane.start
     rule = source.request.decoder.rule.for_lane(lane, tree.forced(lane))
-    start = max(origin + lane.start, row_start)
-    return Span(start, origin + lane.end, rule, may_end=lane.role is Role.GENERATE)
+    return Span(start if start > row_start else row_start, tree.origin + lane.end, rule, lane.role is Role.GENERATE)
 
 
 def lookahead_span(source: RowSource, end: int) -> list[Span]:
     """The positions after all lanes, up to `end`, if drafts are written there or an end is looked for."""
-    decoder, host_rule, last = source.request.decoder, source.host_rule, source.tree.live[-1]
+    host_rule, last = source.host_rule, source.tree.live[-1]
     start = source.tree.origin + last.end
-    sees_ahead = host_rule is not None and host_rule.sees_ahead
-    if start >= end or (decoder.draft_threshold == decoder.end_threshold == math.inf and not sees_ahead):
+    if start >= end or not source.looks_ahead:
         return []
-    rule = source.drafts if host_rule is None else decoder.rule.for_lane(last, first=False)
-    return [Span(start, end, rule, may_end=sees_ahead)]
+    if host_rule is None:
+        return [Span(start, end, source.drafts, False)]
+    return [Span(start, end, source.request.decoder.rule.for_lane(last, first=False), host_rule.sees_ahead)]
 
 
 def _biases(source: RowSource, inputs: StepInputs, draft: Ints | None = None) -> tuple[Bias, ...]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from ...contract import DeviceCommitRule, Measure
 from ..lane_tree import Lane, Role
 from .base import CommitRule
+
+
+@cache
+def best_of(count: int) -> DeviceCommitRule:
+    """The rule that the `count` best positions commit: the same object each time, since a step packs each rule once."""
+    return DeviceCommitRule(sure=count, threshold=math.inf)
 
 
 class _TwoRules:
@@ -49,7 +56,7 @@ class Quota:
 
     def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         quota = -(-lane.masks // max(1, self.steps - lane.steps))
-        return DeviceCommitRule(sure=max(1, quota) if first else quota, threshold=math.inf)
+        return best_of(max(1, quota) if first else quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +104,5 @@ class CommitAtFork:
 
     def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         if lane.role is Role.REFINE:
-            return DeviceCommitRule(sure=lane.masks, threshold=math.inf)
+            return best_of(lane.masks)
         return self.rule.for_lane(lane, first)

@@ -29,6 +29,7 @@ class AsyncLane(LanePolicy):
         "siblings": Choice(("live", "isolated", "coupled", "commit")),
     }
     serial = False
+    waits = True
 
     block_length: int
     max_lanes: int
@@ -55,6 +56,9 @@ class AsyncLane(LanePolicy):
     def open(self, tree: LaneTree) -> None:
         tree.block_length = tree.block_length or self.block_length  # with block_length "auto" the load has set it
         tree.append(0)
+
+    def crowded(self, tree: LaneTree) -> bool:
+        return len(tree.live) >= self.max_lanes
 
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         for lane, status in zip(tuple(tree.live), statuses, strict=True):
