@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+make = tuple.__new__  # of a NamedTuple and all of its fields: half as long as its own constructor takes
+
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
@@ -156,17 +157,17 @@ class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`. Span s has the
     rule `rules[rule_numbers[s]]`. The last five are the fields of the rows."""
 
-    slots: Longs
-    starts: Longs
-    ends: Longs
-    visible: Longs
-    steps: Longs
-    span_counts: Longs
-    span_starts: Longs
-    span_ends: Longs
+    slots: Ints
+    starts: Ints
+    ends: Ints
+    visible: Ints
+    steps: Ints
+    span_counts: Ints
+    span_starts: Ints
+    span_ends: Ints
     may_end: Bools
     joined: Bools
-    rule_numbers: Longs
+    rule_numbers: Ints
     rules: tuple[DeviceCommitRule, ...]
     samplings: tuple[Sampling, ...]
     biases: tuple[tuple[Bias, ...], ...]
@@ -185,9 +186,9 @@ class Columns(NamedTuple):
         keys = [*map(id, rules)]  # requests share rules
         distinct = dict(zip(keys, rules, strict=True))
         places = dict(zip(distinct, range(len(distinct)), strict=True))
-        numbers = [np.array(part, np.int64) for part in (*bounds, steps, [*map(len, spans)], starts, ends)]
+        numbers = [np.array(part, np.int32) for part in (*bounds, steps, [*map(len, spans)], starts, ends)]
         flags = np.array(may_end, np.bool_), np.array(joined, np.bool_)
-        rule_numbers = np.array([*map(places.__getitem__, keys)], np.int64)
+        rule_numbers = np.array([*map(places.__getitem__, keys)], np.int32)
         optional = samplings, biases, ranks, restrictions, tokens, copies
         return cls(*numbers, *flags, rule_numbers, tuple(distinct.values()), *optional)
 

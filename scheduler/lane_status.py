@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .contract import Doubles, Ints
+from .contract import Doubles, Ints, make
 from .decoding.boundaries import Bools, Boundary, Longs, Nesting, Packed, boundaries
 from .decoding.lane_tree import Lane, Role
 from .decoding.lanes.base import ABSENT, LaneStatus
 from .decoding.vocabulary import COMMA, DIGIT, END, FENCE, LINE, PERIOD, SENTENCE, Vocabulary
 
+GENERATE = Role.GENERATE
+AUTO, PROSE, STABLE, STRIDE = Boundary.AUTO, Boundary.PROSE, Boundary.STABLE, Boundary.STRIDE
 FAR = np.iinfo(np.int64).max
 MAY_END_PART = SENTENCE | LINE | COMMA  # token classes of boundaries
 
@@ -90,14 +92,13 @@ def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> 
     full = before == after
     found = _found(step, full, vocabulary)
     eventful = np.logical_or.reduceat(full | (np.maximum.reduce(found) != ABSENT), bounds[:-1]).tolist()
-    open_ = (after - before).tolist()
-    columns = (np.where(place == ABSENT, ABSENT, place + origin).tolist() for place in found)
-    statuses = [*map(LaneStatus, open_, *columns)] if any(eventful) else []
-    edges = bounds.tolist()
-    return [
-        RequestStatus(open_[a:b], place, statuses[a:b] if happened else None)
-        for a, b, place, happened in zip(edges[:-1], edges[1:], first_open, eventful, strict=True)
-    ]
+    open_, edges = (after - before).tolist(), bounds.tolist()
+    columns = [open_, *(np.where(place == ABSENT, ABSENT, place + origin).tolist() for place in found)]
+    statuses = []
+    for start, end, place, happened in zip(edges[:-1], edges[1:], first_open, eventful, strict=True):
+        about = [*map(LaneStatus, *[column[start:end] for column in columns])] if happened else None
+        statuses.append(make(RequestStatus, (open_[start:end], place, about)))
+    return statuses
 
 
 def _found(step: _Step, full: Bools, vocabulary: Vocabulary) -> tuple[Longs, Longs, Longs]:
@@ -108,7 +109,7 @@ def _found(step: _Step, full: Bools, vocabulary: Vocabulary) -> tuple[Longs, Lon
     if any(each.marks for each in snapshots):
         wanted = np.repeat([each.marks for each in snapshots], np.diff(step.requests))
         _set_first(marks, step, (classes & wanted) != 0)
-    may_fork = np.array([each.boundary is not Boundary.STABLE for each in snapshots])
+    may_fork = np.array([each.boundary is not STABLE for each in snapshots])
     if may_fork.any():
         crowded = np.array([each.crowded for each in snapshots])
         crowded[step.owners[full | (ends != ABSENT)]] = False
@@ -132,13 +133,12 @@ def _set_forks(places: Longs, step: _Step, may_fork: Bools, vocabulary: Vocabula
     """Set the last boundary of each generate lane that has one, in requests [requests] that `may_fork`."""
     wanted = (step.classes & MAY_END_PART) != 0
     for number, each in enumerate(step.snapshots):
-        if each.boundary is Boundary.STRIDE:
+        if each.boundary is STRIDE:
             wanted[step.requests[number] : step.requests[number + 1]] = True
     hits = np.flatnonzero(wanted)
     lanes = step.first.searchsorted(hits, "right") - 1
     near = may_fork[step.owners[lanes]] & (hits > step.first[lanes]) & (hits < step.stop[lanes] - 1)
-    generate = np.array([lane.role is Role.GENERATE for lane in step.lanes])
-    near &= generate[lanes]
+    near &= np.array([lane.role is GENERATE for lane in step.lanes])[lanes]
     hits, lanes = hits[near], lanes[near]
     if not len(hits):
         return
@@ -164,7 +164,7 @@ def _end_parts(step: _Step, hits: Longs, owners: Longs, vocabulary: Vocabulary) 
     numbers = set(owners.tolist())
     for number in numbers:
         rule = snapshots[number].boundary
-        if rule is not Boundary.PROSE and (rule is not Boundary.AUTO or snapshots[number].nesting().in_code):
+        if rule is not PROSE and (rule is not AUTO or snapshots[number].nesting().in_code):
             harder.add(number)
     if harder := sorted(harder & numbers):
         offset = np.arange(len(classes)) - np.repeat(step.first, np.diff(step.first, append=len(classes)))

@@ -11,6 +11,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Collection
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,22 @@ class QueueFull(Exception):
     """The queue is full, and the client has its part of it."""
 
 
+class StepInFlight(NamedTuple):
+    """A step between its plan and its commit."""
+
+    plan: StepPlan
+    requests: list[PlannedRequest]
+
+    @property
+    def edges(self) -> list[int]:
+        """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
+        columns = self.plan.columns
+        sizes, rows = columns.span_ends - columns.span_starts, [len(planned.rows) for planned in self.requests]
+        spans = np.append(0, columns.span_counts.cumsum())[np.cumsum([0, *rows])]
+        edges: list[int] = np.append(0, sizes.cumsum())[spans].tolist()
+        return edges
+
+
 class Scheduler:
     def __init__(
         self,
@@ -59,7 +76,7 @@ class Scheduler:
         self._turns, self._prompt_turns = Turns(), Turns()  # to be admitted, and to compute prompts
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
-        self._in_flight: deque[list[PlannedRequest]] = deque()  # the requests of each step, oldest step first
+        self._in_flight: deque[StepInFlight] = deque()  # oldest first
         self._lost: list[Update] = []  # ends of requests that could not be planned
 
     @property
@@ -134,14 +151,15 @@ class Scheduler:
                     self._prompt_turns.take(request.client, cost=planned.prompt_tokens / request.weight)
         if not step:
             return None
-        self._in_flight.append([*step.values()])
-        return StepPlan(tuple(placements), tuple([row for planned in step.values() for row in planned.rows]))
+        plan = StepPlan(tuple(placements), tuple([row for planned in step.values() for row in planned.rows]))
+        self._in_flight.append(StepInFlight(plan, [*step.values()]))
+        return plan
 
     def commit(self, result: StepResult) -> list[Update]:
         """Take in the oldest step in flight: lanes advance, final tokens are handed out, ended requests are freed."""
         self._step += 1
-        step = self._in_flight[0]
-        snapshots, failed, tokens = self._take(step, result)
+        step = self._in_flight[0].requests
+        snapshots, failed, tokens = self._take(self._in_flight[0], result)
         self._predict_ends(step, result, tokens)
         self._learn(step)
         statuses = dict(zip(snapshots, lane_statuses([*snapshots.values()], self._vocabulary), strict=True))
@@ -153,8 +171,7 @@ class Scheduler:
                 if sequence.id in failed:
                     updates.append(self._fail(sequence))
                     continue
-                events = sequence.advance(planned, statuses.get(sequence.id))
-                update = self._update(sequence, events)
+                update = self._update(sequence, sequence.advance(planned, statuses.get(sequence.id)))
                 if update is not None:
                     updates.append(update)
             except INTERRUPTS:
@@ -167,7 +184,7 @@ class Scheduler:
 
     def fail(self) -> list[Update]:
         """The oldest step in flight raised: end the requests that it carried, and only those."""
-        return [self._fail(planned.sequence) for planned in self._in_flight.popleft()]
+        return [self._fail(planned.sequence) for planned in self._in_flight.popleft().requests]
 
     def lost(self) -> list[Update]:
         """The ends, since the last call, of requests that no step carries because their planning failed."""
@@ -292,7 +309,7 @@ class Scheduler:
         if not self.limits.prefill_tokens:
             return found
         room = self.limits.prefill_tokens
-        room -= sum(planned.prompt_tokens for step in self._in_flight for planned in step)
+        room -= sum(planned.prompt_tokens for step in self._in_flight for planned in step.requests)
         new = [sequence for sequence in free if not sequence.steps]
         for sequence in sorted(new, key=lambda one: self._prompt_turns.begin(one.request.client)):
             start, end = sequence.open_prompt()
@@ -313,7 +330,7 @@ class Scheduler:
     def _fair(self, candidates: list[PlannedRequest]) -> list[PlannedRequest]:
         """The candidates, without those by which one client would make a step take more than twice as long as it takes
         for the others. One request of each client goes all the same, the longest waiting."""
-        in_flight = [planned for step in self._in_flight for planned in step]
+        in_flight = [planned for step in self._in_flight for planned in step.requests]
         if len({planned.sequence.request.client for planned in (*in_flight, *candidates)}) < 2:
             return candidates
         work = Counter[str]()
@@ -341,7 +358,7 @@ class Scheduler:
         wanted = sum([planned.tokens for planned in candidates])
         if self.halving is None:
             return wanted
-        in_flight = sum(planned.tokens for step in self._in_flight for planned in step)
+        in_flight = sum(planned.tokens for step in self._in_flight for planned in step.requests)
         if self.halving.pays(wanted + in_flight):
             return -(-(wanted + in_flight) // 2)
         return 0 if self._in_flight else wanted
@@ -357,16 +374,15 @@ class Scheduler:
     def _adaptive(self) -> list[Sequence]:
         return [sequence for sequence in self.running.values() if sequence.request.decoder.adaptive]
 
-    def _take(self, step: list[PlannedRequest], result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
+    def _take(self, step: StepInFlight, result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those
         that failed, and the tokens [positions] at all spans after host commit rules have decided."""
-        offset, snapshots, failed, tokens = 0, dict[int, LaneSnapshot](), set[int](), result.tokens
-        for planned in step:
-            sequence, start = planned.sequence, offset
-            offset += sum([span.end - span.start for span in planned.spans])
+        snapshots, failed, tokens, edges = dict[int, LaneSnapshot](), set[int](), result.tokens, step.edges
+        for planned, start, end in zip(step.requests, edges[:-1], edges[1:], strict=True):
+            sequence = planned.sequence
             try:
                 if planned.spans:
-                    decided = sequence.take(planned.spans, result, slice(start, offset))
+                    decided = sequence.take(planned.spans, result, slice(start, end))
                     if decided is not None:
                         tokens = tokens.copy() if tokens is result.tokens else tokens
                         tokens[start : start + len(decided)] = decided

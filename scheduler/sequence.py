@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import DeviceCommitRule, Ints, Row, Scores, Span, StepResult
+from .contract import DeviceCommitRule, Ints, Row, Scores, Span, StepResult, make
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
@@ -49,7 +49,7 @@ class PlannedRequest(NamedTuple):
     @property
     def prompt_chunk(self) -> bool:
         """True if the step computes a chunk of the prompt and nothing else: it is no forward of the request."""
-        return 0 < self.prompt_tokens == self.tokens
+        return self.prompt_tokens > 0 and self.prompt_tokens == self.tokens
 
 
 class Sequence:
@@ -113,17 +113,10 @@ class Sequence:
     @property
     def stats(self) -> RequestStats:
         tree = self.tree
-        return RequestStats(
-            self.prompt_length if self.steps or self.prefilled else 0,
-            self.cached_tokens,
-            self.computed_tokens,
-            self.steps,
-            tree.born,
-            tree.forks,
-            tree.cancelled,
-            self.refreshes,
-            self.reused_refreshes,
-        )
+        prompt_tokens = self.prompt_length if self.steps or self.prefilled else 0
+        positions = prompt_tokens, self.cached_tokens, self.computed_tokens
+        counts = self.steps, tree.born, tree.forks, tree.cancelled, self.refreshes, self.reused_refreshes
+        return make(RequestStats, positions + counts)
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -179,15 +172,16 @@ class Sequence:
             prompt_tokens = prompt_end - start
             if prompt_end < end:
                 window = ComputeRange(start, prompt_end, prompt_end, drives=False)
-        inputs = StepInputs(self.steps, self.frontier, self.end_at, lookahead_end)
+        inputs = make(StepInputs, (self.steps, self.frontier, self.end_at, lookahead_end))
         rows = self.layout.rows(window, inputs)
         if len(rows) == 1:
-            spans, tokens = rows[0].spans, rows[0].end - rows[0].start
+            _, start, end, _, spans, *_ = rows[0]
+            tokens = end - start
         else:
             spans = tuple([span for row in rows for span in row.spans])
             tokens = sum([row.end - row.start for row in rows])
         open_ = self.open_tokens() if self.request.decoder.adaptive else 0
-        return PlannedRequest(self, window, extent, rows, spans, tokens, open_, prompt_tokens)
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, open_, prompt_tokens))
 
     def open_tokens(self) -> int:
         """The masks that can still be reached."""
@@ -198,15 +192,27 @@ class Sequence:
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
         end = self.request.length if len(self.request.suffix) else prompt + lookahead_end
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NO_CANVAS
-        start, last, frontier = prompt + live[0].start, prompt + live[-1].end, pattern.floor(prompt + self.frontier)
-        return RequestExtent(start, last, pattern.ceil(end), frontier, canvas)
+        frontier = prompt + self.frontier
+        if pattern.block_size:
+            end, frontier = pattern.ceil(end), pattern.floor(frontier)
+        canvas = NO_CANVAS
+        if self.cache.reads_canvas:
+            canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id)
+        return make(RequestExtent, (prompt + live[0].start, prompt + live[-1].end, end, frontier, canvas))
 
     def _lookahead_end(self) -> int:
         """The end of the look-ahead after all lanes, a canvas position."""
-        last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
-        end = self._canvas_end() if lookahead is None else min(last + lookahead, self.tree.limit)
-        return max(last, min(end, self.predicted_end + 1))
+        tree, lookahead = self.tree, self.request.decoder.lookahead
+        last = tree.live[-1].end
+        if lookahead is None:
+            end = self._canvas_end()
+        else:
+            end = last + lookahead
+            if end > tree.limit:
+                end = tree.limit
+        if end > self.predicted_end:
+            end = self.predicted_end + 1
+        return end if end > last else last
 
     def _canvas_end(self) -> int:
         """The end of the canvas, or where a host commit rule has cut it."""
@@ -229,7 +235,7 @@ class Sequence:
         """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
         Returns the tokens that the host has left there, from the start of `part` on; None: those of the result."""
         if self._only_writes:
-            _copy(result.tokens[part], self.canvas, spans, self.prompt_length)
+            _write_spans(self.canvas, self.prompt_length, spans, result.tokens[part])
             return None
         positions = _positions(spans)
         if self.request.decoder.replica_positions:  # replica rows lie after the canvas
@@ -274,9 +280,8 @@ class Sequence:
         start, end = live[0].start, live[-1].end
         settled = None if self.stability is None else self.stability.settled(start, end)
         tokens, crowded = self.canvas[start:end], policy.crowded(tree)
-        return LaneSnapshot(
-            live, tokens, settled, policy.boundary, self._nesting_here, policy.min_fill, policy.marks, crowded
-        )
+        rule, fill, marks = policy.boundary, policy.min_fill, policy.marks
+        return make(LaneSnapshot, (live, tokens, settled, rule, self._nesting_here, fill, marks, crowded))
 
     def _nesting_here(self) -> Nesting:
         """What is open where the first live lane starts."""
@@ -302,7 +307,16 @@ class Sequence:
             self._advance_prompt(planned)
             return None
         window, extent = planned.window, planned.extent
-        progress = Progress(0, 0, extent.frontier) if status is None else self._advance_lanes(status)
+        if status is None:
+            progress = Progress(0, 0, extent.frontier)
+        elif status.eventful is None and self._waits:  # mostly
+            for lane, open_ in zip(self.tree.live, status.open, strict=True):
+                lane.steps += 1
+                lane.masks = open_
+            self.frontier = status.first_open
+            progress = make(Progress, (0, 0, self.prompt_length + self.frontier))
+        else:
+            progress = self._advance_lanes(status)
         step, self.steps, known = self.steps, self.steps + 1, self.layout.known
         if known < progress.frontier or known < extent.frontier:
             extent = extent._replace(frontier=min(extent.frontier, known))
@@ -310,8 +324,9 @@ class Sequence:
         self.cache.computed(window, extent, progress)
         if self.lease is not None and (not step or self.lease.may_grow(planned.extent.frontier)):
             self._share_pages(self.lease, planned)
-        self.refreshes += window.refresh
-        self.reused_refreshes += window.refresh and window.drives
+        if window.refresh:
+            self.refreshes += 1
+            self.reused_refreshes += window.drives
         self.computed_tokens += planned.tokens
         if self.recorder is None:
             return None
@@ -320,12 +335,6 @@ class Sequence:
         return self.recorder.after(self.tree, step, start - prompt, end - prompt, window.refresh)
 
     def _advance_lanes(self, status: RequestStatus) -> Progress:
-        if status.eventful is None and self._waits:
-            for lane, open_ in zip(self.tree.live, status.open, strict=True):
-                lane.steps += 1
-                lane.masks = open_
-            self.frontier = status.first_open
-            return Progress(0, 0, self.prompt_length + self.frontier)
         tree, rule, lanes, statuses = self.tree, self.host_rule, tuple(self.tree.live), status.lanes
         finished, forks = tree.finished, tree.forks
         stays = rule is not None and rule.stays
@@ -389,8 +398,8 @@ class Sequence:
         elif self.outcome is None and events is None and self.steps > 1:
             return None
         scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
-        tokens = self.canvas[start : self.sent]
-        return Update(self.id, tokens, self.outcome, self.stats, self._failure(), events, scores)
+        tokens, failure = self.canvas[start : self.sent], None if self.outcome is None else self._failure()
+        return make(Update, (self.id, tokens, self.outcome, self.stats, failure, events, scores))
 
     def report_end(self) -> Update:
         """The state of the request, without what its last step brought: its end, or a chunk of its prompt."""
@@ -433,17 +442,17 @@ class Sequence:
         return start + int(masked.argmax()) if masked.any() else end
 
 
-def _copy(tokens: Ints, canvas: Ints, spans: tuple[Span, ...], origin: int) -> None:
-    """Write `tokens` [n] to a canvas, which begins at `origin`, at all positions of `spans`."""
+def _write_spans(canvas: Ints, origin: int, spans: tuple[Span, ...], tokens: Ints) -> None:
+    """Write `tokens` [n], of all positions of `spans`, to a canvas that begins at `origin`."""
     start, end = spans[0].start - origin, spans[-1].end - origin
-    if end - start == len(tokens):  # nearly always
+    if end - start == len(tokens):
         canvas[start:end] = tokens
         return
     at = 0
-    for span in spans:
-        size = span.end - span.start
-        canvas[span.start - origin : span.end - origin] = tokens[at : at + size]
-        at += size
+    for start, end, *_ in spans:
+        after = at + end - start
+        canvas[start - origin : end - origin] = tokens[at:after]
+        at = after
 
 
 def _positions(spans: tuple[Span, ...]) -> Longs:

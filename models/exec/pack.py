@@ -323,22 +323,22 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
     row_starts = _starts(row_sizes)
     span_sizes = columns.span_ends - columns.span_starts
     span_starts = _starts(span_sizes)
-    row_of_span = np.repeat(np.arange(len(row_sizes)), columns.span_counts)
-    within = columns.span_starts - columns.starts[row_of_span] - shift
-    if len(within) and within.min() < 0:
+    row_offsets = columns.starts - row_starts[:-1]  # from a token's place in the step to its position
+    before = columns.span_starts - shift
+    if (before < columns.starts.repeat(columns.span_counts)).any():
         raise ValueError("a row lacks the position that predicts the first one of its spans")
-    first_token = row_starts[row_of_span] + within
+    first_token = before - row_offsets.repeat(columns.span_counts)
     projected_starts = span_starts[_starts(columns.span_counts)]
     ruled = np.flatnonzero(~columns.joined)
     parts = {
-        "slots": np.repeat(columns.slots, row_sizes),
-        "positions": np.repeat(columns.starts - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
+        "slots": columns.slots.repeat(row_sizes),
+        "positions": _ranges(row_offsets, row_sizes, row_starts),
         "row_slots": columns.slots,
         "row_starts": row_starts,
         "visible": columns.visible,
-        "projected": np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1]),
+        "projected": _ranges(first_token - span_starts[:-1], span_sizes, span_starts),
         "projected_starts": projected_starts,
-        "endless": np.repeat(~columns.may_end, span_sizes),
+        "endless": (~columns.may_end).repeat(span_sizes),
         "span_starts": span_starts[np.append(ruled, len(span_sizes))],
         **_rule_words(columns, columns.rule_numbers[ruled]),
     }
@@ -428,9 +428,16 @@ def _projected(columns: Columns, span_starts: np.ndarray, rows: np.ndarray, posi
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
-    starts = np.zeros(len(sizes) + 1, np.int64)
+    starts = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=starts[1:])
     return starts
+
+
+def _ranges(offsets: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Ranges of these `sizes`, laid end to end: the numbers of places, plus an offset for each range."""
+    places = np.arange(starts[-1], dtype=np.int32)
+    places += offsets.repeat(sizes)
+    return places
 
 
 def _float_words(values: list[float]) -> np.ndarray:

@@ -6,12 +6,13 @@ Live siblings in one row see each other's newest tokens at no extra cost. The fu
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..contract import Bias, DeviceCommitRule, Ints, Placement, Row, RowCopy, Span
+from ..contract import Bias, DeviceCommitRule, Ints, Placement, Row, RowCopy, Span, make
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING
 from ..decoding.lane_tree import Lane, LaneTree, Role
@@ -20,6 +21,7 @@ from ..host_rules import HostRuleRunner
 from ..logit_bias import Biasing
 from ..request import Request
 
+GENERATE = Role.GENERATE
 NOTHING = DeviceCommitRule(sure=0, threshold=math.inf)
 
 
@@ -42,6 +44,7 @@ class RowSource:
     guide: GrammarGuide | None
     ranks: int | None = field(init=False)  # the number of likeliest tokens that a step reports for each position
     host_decides: bool = field(init=False)  # what the canvas holds, so that the device needs its tokens
+    shift: int = field(init=False)  # 1: a position is predicted at the one before it
     looks_ahead: bool = field(init=False)  # drafts are written after all lanes, or an end is looked for
 
     def __post_init__(self) -> None:
@@ -50,6 +53,7 @@ class RowSource:
         ahead = decoder.draft_threshold < math.inf or decoder.end_threshold < math.inf
         object.__setattr__(self, "ranks", self.request.ranks if ranks is None else ranks)
         object.__setattr__(self, "host_decides", rule is not None or self.guide is not None)
+        object.__setattr__(self, "shift", self.tree.pattern.logit_shift)
         object.__setattr__(self, "looks_ahead", ahead or (rule is not None and rule.sees_ahead))
 
 
@@ -91,12 +95,11 @@ class PackedLayout:
         source = self._source
         parts: list[Span] = []
         if window.drives:
-            parts = [lane_span(source, lane, window.start) for lane in source.tree.live]
+            parts = lane_spans(source, source.tree.live, window.start)
             parts += lookahead_span(source, min(window.end, source.tree.origin + inputs.lookahead_end))
-        start, end, visible = window[:3]
-        whole = not window.gaps and (not parts or (parts[0].start < parts[0].end and parts[-1].end <= end))
-        if whole and source.host_rule is None:  # nearly always
-            return (make_row(source, inputs, self._slot, (start, end, visible), parts),)
+        whole = not parts or (parts[0].start < parts[0].end and parts[-1].end <= window.end)
+        if whole and not window.gaps and source.host_rule is None:  # nearly always
+            return (make_row(source, inputs, self._slot, window[:3], parts),)
         rows = []
         begun = -1  # the last part that has a span
         for start, end in window.stretches:
@@ -124,22 +127,31 @@ def make_row(
 ) -> Row:
     """A row of the absolute `positions`: start, end, and visible. Of the canvas, or of a `draft` of it."""
     start, end, visible = positions
-    if spans:  # the position that predicts the first one comes along
-        start = min(start, spans[0].start - source.tree.pattern.logit_shift)
+    if spans and spans[0].start - source.shift < start:  # the position that predicts the first one comes along
+        start = spans[0].start - source.shift
     biases = _biases(source, inputs, draft) if spans and source.biasing is not None else ()
-    row = Row(slot, start, end, visible, tuple(spans), source.request.sampling, inputs.step, biases, source.ranks)
-    if source.host_decides:
-        row = row._replace(host_tokens=host_tokens(source, start, end, draft))
+    sampling = source.request.sampling
+    if not source.host_decides:
+        fields = slot, start, end, visible, tuple(spans), sampling, inputs.step, biases, source.ranks, None, None, None
+        return make(Row, fields)
+    tokens = host_tokens(source, start, end, draft)
+    row = Row(slot, start, end, visible, tuple(spans), sampling, inputs.step, biases, source.ranks, host_tokens=tokens)
     if source.guide is None or not spans:
         return row
     return source.guide.restrict(row, source.tree.origin + inputs.frontier)
 
 
-def lane_span(source: RowSource, lane: Lane, row_start: int) -> Span:
-    tree = source.tree
-    start = tree.origin + lane.start
-    rule = source.request.decoder.rule.for_lane(lane, tree.forced(lane))
-    return Span(start if start > row_start else row_start, tree.origin + lane.end, rule, lane.role is Role.GENERATE)
+def lane_spans(source: RowSource, lanes: Iterable[Lane], row_start: int) -> list[Span]:
+    """The spans of lanes, in a row that begins at `row_start`."""
+    tree, rule_of, spans = source.tree, source.request.decoder.rule.for_lane, list[Span]()
+    origin, first = tree.origin, tree.live[0]
+    for lane in lanes:
+        start = origin + lane.start
+        if start < row_start:
+            start = row_start
+        rule = rule_of(lane, lane.active or lane is first)
+        spans.append(make(Span, (start, origin + lane.end, rule, lane.role is GENERATE, False)))
+    return spans
 
 
 def lookahead_span(source: RowSource, end: int) -> list[Span]:
@@ -149,7 +161,7 @@ def lookahead_span(source: RowSource, end: int) -> list[Span]:
     if start >= end or not source.looks_ahead:
         return []
     if host_rule is None:
-        return [Span(start, end, source.drafts, False)]
+        return [make(Span, (start, end, source.drafts, False, False))]
     return [Span(start, end, source.request.decoder.rule.for_lane(last, first=False), host_rule.sees_ahead)]
 
 
