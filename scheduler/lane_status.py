@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from .contract import Doubles, Ints, make
 from .decoding.boundaries import Bools, Boundary, Longs, Nesting, Packed, boundaries
-from .decoding.lane_tree import Lane, Role
+from .decoding.lane_tree import GENERATE, Lane
 from .decoding.lanes.base import ABSENT, LaneStatus
 from .decoding.vocabulary import COMMA, DIGIT, END, FENCE, LINE, PERIOD, SENTENCE, Vocabulary
 
-GENERATE = Role.GENERATE
 AUTO, PROSE, STABLE, STRIDE = Boundary.AUTO, Boundary.PROSE, Boundary.STABLE, Boundary.STRIDE
 FAR = np.iinfo(np.int64).max
 MAY_END_PART = SENTENCE | LINE | COMMA  # token classes of boundaries
@@ -106,15 +105,15 @@ def _found(step: _Step, full: Bools, vocabulary: Vocabulary) -> tuple[Longs, Lon
     snapshots, classes = step.snapshots, step.classes
     forks, ends, marks = np.full((3, len(full)), ABSENT)
     _set_first(ends, step, (classes & END) != 0)
-    if any(each.marks for each in snapshots):
-        wanted = np.repeat([each.marks for each in snapshots], np.diff(step.requests))
+    if any(kinds := [each.marks for each in snapshots]):
+        wanted = np.repeat(kinds, np.diff(step.requests))
         _set_first(marks, step, (classes & wanted) != 0)
     may_fork = np.array([each.boundary is not STABLE for each in snapshots])
     if may_fork.any():
         crowded = np.array([each.crowded for each in snapshots])
         crowded[step.owners[full | (ends != ABSENT)]] = False
         _set_forks(forks, step, may_fork & ~crowded, vocabulary)
-    if any(each.settled is not None for each in snapshots):
+    if [each.settled is None for each in snapshots].count(False):
         forks = np.where(forks == ABSENT, _stable_fork(step), forks)
     return forks, ends, marks
 

@@ -33,6 +33,7 @@ from .turns import Turns
 # A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other. A library in
 # Rust raises a panic as a BaseException.
 FAULT = "request %d ends: what decides for it failed"
+WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each access runs Python code
 INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)  # they concern the process
 
 
@@ -121,7 +122,7 @@ class Scheduler:
         """End a request. Its slots and pages are free now, or at the commit of the step that carries it. Returns None
         if it has ended before, or is about to."""
         sequence = self.waiting.get(request_id) or self.running.get(request_id)
-        if sequence is None or sequence.state is State.LEAVING:
+        if sequence is None or sequence.state is LEAVING:
             return None
         ended = Ended(sequence.state, sequence.stats)
         self._end(sequence, outcome)
@@ -143,7 +144,7 @@ class Scheduler:
                 share -= planned.tokens
                 placements += sequence.layout.placements
                 sequence.layout.placements.clear()
-                sequence.move(State.STEPPING)
+                sequence.move(STEPPING)
                 step[sequence.id] = planned
                 ends[sequence.id] = planned.window.end
                 if planned.prompt_tokens:
@@ -196,9 +197,9 @@ class Scheduler:
         self.slots.check([slot for s in self.running.values() for slot in s.holding.slots])
         own = [page for s in self.running.values() for page in s.holding.pages]
         self.pages.check(own + self._prefixes.check(s.lease for s in self.running.values() if s.lease is not None))
-        if any(s.state is not State.WAITING for s in self.waiting.values()):
+        if any(s.state is not WAITING for s in self.waiting.values()):
             raise RuntimeError("a request in the queue is not waiting")
-        if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
+        if any(s.state in (WAITING, FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
     def _over_queue(self, client: str, more: int = 0) -> str | None:
@@ -226,7 +227,7 @@ class Scheduler:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             lease, own = self._prefixes.take(sequence.block_hashes, pages, sequence.id)
             sequence.served_at = self._step
-            sequence.move(State.RUNNING)
+            sequence.move(RUNNING)
             self.running[sequence.id] = sequence
             try:
                 sequence.admit(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
@@ -285,7 +286,7 @@ class Scheduler:
             self._admit()
             if self.budget is not None:
                 self._set_block_lengths(self.budget)
-            free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
+            free = [sequence for sequence in self.running.values() if sequence.state is RUNNING]
             prompt_ends = self._prompt_ends(free)
             for sequence in sorted(free, key=attrgetter("served_at", "id")):
                 prompt_end = prompt_ends.get(sequence.id)
@@ -426,34 +427,34 @@ class Scheduler:
             self.budget.observe(len(adaptive), sum(planned.tokens for planned in adaptive), commits)
 
     def _update(self, sequence: Sequence, events: LaneEvents | None) -> Update | None:
-        if sequence.state is State.LEAVING:
+        if sequence.state is LEAVING:
             self._release(sequence)
             return sequence.report_end()
-        sequence.move(State.RUNNING)
+        sequence.move(RUNNING)
         update = sequence.report(events)
         if update is not None and update.outcome is not None:
             self._release(sequence)
         return update
 
     def _fail(self, sequence: Sequence) -> Update:
-        if sequence.state is State.FINISHED:  # it had ended, but the update of that is lost
+        if sequence.state is FINISHED:  # it had ended, but the update of that is lost
             sequence.outcome = Outcome.FAILED
         self._end(sequence, Outcome.FAILED)
-        if sequence.state is State.LEAVING:
+        if sequence.state is LEAVING:
             self._release(sequence)
         return sequence.report_end()
 
     def _end(self, sequence: Sequence, outcome: Outcome) -> None:
-        if sequence.state in (State.LEAVING, State.FINISHED):
+        if sequence.state in (LEAVING, FINISHED):
             return
         sequence.outcome = outcome
-        if sequence.state is State.STEPPING:
-            sequence.move(State.LEAVING)
+        if sequence.state is STEPPING:
+            sequence.move(LEAVING)
         else:
             self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        if sequence.state is State.WAITING:
+        if sequence.state is WAITING:
             del self.waiting[sequence.id]
         else:
             del self.running[sequence.id]
@@ -462,4 +463,4 @@ class Scheduler:
             self.pages.give(sequence.holding.pages)
             if sequence.lease is not None:
                 sequence.lease.end()
-        sequence.move(State.FINISHED)
+        sequence.move(FINISHED)

@@ -55,7 +55,7 @@ class PlannedRequest(NamedTuple):
 class Sequence:
     """A request as the scheduler carries it. Canvas positions start at 0, after the prompt."""
 
-    # Each step reads most of them of every request: without slots, a tenth of the host's time would go into dictionaries.
+    # Each step reads most of them of every request: without slots, dictionaries would take a tenth of the host's time.
     __slots__ = (
         *("id", "request", "prompt_length", "policy", "tree", "canvas", "cache", "layout", "source"),
         *("stability", "recorder", "scorebook", "host_rule", "guide", "_nesting", "_nested", "_vocabulary"),
@@ -452,15 +452,16 @@ class Sequence:
 
 def _write_spans(canvas: Ints, origin: int, spans: tuple[Span, ...], tokens: Ints) -> None:
     """Write `tokens` [n], of all positions of `spans`, to a canvas that begins at `origin`."""
-    start, end = spans[0].start - origin, spans[-1].end - origin
-    if end - start == len(tokens):
-        canvas[start:end] = tokens
+    start, end, *_ = spans[0]
+    if spans[-1].end - start == len(tokens):
+        canvas[start - origin : start - origin + len(tokens)] = tokens
         return
     at = 0
-    for start, end, *_ in spans:
-        after = at + end - start
-        canvas[start - origin : end - origin] = tokens[at:after]
-        at = after
+    for begin, stop, *_ in (*spans[1:], (-1, -1)):  # neighbours are written together
+        if begin != end:
+            canvas[start - origin : end - origin] = tokens[at : at + end - start]
+            at, start = at + end - start, begin
+        end = stop
 
 
 def _positions(spans: tuple[Span, ...]) -> Longs:

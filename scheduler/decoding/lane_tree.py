@@ -27,6 +27,10 @@ class Layout(Enum):
     ENSEMBLE = "ensemble"  # one row for each branch, all with canvases of their own
 
 
+FEW = 64  # positions that a list counts faster than numpy
+GENERATE, REFINE = Role  # looked up once: each access runs Python code
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """A live range `[start, end)` of the canvas. `masks` counts its open positions, `steps` its forwards so far.
@@ -88,6 +92,8 @@ class LaneTree:
 
     def masks(self, start: int, end: int) -> int:
         """Open positions in `[start, end)`."""
+        if end - start <= FEW:
+            return self.canvas[start:end].tolist().count(self.mask_id)
         return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
 
     def forced(self, lane: Lane) -> bool:
@@ -105,16 +111,21 @@ class LaneTree:
             if not open_[first]:
                 return
             start += first
-        end = min(block_end if block_end > start else self.block_end(start), self.limit)
+        end = block_end if block_end > start else self.block_end(start)
+        if end > self.limit:
+            end = self.limit
         origin = None if parent is None else parent.id
-        self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end), block_end=end))
+        self.live.append(Lane(self.born, origin, GENERATE, start, end, self.masks(start, end), 0, end))
         self.born += 1
         self.counts.live += 1
 
     def block_end(self, start: int) -> int:
         """The end of a block from `start`: the last border of the grid within its length, or else the next one."""
-        grid, first = self.grid, self.origin + start
-        return max(grid.floor(first + self.block_length), grid.ceil(first + 1)) - self.origin
+        size, first = self.grid.block_size, self.origin + start
+        if not size:
+            return start + (self.block_length or 1)
+        border = (first + self.block_length) // size * size
+        return (border if border > first else (first // size + 1) * size) - self.origin
 
     def cut(self, lane: Lane, end: int) -> None:
         lane.end = end
@@ -123,8 +134,8 @@ class LaneTree:
     def fork(self, lane: Lane, at: int) -> None:
         """Make `lane` the refine lane of `[start, at)`, and add a generate lane after it."""
         self.cut(lane, at)
-        self.counts.refining += lane.role is Role.GENERATE
-        lane.role, lane.steps = Role.REFINE, 0
+        self.counts.refining += lane.role is GENERATE
+        lane.role, lane.steps = REFINE, 0
         self.forks += 1
         self.append(at, lane)
 
@@ -149,4 +160,4 @@ class LaneTree:
 
     def _leave(self, lane: Lane) -> None:
         self.counts.live -= 1
-        self.counts.refining -= lane.role is Role.REFINE
+        self.counts.refining -= lane.role is REFINE

@@ -15,13 +15,12 @@ import numpy as np
 from ..contract import Bias, DeviceCommitRule, Ints, Placement, Row, RowCopy, Span, make
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING
-from ..decoding.lane_tree import Lane, LaneTree, Role
+from ..decoding.lane_tree import GENERATE, Lane, LaneTree
 from ..grammar_guide import GrammarGuide
 from ..host_rules import HostRuleRunner
 from ..logit_bias import Biasing
 from ..request import Request
 
-GENERATE = Role.GENERATE
 NOTHING = DeviceCommitRule(sure=0, threshold=math.inf)
 
 
