@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import DeviceCommitRule, Ints, Row, Scores, Span, StepResult, make
+from .contract import Ints, Row, Scores, Span, StepResult, make
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
+from .decoding.commit.device import shared_rule
 from .decoding.lane_tree import LaneCounts, LaneTree
 from .decoding.lanes.base import ABSENT
 from .decoding.stability import Stability
@@ -91,7 +92,7 @@ class Sequence:
         self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
         self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
         biasing = None if neutral else Biasing(request.preferences, vocabulary, prompt, length)
-        drafts = DeviceCommitRule(sure=0, threshold=decoder.draft_threshold)
+        drafts = shared_rule(0, decoder.draft_threshold)
         self.source = RowSource(request, self.tree, drafts, biasing, self.host_rule, self.guide)
         self._vocabulary = vocabulary
         self._revises = decoder.revises  # the tokens of a lane are not final before it ends

@@ -135,7 +135,6 @@ def measure(load: Load, requests: int, steps: int, rule: str | None = None, lane
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]), pattern=load.pattern)
     executor, packing = SlowCommits(0, load.periods, host_rule=rule is not None), Packing()
     params = load.params if rule is None else {**load.params, "rule": rule}
-    decoder = resolve("asynclane", params, CANVAS, load.pattern)
     added, done = 0, 0
     times: list[tuple[float, float, float]] = []  # of plan, commit and packing, in seconds
     live: list[int] = []
@@ -146,7 +145,7 @@ def measure(load: Load, requests: int, steps: int, rule: str | None = None, lane
             # Prompts differ, so that nobody reads the pages of another one.
             prompt = np.full(PROMPT, WORD, np.int32)
             prompt[:4] = WORD + added // 20 ** np.arange(4) % 20
-            scheduler.add(Request(added, prompt, CANVAS, decoder))
+            scheduler.add(Request(added, prompt, CANVAS, resolve("asynclane", params, CANVAS, load.pattern)))
             added += 1
         started = time.perf_counter()
         plan = scheduler.plan()
