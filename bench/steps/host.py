@@ -121,7 +121,7 @@ class Packing:
         shape = self._pack.Shape(tokens, max(slots, len(plan.rows)), count, count, self._tiling, self._tiling, inputs)
         chosen = time.perf_counter()
         if shape not in self._words:  # a GPU's are pinned memory, and stay
-            self._words[shape] = np.zeros(shape.words, np.int32)
+            self._words[shape] = np.ones(shape.words, np.int32)  # all of it has been written to
         words, begun = self._words[shape], time.perf_counter()
         self._pack.pack_into(words, plan, shape)
         return time.perf_counter() - begun + chosen - started
