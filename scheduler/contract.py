@@ -190,7 +190,7 @@ class Columns(NamedTuple):
         flags = np.array(may_end, np.bool_), np.array(joined, np.bool_)
         rule_numbers = np.array([*map(places.__getitem__, keys)], np.int32)
         optional = samplings, biases, ranks, restrictions, tokens, copies
-        return cls(*numbers, *flags, rule_numbers, tuple(distinct.values()), *optional)
+        return make(cls, (*numbers, *flags, rule_numbers, tuple(distinct.values()), *optional))
 
 
 @dataclass(frozen=True)

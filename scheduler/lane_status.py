@@ -156,7 +156,7 @@ def _end_parts(step: _Step, hits: Longs, owners: Longs, vocabulary: Vocabulary) 
     In prose without numbers the token alone decides; everything else is for `boundaries`."""
     snapshots, classes = step.snapshots, step.classes
     kinds = classes[hits]
-    found = (kinds & (SENTENCE | LINE)) != 0
+    found: Bools = (kinds & (SENTENCE | LINE)) != 0
     numbered = ((kinds & PERIOD) != 0) & ((classes[hits - 1] & DIGIT) != 0)
     fenced = step.requests.searchsorted(np.flatnonzero(classes & FENCE), "right") - 1
     harder = {*owners[numbered].tolist(), *fenced.tolist()}
@@ -165,19 +165,19 @@ def _end_parts(step: _Step, hits: Longs, owners: Longs, vocabulary: Vocabulary) 
         rule = snapshots[number].boundary
         if rule is not PROSE and (rule is not AUTO or snapshots[number].nesting().in_code):
             harder.add(number)
-    if harder := sorted(harder & numbers):
+    if hard := sorted(harder & numbers):
         offset = np.arange(len(classes)) - np.repeat(step.first, np.diff(step.first, append=len(classes)))
-        parts = [slice(step.requests[number], step.requests[number + 1]) for number in harder]
+        parts = [slice(step.requests[number], step.requests[number + 1]) for number in hard]
         packed = Packed(
-            np.concatenate([snapshots[number].tokens for number in harder]),
-            _starts([len(snapshots[number].tokens) for number in harder])[:-1],
-            [snapshots[number].boundary for number in harder],
-            [snapshots[number].nesting() for number in harder],
+            np.concatenate([snapshots[number].tokens for number in hard]),
+            _starts([len(snapshots[number].tokens) for number in hard])[:-1],
+            [snapshots[number].boundary for number in hard],
+            [snapshots[number].nesting() for number in hard],
         )
         ends = np.zeros(len(classes), np.bool_)
         places = np.concatenate([np.arange(part.start, part.stop) for part in parts])
         ends[places] = boundaries(packed, offset[places], vocabulary)
-        found = np.where(np.isin(owners, harder), ends[hits], found)
+        found = np.where(np.isin(owners, hard), ends[hits], found)
     return found
 
 

@@ -453,16 +453,17 @@ class Sequence:
 
 def _write_spans(canvas: Ints, origin: int, spans: tuple[Span, ...], tokens: Ints) -> None:
     """Write `tokens` [n], of all positions of `spans`, to a canvas that begins at `origin`."""
-    start, end, *_ = spans[0]
-    if spans[-1].end - start == len(tokens):
-        canvas[start - origin : start - origin + len(tokens)] = tokens
+    at, start = 0, spans[0].start - origin
+    if spans[-1].end - origin - start == len(tokens):
+        canvas[start : start + len(tokens)] = tokens
         return
-    at = 0
-    for begin, stop, *_ in (*spans[1:], (-1, -1)):  # neighbours are written together
-        if begin != end:
-            canvas[start - origin : end - origin] = tokens[at : at + end - start]
-            at, start = at + end - start, begin
-        end = stop
+    end = start
+    for span in spans:  # neighbours are written together
+        if span.start - origin != end:
+            canvas[start:end] = tokens[at : at + end - start]
+            at, start = at + end - start, span.start - origin
+        end = span.end - origin
+    canvas[start:end] = tokens[at:]
 
 
 def _positions(spans: tuple[Span, ...]) -> Longs:

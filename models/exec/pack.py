@@ -424,7 +424,8 @@ def _projected(columns: Columns, span_starts: np.ndarray, rows: np.ndarray, posi
     spans = np.arange(counts.sum()) + np.repeat(first - ends + counts, counts)  # those of each row
     starts = columns.span_starts[spans]
     before = np.clip(np.repeat(positions, counts) - starts, 0, columns.span_ends[spans] - starts)
-    return span_starts[first] + np.diff(_starts(before)[_starts(counts)])
+    projected: np.ndarray = span_starts[first] + np.diff(_starts(before)[_starts(counts)])
+    return projected
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:

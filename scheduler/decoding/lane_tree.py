@@ -93,7 +93,8 @@ class LaneTree:
     def masks(self, start: int, end: int) -> int:
         """Open positions in `[start, end)`."""
         if end - start <= FEW:
-            return self.canvas[start:end].tolist().count(self.mask_id)
+            tokens: list[int] = self.canvas[start:end].tolist()
+            return tokens.count(self.mask_id)
         return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
 
     def forced(self, lane: Lane) -> bool:
