@@ -86,8 +86,11 @@ def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> 
     before, after = masks.searchsorted(first), masks.searchsorted(stop)
     step = _Step(snapshots, lanes, tokens, vocabulary.classes[tokens], masks, requests, owners, first, stop, before)
 
-    first_mask = np.append(masks, FAR)[before[bounds[:-1]]]
-    first_open = np.where(first_mask < requests[1:], first_mask + origins, ABSENT).tolist()
+    next_mask, end_mask = before[bounds[:-1]], after[bounds[1:] - 1]
+    if len(masks):
+        first_open = np.where(next_mask < end_mask, masks.take(next_mask, mode="clip") + origins, ABSENT).tolist()
+    else:
+        first_open = [ABSENT] * len(snapshots)
     full = before == after
     found = _found(step, full, vocabulary)
     eventful = np.logical_or.reduceat(full | (np.maximum.reduce(found) != ABSENT), bounds[:-1]).tolist()
@@ -135,6 +138,8 @@ def _set_forks(places: Longs, step: _Step, may_fork: Bools, vocabulary: Vocabula
         if each.boundary is STRIDE:
             wanted[step.requests[number] : step.requests[number + 1]] = True
     hits = np.flatnonzero(wanted)
+    if not len(hits):
+        return
     lanes = step.first.searchsorted(hits, "right") - 1
     near = may_fork[step.owners[lanes]] & (hits > step.first[lanes]) & (hits < step.stop[lanes] - 1)
     near &= np.array([lane.role is GENERATE for lane in step.lanes])[lanes]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Collection
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -51,10 +52,8 @@ class StepInFlight(NamedTuple):
     def edges(self) -> list[int]:
         """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
         columns = self.plan.columns
-        sizes, rows = columns.span_ends - columns.span_starts, [len(planned.rows) for planned in self.requests]
-        spans = np.append(0, columns.span_counts.cumsum())[np.cumsum([0, *rows])]
-        edges: list[int] = np.append(0, sizes.cumsum())[spans].tolist()
-        return edges
+        ends = [0, *(columns.span_ends - columns.span_starts).cumsum().tolist()]
+        return [ends[spans] for spans in accumulate([len(planned.spans) for planned in self.requests], initial=0)]
 
 
 class Scheduler:

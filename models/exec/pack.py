@@ -7,7 +7,7 @@ is inert: its tokens write no keys, its rows and spans are empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from ...kernels.common.types import Draws, SpanRules
 from ...scheduler.contract import MOST_RANKS, Columns, StepPlan
 
 NOWHERE = -1  # position of a padding token
+NOWHERE_SECTIONS = ("positions", "restricted_places", "host_tokens")  # NOWHERE in their padding
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
@@ -222,6 +223,7 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
     sections = shape.sections()
+    words.fill(0)  # padding, where it is read: rows and spans without positions, tokens and restrictions nowhere
     for name, tiling, starts in (
         ("tiles", shape.tiling, parts["row_starts"]),
         ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
@@ -233,16 +235,10 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         part = parts[name]
         if len(part) > size:
             raise ValueError(f"{len(part)} words of {name} do not fit a shape with {size}")
-        words[start : start + len(part)] = part
-        words[start + len(part) : start + size] = _padding(name, part)
-        start += size
-
-
-def _padding(name: str, part: np.ndarray) -> int:
-    """Rows and spans without positions, tokens and restrictions nowhere, no host token; elsewhere it is not read."""
-    if name.endswith("_starts"):
-        return int(part[-1])
-    return NOWHERE if name in ("positions", "restricted_places", "host_tokens") else 0
+        end, start = start + len(part), start + size
+        words[start - size : end] = part
+        if end < start and (name.endswith("_starts") or name in NOWHERE_SECTIONS):
+            words[end:start] = part[-1] if name not in NOWHERE_SECTIONS else NOWHERE
 
 
 def unpack(buffer: Tensor, shape: Shape, shift: int = 0) -> Batch:
@@ -368,12 +364,9 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
 def _rule_words(columns: Columns, numbers: np.ndarray) -> Words:
     """The numbers of the rules with these `numbers`."""
     rules = columns.rules
-    return {
-        "sure": np.array([rule.sure for rule in rules], np.int32)[numbers],
-        "threshold": _float_words([rule.threshold for rule in rules])[numbers],
-        "factor": _float_words([rule.factor for rule in rules])[numbers],
-        "last_free": np.array([rule.last_free for rule in rules], np.bool_)[numbers],
-    }
+    ints = np.array([(rule.sure, rule.last_free) for rule in rules], np.int32).reshape(-1, 2)[numbers]
+    floats = _float_words([(rule.threshold, rule.factor) for rule in rules]).reshape(-1, 2)[numbers]
+    return {"sure": ints[:, 0], "threshold": floats[:, 0], "factor": floats[:, 1], "last_free": ints[:, 1]}
 
 
 def _draw_words(columns: Columns) -> np.ndarray:
@@ -430,7 +423,7 @@ def _projected(columns: Columns, span_starts: np.ndarray, rows: np.ndarray, posi
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
     starts = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=starts[1:])
+    sizes.cumsum(out=starts[1:])
     return starts
 
 
@@ -441,6 +434,6 @@ def _ranges(offsets: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.nd
     return places
 
 
-def _float_words(values: list[float]) -> np.ndarray:
+def _float_words(values: Sequence[float | tuple[float, ...]]) -> np.ndarray:
     """float32 values as the int32 words that hold them."""
     return np.array(values, np.float32).view(np.int32)
