@@ -68,10 +68,9 @@ class Nesting:
         if not len(tokens):
             return self
         classes = vocabulary.classes[tokens]
+        if not self.in_code and not self.bare and not np.bitwise_or.reduce(classes) & (FENCE | LINE):
+            return self  # a line of prose goes on
         fences, lines = np.flatnonzero(classes & FENCE), np.flatnonzero(classes & LINE)
-        if not self.in_code and not len(fences):  # prose goes on, in which nothing is open
-            line = classes[lines[-1] + 1 :] if len(lines) else classes
-            return Nesting(bare=bool((line & DIGIT).all()) and (self.bare or bool(len(lines))))
         in_code = self.code_only or self.in_code ^ bool(len(fences) % 2)
         block = classes[fences[-1] + 1 :] if len(fences) else classes
         line = classes[lines[-1] + 1 :] if len(lines) else classes
