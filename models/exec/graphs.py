@@ -23,6 +23,7 @@ from .pack import Batch, Shape, pack_into, pack_nothing, unpack
 from .shapes import Fit, Padding, ShapeSet
 
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
+DEVICE = torch.device("cuda")
 MOST_LINES = 4 + 1 + 1 + 2 * MOST_RANKS  # of a result
 
 Report = Callable[[int, int], None]  # how much is done, of how much
@@ -115,12 +116,12 @@ class StepGraphs:
         self._pool: Any = torch.cuda.graph_pool_handle()  # torch names its type only privately
         # Sections of the body end where those of the tail begin, at the same place for all shapes.
         self._border = shapes.body_words
-        self._device_in = torch.zeros(self._border + shapes.tail_words, dtype=torch.int32, device="cuda")
+        self._device_in = torch.zeros(self._border + shapes.tail_words, dtype=torch.int32, device=DEVICE)
         self._turns = [Turn.of(len(self._device_in), MOST_LINES * shapes.most) for _ in range(IN_FLIGHT)]
         config, dtype = shapes.config, shapes.numerics.dtype
         self._kept = Unfinished(  # what a body leaves for a tail
-            torch.zeros((shapes.most, config.heads, config.head_dim), dtype=dtype, device="cuda"),
-            torch.zeros((shapes.most, config.dim), dtype=dtype, device="cuda"),
+            torch.zeros((shapes.most, config.heads, config.head_dim), dtype=dtype, device=DEVICE),
+            torch.zeros((shapes.most, config.dim), dtype=dtype, device=DEVICE),
         )
 
     # --- Before the first step ----------------------------------------------------------------------------------
@@ -132,14 +133,14 @@ class StepGraphs:
         report(0, len(shapes))
         for number, shape in enumerate(shapes):
             if not (dry and shape.inputs.ranks is not None):  # these look up what kernels have found
-                self._compute(shape, _padding_of(shape).cuda())
+                self._compute(shape, _padding_of(shape).to(DEVICE))
             report(number + 1, len(shapes))
         torch.cuda.synchronize()
 
     def reserve(self) -> None:
         """Take the memory of the largest step without a graph, so that it is not missing later."""
         for shape in (self._shapes.bodies()[0], self._shapes.tails()[0]):
-            self._compute(shape, _padding_of(shape).cuda())
+            self._compute(shape, _padding_of(shape).to(DEVICE))
 
     def capture_all(self, report: Report) -> None:
         """Capture each shape of the set, the largest first, so that memory taken for it serves the others."""
@@ -158,7 +159,7 @@ class StepGraphs:
             raise ValueError("the plan is not in the set")
         with self._capturing():
             for shape in filter(None, (body, tail)):
-                self._compute(shape, _padding_of(shape).cuda())
+                self._compute(shape, _padding_of(shape).to(DEVICE))
                 self._capture(shape)
         return StepGraph(self._bodies[body], None if tail is None else self._tails[tail])
 
@@ -185,7 +186,7 @@ class StepGraphs:
             torch.cuda.synchronize()
             with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
                 for shape in (self._shapes.bodies()[-1], self._shapes.tails()[-1]):
-                    self._compute(shape, _padding_of(shape).cuda())
+                    self._compute(shape, _padding_of(shape).to(DEVICE))
                 yield
             torch.cuda.synchronize()
         finally:
@@ -197,17 +198,22 @@ class StepGraphs:
         words = self._place(self._device_in, shape)
         words.copy_(_padding_of(shape))
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        try:
-            out = self._compute(shape, words)
-        finally:
-            graph.capture_end()
+        graph, out = self._recorded(lambda: self._compute(shape, words))
         if out is None:
             self._bodies[shape] = graph
         else:
             self._tails[shape] = Tail(graph, out)
         self.captures += 1
+
+    def _recorded(self, compute: Callable[[], Tensor | None]) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
+        """The graph of what is computed, and where a replay leaves the result."""
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            out = compute()
+        finally:
+            graph.capture_end()
+        return graph, out
 
     def _place(self, buffer: Tensor, shape: Shape) -> Tensor:
         """The part of a static buffer that a shape takes."""
@@ -225,7 +231,7 @@ class StepGraphs:
             host, words = prepared.places[number], prepared.places[-1]
         else:
             host = _pinned(shape.words)
-            words = torch.empty_like(host, device="cuda")
+            words = torch.empty_like(host, device=DEVICE)
         pack_into(host.numpy(), plan, shape, self._shapes.config.logit_shift)
         turn.started.record()
         words.copy_(host, non_blocking=True)
@@ -265,7 +271,7 @@ class StepGraphs:
                 self._device_in[self._border - shape.body_words : self._border].copy_(words[: shape.body_words])
             prepared.body.replay()
         if not shape.projected:
-            out = torch.empty((4, 0), dtype=torch.int32, device="cuda")
+            out = torch.empty((4, 0), dtype=torch.int32, device=DEVICE)
         elif prepared.tail is not None:
             if prepared.body is None:
                 self._keep(unfinished)
