@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ MOST_WORKERS = 16  # a compilation takes some 100 MB
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Kernels that launches asked for and that are not compiled: the function and Triton's description of each."""
+    """Kernels of launches that are not compiled: the function and Triton's description of each."""
 
     kernels: dict[tuple[str, str, str], tuple[Any, str]] = field(default_factory=dict)
 
@@ -37,8 +38,7 @@ class Missing:
 @contextmanager
 def collected() -> Iterator[Missing]:
     """Leave out launches of kernels that are not compiled, and note them. What they would write stays undefined."""
-    from triton import knobs
-
+    runtime = import_module("triton.knobs").runtime
     missing = Missing()
 
     def note(*, key: str, fn: Any, compile: Any, **_: Any) -> bool:
@@ -46,12 +46,12 @@ def collected() -> Iterator[Missing]:
         missing.kernels[name] = fn.jit_function, compile["specialization_data"]
         return True  # do not compile, do not launch
 
-    before = knobs.runtime.jit_cache_hook
-    knobs.runtime.jit_cache_hook = note
+    before = runtime.jit_cache_hook
+    runtime.jit_cache_hook = note
     try:
         yield missing
     finally:
-        knobs.runtime.jit_cache_hook = before
+        runtime.jit_cache_hook = before
 
 
 def keep_compiled(directory: Path) -> None:

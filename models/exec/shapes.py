@@ -86,7 +86,7 @@ def variants(mask_words: int) -> tuple[OptionalInputs, ...]:
 
 
 def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
-    """Whether a tail with `room` can take a step that needs so much of it."""
+    """True if a tail with `room` can take a step with the inputs `needed`."""
     return (
         room.sampled >= needed.sampled
         and room.narrowed >= needed.narrowed

@@ -102,8 +102,8 @@ class Device:
 
 
 async def _until(done: Callable[[], bool], expected: float) -> None:
-    """Sleep nearly to the time at which the device is expected to be done, then ask it again and again: a thread that
-    waits for it would need 0.1 ms to say so. In between others have the event loop."""
+    """Sleep nearly to the time at which the device is expected to be done, then look again and again: a thread that
+    waits for it would take 0.1 ms to say so. In between others have the event loop."""
     rest_s = expected - time.perf_counter()
     if rest_s > 2 * OVERSLEPT_S:
         await asyncio.sleep(rest_s - OVERSLEPT_S)

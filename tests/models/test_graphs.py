@@ -24,7 +24,7 @@ from ..support.scale import part
 
 
 class Replayed:
-    """What stands in for a CUDA graph."""
+    """A stand-in for a CUDA graph."""
 
     def __init__(self, compute: Callable[[], Tensor | None]) -> None:
         self._compute = compute

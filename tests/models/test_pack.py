@@ -23,6 +23,7 @@ from asynclane.models.exec.pack import (
     pack,
     pack_into,
     pack_nothing,
+    projected,
     unpack,
 )
 from asynclane.models.exec.shapes import ShapeSet, default_sizes
@@ -165,6 +166,17 @@ def test_padding_alone_is_a_step_of_nothing() -> None:
     assert (batch.host_tokens == UNCHANGED).all()
     assert (batch.attention.tiles[:, 0] == -1).all()
     assert not batch.rules.starts.any()
+
+
+def test_every_plan_fits_its_shape() -> None:
+    for sizes in (default_sizes(512), (40, 100), ()):
+        shapes = ShapeSet(read_config(MODEL), Numerics(torch.float32), 8, sizes)
+        for seed in range(40):
+            plan = random_plan(random.Random(seed), sampled=seed % 2 == 0)
+            shape = shapes.fit(plan).padding.shape
+            pack_into(np.empty(shape.words, np.int32), plan, shape)
+            assert plan.tokens <= shape.tokens
+            assert projected(plan) <= shape.projected
 
 
 def test_a_sampled_row_without_spans_needs_no_draws_and_a_plan_beyond_a_shape_is_refused() -> None:

@@ -48,7 +48,7 @@ def test_a_device_is_lost_if_it_fails_after_the_error_too(
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_step_that_cannot_be_asked_is_done(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+def test_a_step_whose_end_cannot_be_seen_is_done(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
     """Whoever takes its result gets the error."""
     monkeypatch.setattr(torch.cuda, "synchronize", raising(ERROR) if lost else lambda: None)
     runner = small_runner()

@@ -38,17 +38,17 @@ def test_calls_run_one_after_another_in_one_thread_which_no_error_ends() -> None
 
 
 class Step:
-    """A step that a device computes by itself, and that is done when it has been asked `asked` times."""
+    """A step that a device computes by itself, and that is done once `looks` looks have found it under way."""
 
-    def __init__(self, asked: int, threads: list[str]) -> None:
-        self._asked, self._threads = asked, threads
+    def __init__(self, looks: int, threads: list[str]) -> None:
+        self._looks, self._threads = looks, threads
 
     def done(self) -> bool:
-        self._asked -= 1
-        return self._asked < 0
+        self._looks -= 1
+        return self._looks < 0
 
     def __call__(self) -> StepResult:
-        assert self._asked < 0
+        assert self._looks < 0
         self._threads.append(threading.current_thread().name)
         return RESULT
 
