@@ -75,9 +75,7 @@ def test_the_error_about_a_bad_value_names_its_source(flags: list[str], environ:
 def test_sizes_of_graphs_are_numbers_with_commas_between_them() -> None:
     assert split_sizes("16, 32,64") == (16, 32, 64)
     for text in ("16,", "some", "1.5"):
-        with pytest.raises(
-            SettingsError, match="--cuda-graph-sizes must be whole numbers with commas"
-        ):
+        with pytest.raises(SettingsError, match="--cuda-graph-sizes must be whole numbers with commas"):
             split_sizes(text)
 
 
