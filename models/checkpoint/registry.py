@@ -100,7 +100,6 @@ def _require_complete(directory: Path, advice: str | None) -> None:
 Report = Callable[[str, int, int], None]
 OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units
 OLDEST_FP8 = (8, 9)
-GRAPH_BYTES = 2**23  # of the graphs of one size, more than was ever measured
 SHARED_FOR_FIXED = 163_880  # bytes; products of fixed order, as Triton compiles them
 
 
@@ -225,17 +224,18 @@ def load_runner(
         return Runner(network, cache, memory.slots, [config.mask_id], sorted(end_ids))
 
     def workspace() -> int:
-        """Memory that the largest step takes, with a graph and without, and the graphs themselves. It is measured with
-        a runner of one page that is then freed."""
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
+        """Memory that a runner takes besides its pages: of the largest step, with graphs and without, and the graphs
+        themselves. It is measured with a runner of one page that is then freed."""
         probe = runner(pages=1)
         probe.compile_kernels(sizes, partial(report, "compiling kernels"))
         probe.run_all(sizes, partial(report, "loading kernels"))
-        taken = torch.cuda.memory_reserved() - before
+        probe.capture(sizes, partial(report, "measuring graphs"))
+        left, _ = torch.cuda.mem_get_info(device)
+        del probe
         gc.collect()
         torch.cuda.empty_cache()
-        return 2 * taken + GRAPH_BYTES * len(sizes)
+        freed, _ = torch.cuda.mem_get_info(device)
+        return freed - left
 
     try:
         footprint = pages_that_fit(config, numerics, memory, device, workspace)

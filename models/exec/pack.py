@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -110,7 +111,7 @@ class Tiling:
         return tile_capacity(tokens, rows, self.queries)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """Capacities of a padded step. Its body is all layers; its tail, what projected positions need after their last
     keys and values are written. Either may be empty."""
@@ -123,6 +124,7 @@ class Shape:
     projected_tiling: Tiling
     inputs: OptionalInputs = NO_INPUTS
 
+    @cached_property
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order: those of the body, then those of the tail."""
         return self.body_sections() | self.tail_sections()
@@ -160,11 +162,11 @@ class Shape:
         sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
-    @property
+    @cached_property
     def words(self) -> int:
-        return self.body_words + sum(self.tail_sections().values())
+        return sum(self.sections.values())
 
-    @property
+    @cached_property
     def body_words(self) -> int:
         return sum(self.body_sections().values())
 
@@ -235,7 +237,7 @@ def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
 def pack_nothing(words: np.ndarray, shape: Shape) -> None:
     """Fill `words` [shape.words] int32 with padding alone: a step that writes nothing."""
     start = 0
-    for name, size in shape.sections().items():
+    for name, size in shape.sections.items():
         words[start : start + size] = NOWHERE if name in NOWHERE_SECTIONS or name.endswith("tiles") else 0
         start += size
 
@@ -247,7 +249,7 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
-    sections = shape.sections()
+    sections = shape.sections
     for name, tiling, starts in (
         ("tiles", shape.tiling, parts["row_starts"]),
         ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
@@ -273,7 +275,7 @@ def _padding(name: str, part: np.ndarray) -> int:
 
 def unpack(buffer: Tensor, shape: Shape) -> Batch:
     """The batch of a buffer that `pack_into` has filled."""
-    return _batch(buffer, shape.sections(), shape.inputs, shape)
+    return _batch(buffer, shape.sections, shape.inputs, shape)
 
 
 def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shape: Shape | None = None) -> Batch:

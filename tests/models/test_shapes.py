@@ -117,7 +117,7 @@ def test_the_set_is_bounded_and_its_parts_meet_at_one_place(shape: str, slots: i
     def places(shape: Shape) -> dict[str, int]:
         """The distance of sections from the border between a body's and a tail's."""
         at, found = -shape.body_words, {}
-        for name, size in shape.sections().items():
+        for name, size in shape.sections.items():
             found[name] = at
             at += size
         return found
