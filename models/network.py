@@ -164,7 +164,7 @@ class Transformer:
             keys, values = pages.keys[index], pages.values[index]
             queries = rope_write_kv(qkv, cos, sin, keys, values, places, block.qk_norm)
             if index + 1 == config.layers:
-                break
+                return Unfinished(queries, residual)
             x = paged_attention(
                 queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
                 batch.mask_offsets, batch.attention,
@@ -172,7 +172,7 @@ class Transformer:
             x, residual = add_rms_norm(linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps)
             x = self._feed_forward(x, block)
             x, residual = add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
-        return Unfinished(queries, residual)
+        raise ValueError("a network has a block at least")
 
     def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
         """The rest of the last block at the projected positions: hidden states [N, dim]."""

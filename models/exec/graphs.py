@@ -65,7 +65,7 @@ class Launched:
     ended: torch.cuda.Event
 
     def done(self) -> bool:
-        return bool(self.ended.query())
+        return bool(self.ended.query())  # type: ignore[no-untyped-call]
 
     def collect(self) -> tuple[np.ndarray, float]:
         """Wait for the result, and the device's seconds."""
@@ -249,7 +249,8 @@ class StepGraphs:
         return Launched(fit, lines, turn.started, turn.ended)
 
     def _prepare(self, padding: Padding) -> Prepared:
-        shape, places = padding.shape, ()
+        shape = padding.shape
+        places: tuple[Tensor, ...] = ()
         tail_words = shape.words - shape.body_words
         if shape.body_words <= self._border and tail_words <= len(self._device_in) - self._border:
             buffers = (*(turn.host_in for turn in self._turns), self._device_in)

@@ -108,6 +108,7 @@ def test_answers_are_those_of_steps_without_graphs(name: str, sizes: tuple[int, 
     answers = run(made, net.vocabulary, specs, net.limits, pattern=net.pattern, halving=TWO_IN_FLIGHT)
     assert_same(some, answers, together(name))
     assert found.captures == len(found._bodies) + len(found._tails)
-    replays = sum(graph.replays for graph in found._bodies.values())
+    bodies: Any = found._bodies.values()
+    replays = sum(graph.replays for graph in bodies)
     assert replays > 10
     assert found.eager_steps > 0  # some rows are copies, some inputs rare
