@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +21,12 @@ from ...kernels.common.types import Draws, SpanRules
 from ...scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
 
 NOWHERE = -1  # position of a padding token
+NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens"  # of the buffer: their padding is NOWHERE
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
+NO_WORDS = np.empty(0, np.int32)  # a shape may have room for what no row of a plan has
 
 Words = dict[str, np.ndarray]
 
@@ -108,9 +111,10 @@ class Tiling:
         return tile_capacity(tokens, rows, self.queries)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """Capacities of a padded step."""
+    """Capacities of a padded step. Its body is all layers; its tail, what projected positions need after their last
+    keys and values are written. Either may be empty."""
 
     tokens: int
     rows: int
@@ -120,18 +124,31 @@ class Shape:
     projected_tiling: Tiling
     inputs: OptionalInputs = NO_INPUTS
 
+    @cached_property
     def sections(self) -> dict[str, int]:
-        """Words of each section of the buffer, in order."""
-        inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
+        """Words of each section of the buffer, in order: those of the body, then those of the tail."""
+        return self.body_sections() | self.tail_sections()
+
+    def body_sections(self) -> dict[str, int]:
+        """Words that all layers need. Those that the tail needs, too, come last: with a number of rows they lie as far
+        before the tail's own in every shape."""
         sizes = {"slots": self.tokens, "positions": self.tokens}
-        sizes |= {"row_slots": self.rows, "row_starts": self.rows + 1, "visible": self.rows}
-        sizes |= {"projected": self.projected, "projected_starts": self.rows + 1, "endless": self.projected}
-        sizes |= {"span_starts": self.spans + 1}
-        sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
-        if inputs.host_tokens:
+        if self.inputs.host_tokens:
             sizes["host_tokens"] = self.tokens
-        if inputs.copied:
-            sizes |= {"rope_positions": self.tokens, "mask_offsets": self.rows}
+        if self.inputs.copied:
+            sizes["rope_positions"] = self.tokens
+        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
+        sizes["row_starts"] = self.rows + 1
+        if self.inputs.copied:
+            sizes["mask_offsets"] = self.rows
+        return sizes | {"row_slots": self.rows, "visible": self.rows}
+
+    def tail_sections(self) -> dict[str, int]:
+        """Words that only the projected positions need."""
+        inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
+        sizes = dict.fromkeys(("projected", "targets", "target_slots", "endless"), self.projected)
+        sizes |= {"projected_starts": self.rows + 1, "span_starts": self.spans + 1}
+        sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
         if inputs.drawn:
             sizes["draws"] = DRAW_WORDS * self.projected
         if inputs.measured:
@@ -142,13 +159,16 @@ class Shape:
         if inputs.restricted:
             sizes |= {"restricted_places": inputs.restricted}
             sizes |= {"restricted_words": inputs.restricted * inputs.mask_words}
-        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
         sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
-    @property
+    @cached_property
     def words(self) -> int:
-        return sum(self.sections().values())
+        return sum(self.sections.values())
+
+    @cached_property
+    def body_words(self) -> int:
+        return sum(self.body_sections().values())
 
 
 class Biases(NamedTuple):
@@ -187,6 +207,7 @@ class Batch:
     visible: Tensor  # [R] int32
     projected: Tensor  # [N] int64: index among the tokens of the state that predicts each projected position
     targets: Tensor  # [N] int64: the projected positions, absolute
+    target_slots: Tensor  # [N] int64: canvas of each projected position
     projected_starts: Tensor  # [R + 1] int32: row r has the projected positions between two of them
     endless: Tensor  # [N] bool: no end token may commit there
     rules: SpanRules  # of the spans, each with those that join it
@@ -210,7 +231,15 @@ def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
         name: np.asarray(part).astype(np.int32, copy=False) for name, part in _words(plan, inputs, shift).items()
     }
     buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs, shift)
+    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs)
+
+
+def pack_nothing(words: np.ndarray, shape: Shape) -> None:
+    """Fill `words` [shape.words] int32 with padding alone: a step that writes nothing."""
+    start = 0
+    for name, size in shape.sections.items():
+        words[start : start + size] = NOWHERE if name in NOWHERE_SECTIONS or name.endswith("tiles") else 0
+        start += size
 
 
 def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
@@ -220,7 +249,7 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
-    sections = shape.sections()
+    sections = shape.sections
     for name, tiling, starts in (
         ("tiles", shape.tiling, parts["row_starts"]),
         ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
@@ -241,17 +270,15 @@ def _padding(name: str, part: np.ndarray) -> int:
     """Rows and spans without positions, tokens and restrictions nowhere, no host token; elsewhere it is not read."""
     if name.endswith("_starts"):
         return int(part[-1])
-    return NOWHERE if name in ("positions", "restricted_places", "host_tokens") else 0
+    return NOWHERE if name in NOWHERE_SECTIONS else 0
 
 
-def unpack(buffer: Tensor, shape: Shape, shift: int = 0) -> Batch:
+def unpack(buffer: Tensor, shape: Shape) -> Batch:
     """The batch of a buffer that `pack_into` has filled."""
-    return _batch(buffer, shape.sections(), shape.inputs, shift, shape)
+    return _batch(buffer, shape.sections, shape.inputs, shape)
 
 
-def _batch(
-    buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shift: int, shape: Shape | None = None
-) -> Batch:
+def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shape: Shape | None = None) -> Batch:
     """Views, and copies where a kernel needs another type, of a buffer with sections of `sizes` words."""
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
 
@@ -261,8 +288,7 @@ def _batch(
     def plan_of(tiling: Tiling, name: str) -> AttentionPlan:
         return AttentionPlan(tiling.config, views[name].view(-1, 2))
 
-    positions, projected = views["positions"].long(), views["projected"].long()
-    targets = positions[projected] + shift
+    targets = views["targets"].long()
     draws = _draws(views["draws"], targets) if inputs.drawn else None
     measures = biases = restrictions = None
     if inputs.measured and draws is not None:
@@ -275,12 +301,13 @@ def _batch(
         restrictions = Restrictions(places, views["restricted_words"].view(len(places), -1))
     return Batch(
         slots=views["slots"].long(),
-        positions=positions,
+        positions=views["positions"].long(),
         row_slots=views["row_slots"].long(),
         row_starts=views["row_starts"],
         visible=views["visible"],
-        projected=projected,
+        projected=views["projected"].long(),
         targets=targets,
+        target_slots=views["target_slots"].long(),
         projected_starts=views["projected_starts"],
         endless=views["endless"].bool(),
         rules=SpanRules(
@@ -337,6 +364,9 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         "row_starts": row_starts,
         "visible": np.array([row.visible for row in rows]),
         "projected": np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1]),
+        "targets": np.repeat([span.start for _, span in spans] - span_starts[:-1], span_sizes)
+        + np.arange(span_starts[-1]),
+        "target_slots": np.repeat([row.slot for row, _ in spans], span_sizes),
         "projected_starts": span_starts[_starts(np.array(spans_of_row))],
         "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
         "span_starts": span_starts[[*(at for at, _ in ruled), len(spans)]],
@@ -397,8 +427,8 @@ def _bias_words(rows: tuple[Row, ...]) -> Words:
         "bias_begins": begins,
         "bias_ends": ends,
         "bias_starts": np.cumsum([0, *(len(bias.tokens) for bias in biases)]),
-        "bias_ids": np.concatenate([bias.tokens for bias in biases]),
-        "bias_deltas": np.concatenate([bias.deltas for bias in biases]).view(np.int32),
+        "bias_ids": np.concatenate([NO_WORDS, *(bias.tokens for bias in biases)]),
+        "bias_deltas": np.concatenate([NO_WORDS, *(bias.deltas.view(np.int32) for bias in biases)]),
     }
 
 
@@ -412,7 +442,7 @@ def _restriction_words(rows: tuple[Row, ...]) -> Words:
             places.append(offset + _before(row, row.restriction.position))
             words.append(row.restriction.words)
         offset += sum(span.end - span.start for span in row.spans)
-    return {"restricted_places": np.array(places, np.int32), "restricted_words": np.concatenate(words)}
+    return {"restricted_places": np.array(places, np.int32), "restricted_words": np.concatenate([NO_WORDS, *words])}
 
 
 def _before(row: Row, position: int) -> int:
