@@ -21,6 +21,7 @@ ENVIRONMENT_PREFIX = "ASYNCLANE_"
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 MOST_BY_DEFAULT = 4  # front ends
+MOST_ANYWHERE = 8  # however few cores there are
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -60,7 +61,7 @@ class Settings:
         "processes that speak HTTP; with 0 the engine's process does; default: 0 on a CPU, with a GPU one for 4 cores,"
         " at most 4",
         0,
-        64,
+        128,
     )
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
     allowed_origins: str | None = _word(
@@ -162,11 +163,15 @@ class Settings:
         return self.served_model_name or PurePath(self.model).name or self.model
 
     def front_ends(self, on_gpu: bool) -> int:
-        """The number of front-end processes. On a CPU the model uses the cores that they would need."""
-        if self.frontends is not None:
-            return self.frontends
+        """The number of front-end processes. On a CPU the model uses the cores that they would need. Raises
+        `SettingsError` for more than can be of use."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(MOST_BY_DEFAULT, cores // 4)) if on_gpu else 0
+        if self.frontends is None:
+            return max(1, min(MOST_BY_DEFAULT, cores // 4)) if on_gpu else 0
+        most = max(MOST_ANYWHERE, 2 * cores)
+        if self.frontends > most:
+            raise SettingsError(f"--frontends must be at most {most} on {cores} cores, not {self.frontends}")
+        return self.frontends
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

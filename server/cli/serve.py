@@ -29,6 +29,7 @@ def serve_main(settings: Settings) -> int:
         logging_to(STDERR, settings.log_level, settings.log_format, "engine" if settings.frontends else ""),
     ):
         split_origins(settings.allowed_origins or "*")  # now: a model takes long to load
+        settings.front_ends(on_gpu=False)
         descriptors = raise_descriptor_limit()
         limit = connection_limit(settings.max_connections, descriptors)
         loaded = load(settings)

@@ -79,9 +79,14 @@ class Parent:
         def report(reason: object) -> None:
             """The engine has failed for good; runs in any thread."""
             with suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(lambda: (heard.set(), end.set()))
+                loop.call_soon_threadsafe(heard.set)
+                loop.call_soon_threadsafe(end.set)
             exit_hard()
-            threading.Thread(target=lambda: heard.wait(CUT_S) or self.fleet.cut(), daemon=True).start()
+            threading.Thread(target=cut_unheard, daemon=True).start()
+
+        def cut_unheard() -> None:
+            if not heard.wait(CUT_S):
+                self.fleet.cut()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signal, number, end)

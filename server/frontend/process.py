@@ -90,7 +90,7 @@ class FrontEnd(uvicorn.Server):
 
     def _lose(self) -> None:
         if not self.should_exit:
-            self._engine.lose("its process has ended")
+            self._engine.lose("its process has ended, or hangs")
 
     def _report(self, reason: str) -> None:
         """The engine has failed for good."""

@@ -151,11 +151,13 @@ def _joined(before: Progress, after: Progress) -> Progress:
 
 
 def _scored(scores: Scores) -> Scored:
+    steps = np.frombuffer(scores.steps, np.int32)
+    shape = len(steps), scores.ranks
     return Scored(
         np.frombuffer(scores.logprobs, np.float32),
-        np.frombuffer(scores.steps, np.int32),
-        np.frombuffer(scores.ranked, np.int32).reshape(-1, scores.ranks),
-        np.frombuffer(scores.ranked_logprobs, np.float32).reshape(-1, scores.ranks),
+        steps,
+        np.frombuffer(scores.ranked, np.int32).reshape(shape),
+        np.frombuffer(scores.ranked_logprobs, np.float32).reshape(shape),
     )
 
 
