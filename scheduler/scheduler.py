@@ -185,8 +185,8 @@ class Scheduler:
             raise RuntimeError("a running request is waiting or finished")
 
     def _over_queue(self, client: str, coming: Counter[str] | None = None) -> str | None:
-        """The limit that the queue exceeds for a client, in words, with the requests that are `coming`, by client. Beyond
-        `max_queue` each client still has an equal part of it: one that fills the queue keeps nobody out."""
+        """The limit that the queue exceeds for a client, in words, with the requests that are `coming`, by client.
+        Beyond `max_queue` each client still has an equal part of it: one that fills the queue keeps nobody out."""
         limit, total = self.limits.max_queue, len(self.waiting)
         if coming is not None:
             # While nobody waits, free slots take the first of those that come.

@@ -38,6 +38,7 @@ def serve_apart(settings: Settings, loaded: Loaded, listener: socket.socket, lim
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     count = loaded.frontends
     setup = Setup(
+        frontends=count,
         settings=dataclasses.asdict(
             dataclasses.replace(settings, max_unread_bytes=-(-settings.max_unread_bytes // count))
         ),

@@ -44,9 +44,10 @@ CODE = "import sys; sys.path[:] = sys.argv[4:]; from {} import main; main()"
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """All that a front end must know to begin. `settings` and `card` are the fields of `Settings` and `ModelCard`; the
-    limits of connections and of unread bytes are this front end's part."""
+    """All that one of so many `frontends` must know to begin. `settings` and `card` are the fields of `Settings` and
+    `ModelCard`; the limits of connections and of unread bytes are this front end's part."""
 
+    frontends: int
     settings: dict[str, Any]
     card: dict[str, Any]
     directory: str  # of the checkpoint
@@ -129,7 +130,7 @@ def main() -> None:
 
 def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: SharedListener) -> bool:
     """Return whether the engine has failed."""
-    keys = Keys.of(settings)
+    keys = Keys.of(settings, setup.frontends)
     text = Tokenizer(Path(setup.directory))
     text.prepare()
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)

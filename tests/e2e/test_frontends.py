@@ -39,7 +39,10 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 60, "stop": [" the ", "fox"]}),
     (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 24, "logprobs": True, "top_logprobs": 2}),
     (CHAT, {"messages": [{"role": "user", "content": TOM}], "max_tokens": 40, "n": 3, "temperature": 1.0, "seed": 7}),
-    (CHAT, {"messages": [{"role": "user", "content": TOM}], "response_format": {"type": "json_object"}, "max_tokens": 24}),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": TOM}], "response_format": {"type": "json_object"}, "max_tokens": 24},
+    ),
     (CHAT, {"messages": [{"role": "user", "content": TOM}], "guided_regex": "[a-z]{3} [0-9]{2}"}),
     (TEXT, {"prompt": "One morning Mia", "max_tokens": 20, "logprobs": 1, "echo": True, "decoder": "llada"}),
     (TEXT, {"prompt": ["One morning", "Tom has"], "max_tokens": 12, "stop_token_ids": [300, 301, 302]}),
