@@ -155,7 +155,7 @@ class Placement:
 
 class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`. Span s has the
-    rule `rules[rule_numbers[s]]`. The last five are the fields of the rows."""
+    rule `rules[rule_numbers[s]]`. The last six are fields of the rows."""
 
     slots: Ints
     starts: Ints

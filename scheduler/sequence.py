@@ -293,7 +293,7 @@ class Sequence:
         return make(LaneSnapshot, (live, tokens, settled, rule, self._nesting_here, fill, marks, crowded))
 
     def _nesting_here(self) -> Nesting:
-        """What is open where the first live lane starts."""
+        """The brackets, quotes and code block that are open where the first live lane starts."""
         start = self.tree.live[0].start
         if self._nested < start:
             self._nesting = self._nesting.after(self.canvas[self._nested : start], self._vocabulary)

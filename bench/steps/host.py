@@ -101,29 +101,29 @@ class SlowCommits:
 
 
 class Packing:
-    """Packs plans for a GPU as `models.exec.graphs` does, without one: it chooses a shape and fills its buffer."""
+    """Packs plans as `models.exec.graphs` does for a GPU, without one: it chooses a shape and fills its buffer."""
 
-    def __init__(self) -> None:
-        from ...kernels.attention.tiles import AttentionConfig  # needs torch
-        from ...models.exec import pack
+    def __init__(self, requests: int, tokens: int) -> None:
+        import torch
 
-        self._pack = pack
-        self._tiling = pack.Tiling(AttentionConfig(64, 64, 4, 3), queries=16)
+        from ...models.exec.pack import pack_into
+        from ...models.exec.shapes import ShapeSet, default_sizes
+        from ...models.numerics import Numerics
+        from .shapes import SHAPES
+
+        self._pack_into = pack_into
+        self._shapes = ShapeSet(SHAPES["llada-8b"], Numerics(torch.bfloat16), requests, default_sizes(tokens))
         self._words: dict[object, np.ndarray] = {}
 
-    def __call__(self, plan: StepPlan, slots: int) -> float:
+    def __call__(self, plan: StepPlan) -> float:
         """The seconds that it takes."""
         started = time.perf_counter()
-        tokens, count = plan.tokens, self._pack.projected(plan)
-        tokens += -tokens % max(16, tokens // 8)
-        count = min(tokens, count + -count % max(16, tokens // 8))
-        inputs = self._pack.OptionalInputs.of(plan).rounded()
-        shape = self._pack.Shape(tokens, max(slots, len(plan.rows)), count, count, self._tiling, self._tiling, inputs)
+        padding = self._shapes.fit(plan).padding
         chosen = time.perf_counter()
-        if shape not in self._words:  # a GPU's are pinned memory, and stay
-            self._words[shape] = np.ones(shape.words, np.int32)  # all of it has been written to
-        words, begun = self._words[shape], time.perf_counter()
-        self._pack.pack_into(words, plan, shape)
+        if padding not in self._words:  # a GPU's are pinned memory, and stay
+            self._words[padding] = np.ones(padding.shape.words, np.int32)  # all of it has been written to
+        words, begun = self._words[padding], time.perf_counter()
+        self._pack_into(words, plan, padding.shape)
         return time.perf_counter() - begun + chosen - started
 
 
@@ -133,7 +133,7 @@ def measure(load: Load, requests: int, steps: int, rule: str | None = None, lane
     length, shared = PROMPT + CANVAS, bool(load.pattern.block_size)
     limits = Limits(requests, requests * 512, 16, requests * length, length, requests, shared)
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]), pattern=load.pattern)
-    executor, packing = SlowCommits(0, load.periods, host_rule=rule is not None), Packing()
+    executor, packing = SlowCommits(0, load.periods, host_rule=rule is not None), Packing(requests, requests * length)
     params = load.params if rule is None else {**load.params, "rule": rule}
     added, done = 0, 0
     times: list[tuple[float, float, float]] = []  # of plan, commit and packing, in seconds
@@ -152,7 +152,7 @@ def measure(load: Load, requests: int, steps: int, rule: str | None = None, lane
         planned = time.perf_counter()
         if plan is None:
             raise RuntimeError("nothing was planned")
-        packed = packing(plan, requests)
+        packed = packing(plan)
         result = executor.execute(plan)
         executed = time.perf_counter()
         scheduler.commit(result)

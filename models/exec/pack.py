@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from types import NoneType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +22,12 @@ from ...kernels.common.types import Draws, SpanRules
 from ...scheduler.contract import MOST_RANKS, Columns, StepPlan
 
 NOWHERE = -1  # position of a padding token
-NOWHERE_SECTIONS = ("positions", "restricted_places", "host_tokens")  # NOWHERE in their padding
+NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens"  # of the buffer: their padding is NOWHERE
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
+NO_WORDS = np.empty(0, np.int32)  # a shape may have room for what no row of a plan has
 
 Words = dict[str, np.ndarray]
 
@@ -64,8 +67,8 @@ class OptionalInputs:
             restricted=len(masks),
             mask_words=max(masks, default=0),
             measured=measured(plan),
-            host_tokens=columns.host_tokens.count(None) < len(counts),
-            copied=columns.copies.count(None) < len(counts),
+            host_tokens=_any_given(columns.host_tokens),
+            copied=_any_given(columns.copies),
         )
 
     def rounded(self) -> OptionalInputs:
@@ -95,6 +98,11 @@ def projected(plan: StepPlan) -> int:
     return int((plan.columns.span_ends - plan.columns.span_starts).sum())
 
 
+def _any_given(values: tuple[object, ...]) -> bool:
+    """True if not all values are None."""
+    return bool({*map(type, values)} - {NoneType})
+
+
 def _power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
@@ -110,9 +118,10 @@ class Tiling:
         return tile_capacity(tokens, rows, self.queries)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """Capacities of a padded step."""
+    """Capacities of a padded step. Its body is all layers; its tail, what projected positions need after their last
+    keys and values are written. Either may be empty."""
 
     tokens: int
     rows: int
@@ -122,18 +131,31 @@ class Shape:
     projected_tiling: Tiling
     inputs: OptionalInputs = NO_INPUTS
 
+    @cached_property
     def sections(self) -> dict[str, int]:
-        """Words of each section of the buffer, in order."""
-        inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
+        """Words of each section of the buffer, in order: those of the body, then those of the tail."""
+        return self.body_sections() | self.tail_sections()
+
+    def body_sections(self) -> dict[str, int]:
+        """Words that all layers need. Those that the tail needs, too, come last: with a number of rows they lie as far
+        before the tail's own in every shape."""
         sizes = {"slots": self.tokens, "positions": self.tokens}
-        sizes |= {"row_slots": self.rows, "row_starts": self.rows + 1, "visible": self.rows}
-        sizes |= {"projected": self.projected, "projected_starts": self.rows + 1, "endless": self.projected}
-        sizes |= {"span_starts": self.spans + 1}
-        sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
-        if inputs.host_tokens:
+        if self.inputs.host_tokens:
             sizes["host_tokens"] = self.tokens
-        if inputs.copied:
-            sizes |= {"rope_positions": self.tokens, "mask_offsets": self.rows}
+        if self.inputs.copied:
+            sizes["rope_positions"] = self.tokens
+        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
+        sizes["row_starts"] = self.rows + 1
+        if self.inputs.copied:
+            sizes["mask_offsets"] = self.rows
+        return sizes | {"row_slots": self.rows, "visible": self.rows}
+
+    def tail_sections(self) -> dict[str, int]:
+        """Words that only the projected positions need."""
+        inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
+        sizes = dict.fromkeys(("projected", "targets", "target_slots", "endless"), self.projected)
+        sizes |= {"projected_starts": self.rows + 1, "span_starts": self.spans + 1}
+        sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
         if inputs.drawn:
             sizes["draws"] = DRAW_WORDS * self.projected
         if inputs.measured:
@@ -144,13 +166,16 @@ class Shape:
         if inputs.restricted:
             sizes |= {"restricted_places": inputs.restricted}
             sizes |= {"restricted_words": inputs.restricted * inputs.mask_words}
-        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
         sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
-    @property
+    @cached_property
     def words(self) -> int:
-        return sum(self.sections().values())
+        return sum(self.sections.values())
+
+    @cached_property
+    def body_words(self) -> int:
+        return sum(self.body_sections().values())
 
 
 class Biases(NamedTuple):
@@ -189,6 +214,7 @@ class Batch:
     visible: Tensor  # [R] int32
     projected: Tensor  # [N] int64: index among the tokens of the state that predicts each projected position
     targets: Tensor  # [N] int64: the projected positions, absolute
+    target_slots: Tensor  # [N] int64: canvas of each projected position
     projected_starts: Tensor  # [R + 1] int32: row r has the projected positions between two of them
     endless: Tensor  # [N] bool: no end token may commit there
     rules: SpanRules  # of the spans, each with those that join it
@@ -212,7 +238,15 @@ def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
         name: np.asarray(part).astype(np.int32, copy=False) for name, part in _words(plan, inputs, shift).items()
     }
     buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs, shift)
+    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs)
+
+
+def pack_nothing(words: np.ndarray, shape: Shape) -> None:
+    """Fill `words` [shape.words] int32 with padding alone: a step that writes nothing."""
+    start = 0
+    for name, size in shape.sections.items():
+        words[start : start + size] = NOWHERE if name in NOWHERE_SECTIONS or name.endswith("tiles") else 0
+        start += size
 
 
 def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
@@ -222,7 +256,7 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
-    sections = shape.sections()
+    sections = shape.sections
     words.fill(0)  # padding, where it is read: rows and spans without positions, tokens and restrictions nowhere
     for name, tiling, starts in (
         ("tiles", shape.tiling, parts["row_starts"]),
@@ -241,14 +275,12 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
             words[end:start] = part[-1] if name not in NOWHERE_SECTIONS else NOWHERE
 
 
-def unpack(buffer: Tensor, shape: Shape, shift: int = 0) -> Batch:
+def unpack(buffer: Tensor, shape: Shape) -> Batch:
     """The batch of a buffer that `pack_into` has filled."""
-    return _batch(buffer, shape.sections(), shape.inputs, shift, shape)
+    return _batch(buffer, shape.sections, shape.inputs, shape)
 
 
-def _batch(
-    buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shift: int, shape: Shape | None = None
-) -> Batch:
+def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shape: Shape | None = None) -> Batch:
     """Views, and copies where a kernel needs another type, of a buffer with sections of `sizes` words."""
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
 
@@ -258,8 +290,7 @@ def _batch(
     def plan_of(tiling: Tiling, name: str) -> AttentionPlan:
         return AttentionPlan(tiling.config, views[name].view(-1, 2))
 
-    positions, projected = views["positions"].long(), views["projected"].long()
-    targets = positions[projected] + shift
+    targets = views["targets"].long()
     draws = _draws(views["draws"], targets) if inputs.drawn else None
     measures = biases = restrictions = None
     if inputs.measured and draws is not None:
@@ -272,12 +303,13 @@ def _batch(
         restrictions = Restrictions(places, views["restricted_words"].view(len(places), -1))
     return Batch(
         slots=views["slots"].long(),
-        positions=positions,
+        positions=views["positions"].long(),
         row_slots=views["row_slots"].long(),
         row_starts=views["row_starts"],
         visible=views["visible"],
-        projected=projected,
+        projected=views["projected"].long(),
         targets=targets,
+        target_slots=views["target_slots"].long(),
         projected_starts=views["projected_starts"],
         endless=views["endless"].bool(),
         rules=SpanRules(
@@ -333,6 +365,8 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         "row_starts": row_starts,
         "visible": columns.visible,
         "projected": _ranges(first_token - span_starts[:-1], span_sizes, span_starts),
+        "targets": _ranges(columns.span_starts - span_starts[:-1], span_sizes, span_starts),
+        "target_slots": columns.slots.repeat(np.diff(projected_starts)),
         "projected_starts": projected_starts,
         "endless": (~columns.may_end).repeat(span_sizes),
         "span_starts": span_starts[np.append(ruled, len(span_sizes))],
@@ -394,19 +428,19 @@ def _bias_words(columns: Columns, span_starts: np.ndarray) -> Words:
     return {
         "bias_begins": _projected(columns, span_starts, rows, [bias.start for bias in biases]),
         "bias_ends": _projected(columns, span_starts, rows, [bias.end for bias in biases]),
-        "bias_starts": _starts(np.array(sizes)),
-        "bias_ids": np.concatenate([bias.tokens for bias in biases]),
-        "bias_deltas": np.concatenate([bias.deltas for bias in biases]).view(np.int32),
+        "bias_starts": _starts(np.array(sizes, np.int32)),
+        "bias_ids": np.concatenate([NO_WORDS, *(bias.tokens for bias in biases)]),
+        "bias_deltas": np.concatenate([NO_WORDS, *(bias.deltas.view(np.int32) for bias in biases)]),
     }
 
 
 def _restriction_words(columns: Columns, span_starts: np.ndarray) -> Words:
     """Restrictions with their positions as projected ones."""
     found = [(row, each) for row, each in enumerate(columns.restrictions) if each is not None]
-    rows, positions = np.array([row for row, _ in found]), [each.position for _, each in found]
+    rows, positions = np.array([row for row, _ in found], np.int64), [each.position for _, each in found]
     return {
         "restricted_places": _projected(columns, span_starts, rows, positions),
-        "restricted_words": np.concatenate([each.words for _, each in found]),
+        "restricted_words": np.concatenate([NO_WORDS, *(each.words for _, each in found)]),
     }
 
 
@@ -416,7 +450,7 @@ def _projected(columns: Columns, span_starts: np.ndarray, rows: np.ndarray, posi
     ends = np.cumsum(counts)
     spans = np.arange(counts.sum()) + np.repeat(first - ends + counts, counts)  # those of each row
     starts = columns.span_starts[spans]
-    before = np.clip(np.repeat(positions, counts) - starts, 0, columns.span_ends[spans] - starts)
+    before = np.clip(np.repeat(np.array(positions, np.int32), counts) - starts, 0, columns.span_ends[spans] - starts)
     projected: np.ndarray = span_starts[first] + np.diff(_starts(before)[_starts(counts)])
     return projected
 
