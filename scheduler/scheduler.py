@@ -65,11 +65,13 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def make_room(self, client: str) -> bool:
-        """Admit what can be admitted if the queue is full. Return whether it takes another request of a client."""
-        if self._over_queue(client, more=1):
+    def make_room(self, client: str, reserved: Counter[str] | None = None) -> bool:
+        """Admit what can be admitted if the queue is full. Return whether it takes another request of a client, besides
+        those for which places are `reserved`, by client."""
+        coming = Counter([client]) + (reserved or Counter())
+        if self._over_queue(client, coming):
             self._admit()  # as `add` does
-        return self._over_queue(client, more=1) is None
+        return self._over_queue(client, coming) is None
 
     def load(self) -> Load:
         lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
@@ -182,14 +184,17 @@ class Scheduler:
         if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
-    def _over_queue(self, client: str, more: int = 0) -> str | None:
-        """The limit that the queue exceeds, in words, with so many `more` requests of a client. Beyond `max_queue` each
-        client still has an equal part of it: one that fills the queue keeps nobody out."""
-        limit, total = self.limits.max_queue, len(self.waiting) + more
+    def _over_queue(self, client: str, coming: Counter[str] | None = None) -> str | None:
+        """The limit that the queue exceeds for a client, in words, with the requests that are `coming`, by client.
+        Beyond `max_queue` each client still has an equal part of it: one that fills the queue keeps nobody out."""
+        limit, total = self.limits.max_queue, len(self.waiting)
+        if coming is not None:
+            # While nobody waits, free slots take the first of those that come.
+            total += max(1, coming.total() - (0 if self.waiting else self.slots.free))
         if total <= limit:
             return None
         clients = Counter(sequence.request.client for sequence in self.waiting.values())
-        clients[client] += more
+        clients.update(coming or ())
         own = clients[client]
         if own <= limit // len(clients):
             return None

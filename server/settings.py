@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
+MOST_BY_DEFAULT = 4  # front ends
+MOST_ANYWHERE = 8  # however few cores there are
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -53,6 +56,13 @@ class Settings:
     )
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
+    frontends: int | None = _number(
+        None,
+        "processes that speak HTTP; with 0 the engine's process does; default: 0 on a CPU, with a GPU one for 4 cores,"
+        " at most 4",
+        0,
+        128,
+    )
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
     allowed_origins: str | None = _word(
         None,
@@ -165,6 +175,17 @@ class Settings:
         if owned and not Path(self.model).is_dir():
             return self.served_model_name or repository
         return self.served_model_name or PurePath(self.model).name or self.model
+
+    def front_ends(self, on_gpu: bool) -> int:
+        """The number of front-end processes. On a CPU the model uses the cores that they would need. Raises
+        `SettingsError` for more than can be of use."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if self.frontends is None:
+            return max(1, min(MOST_BY_DEFAULT, cores // 4)) if on_gpu else 0
+        most = max(MOST_ANYWHERE, 2 * cores)
+        if self.frontends > most:
+            raise SettingsError(f"--frontends must be at most {most} on {cores} cores, not {self.frontends}")
+        return self.frontends
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

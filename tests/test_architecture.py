@@ -131,6 +131,7 @@ def test_a_package_uses_only_its_libraries(package: str) -> None:
         ("asynclane.scheduler.scheduler", ["torch", "fastapi", "transformers"]),
         ("asynclane.server.app", ["torch"]),
         ("asynclane.server.engine.engine", ["torch"]),
+        ("asynclane.server.frontend.process", ["torch", "transformers"]),
         ("asynclane.server.structured.trial", ["torch", "fastapi", "transformers", "numpy"]),
         ("asynclane.server.cli.main", ["torch", "fastapi", "transformers", "matplotlib", "httpx"]),
         ("asynclane.bench.load.run", ["torch", "fastapi", "transformers", "matplotlib"]),

@@ -63,6 +63,8 @@ class EngineParts:
     limits: Limits
     footprint: Footprint
     pattern: AttentionPattern
+    directory: Path  # of the checkpoint
+    on_gpu: bool
 
 
 def open_checkpoint(model: str) -> Checkpoint:
@@ -162,7 +164,9 @@ def build_parts(settings: Settings) -> EngineParts:
         settings.max_failed_steps,
     )
     engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)
-    return EngineParts(engine, text, grammars, metrics, limits, loaded.footprint, pattern)
+    return EngineParts(
+        engine, text, grammars, metrics, limits, loaded.footprint, pattern, checkpoint.directory, runner.on_gpu
+    )
 
 
 def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
