@@ -124,6 +124,14 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A step in the last block, whose keys and values are written."""
+
+    queries: Tensor  # [T, H, D]
+    residual: Tensor  # [T, dim]
+
+
 class Transformer:
     """The network, ready to run."""
 
@@ -139,6 +147,10 @@ class Transformer:
         Writes keys and values of all T tokens. After those of the last block only projected positions matter, so the
         rest of that block is computed for them alone.
         """
+        return self.conclude(self.begin(canvases, batch, pages), batch, pages)
+
+    def begin(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Unfinished:
+        """All that does not depend on the projected positions: up to the keys and values of the last block."""
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too
         rotated = positions if batch.rope_positions is None else batch.rope_positions
@@ -146,26 +158,36 @@ class Transformer:
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
         blocks, fixed, eps = self.weights.blocks, self.numerics.fixed, config.norm_eps
-        # The norm after each block: that of the next one, at last the final one.
-        norms = [*(block.attn_norm for block in blocks[1:]), self.weights.norm]
         residual = embed(canvases, batch.slots, positions, self.weights.embedding)
         x = rms_norm(residual, blocks[0].attn_norm, eps)
-        for index, (block, norm) in enumerate(zip(blocks, norms, strict=True)):
+        for index, block in enumerate(blocks):
             keys, values = pages.keys[index], pages.values[index]
             queries = linear_rope_write_kv(x, block.qkv, cos, sin, keys, values, places, block.qk_norm, fixed)
-            row_starts, at, plan = batch.row_starts, positions, batch.attention
             if index + 1 == config.layers:
-                queries, residual = queries[batch.projected], residual[batch.projected]
-                row_starts, at = batch.projected_starts, positions[batch.projected]
-                plan = batch.projected_attention
-                if not len(queries):  # the plan needs keys and values alone
-                    return residual
+                return Unfinished(queries, residual)
             x = paged_attention(
-                queries, keys, values, table, row_starts, batch.visible, config.block_size, at, batch.mask_offsets, plan
-            )
+                queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
+                batch.mask_offsets, batch.attention,
+            )  # fmt: skip
             x, residual = linear_add_rms_norm(x, block.attn_out, residual, block.ff_norm, eps, fixed)
-            x, residual = self._feed_forward(x, residual, block, norm)
-        return x
+            x, residual = self._feed_forward(x, residual, block, blocks[index + 1].attn_norm)
+        raise ValueError("a network has a block at least")
+
+    def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
+        """The rest of the last block at the projected positions, and the final norm: hidden states [N, dim]."""
+        config, block = self.config, self.weights.blocks[-1]
+        queries, residual = unfinished.queries[batch.projected], unfinished.residual[batch.projected]
+        if not len(queries):  # the plan needs keys and values alone
+            return residual
+        table, at = pages.table[batch.row_slots], batch.targets - config.logit_shift
+        x = paged_attention(
+            queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, config.block_size,
+            at, batch.mask_offsets, batch.projected_attention,
+        )  # fmt: skip
+        x, residual = linear_add_rms_norm(
+            x, block.attn_out, residual, block.ff_norm, config.norm_eps, self.numerics.fixed
+        )
+        return self._feed_forward(x, residual, block, self.weights.norm)[0]
 
     def _feed_forward(self, x: Tensor, residual: Tensor, block: Block, norm: Tensor) -> tuple[Tensor, Tensor]:
         """x [T, dim] through the MLP that every token passes, and the experts that it chooses, is added to the residual
