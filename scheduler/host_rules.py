@@ -1,29 +1,35 @@
-"""Runs a request's commit rule on the host: from the result of a step to the tokens that commit.
+"""Runs the commit rules of the host: from the result of a step to the tokens that commit.
 
 The device writes every token that may commit to its canvas and reports it. The next step's row brings along what the
-canvas really holds (`Row.host_tokens`), before anything is computed from it.
+canvas really holds (`Row.host_tokens`), before anything is computed from it. All requests of a step whose rules are of
+one kind are decided in one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .contract import MOST_RANKS, Doubles, Ints, Measure, StepResult
+from .contract import MOST_RANKS, Doubles, Floats, Ints, Measure, StepResult
 from .decoding.boundaries import Longs
-from .decoding.commit.base import Bools, HostCommitRule, LaneSlice, Replica, ReplicaView, StepView
+from .decoding.commit.base import Bools, HostCommitRule, Lanes, Replica, ReplicaView, StepView
+from .decoding.commit.segments import Array, Segments
 from .decoding.commit.shared.speculation import Ensemble, Speculator
-from .decoding.lane_tree import LaneTree
+from .decoding.lane_tree import Lane, LaneTree
 from .decoding.registry import Decoder
 from .decoding.vocabulary import END, Vocabulary
 
+T = TypeVar("T")
+
 LAST = 64.0  # by how much the device ranks the stand-in for an end token after all others (`contract.Measure`)
 
-Viewer = Callable[[Longs, slice, Ints], StepView]  # of canvas positions [n], their part of the result, and the canvas
+# A rule, a policy, a cache or a grammar that raises concerns its own request. A library in Rust raises a panic as a
+# BaseException. These concern the process.
+INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)
 
 
 class Commits(NamedTuple):
@@ -40,13 +46,13 @@ class HostRuleRunner:
 
     def __init__(self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, guided: bool) -> None:
         """A `guided` request has a grammar, which decides where the answer ends and writes its tokens."""
-        self._rule = rule
-        self._speculator = rule if isinstance(rule, Speculator) else None
+        self.rule = rule
         self.ensemble = rule if isinstance(rule, Ensemble) else None
-        self._decoder = decoder
-        self._vocabulary = vocabulary
-        self._guided = guided
-        self._ends: Bools = (vocabulary.classes & END) != 0
+        self.speculator = rule if isinstance(rule, Speculator) else None
+        self.decoder = decoder
+        self.vocabulary = vocabulary
+        self.guided = guided
+        self.ends: Bools = (vocabulary.classes & END) != 0
         self.chosen: Bools = np.zeros(0, np.bool_)  # which of the last step's positions commit
         self.cut: int | None = None  # the answer ends with this canvas position, or before it
         self.stays = False  # full lanes do not end yet
@@ -54,14 +60,30 @@ class HostRuleRunner:
         self.ranks = MOST_RANKS if rule.ranks else None
         self.sees_ahead = rule.sees_ahead
 
+    @property
+    def drafting(self) -> bool:
+        """True if its rule decides by several rows. A grammar decides what comes next, so it has no drafts."""
+        return self.speculator is not None and not self.guided
+
+    @property
+    def read_by_policy(self) -> bool:
+        """True if the lane policy reads each step before the rule decides."""
+        return self.decoder.policy.reads_view and self.ensemble is None and not self.drafting
+
+    @property
+    def kind(self) -> tuple[Hashable, ...]:
+        """Requests for which it is equal are decided in one call."""
+        rule = self.rule
+        return type(rule), rule.ranks, rule.measure, self.drafting, rule.kind
+
     def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
         """The replica rows that the next step computes after the canvas."""
-        return self._rule.replicas(tree.live[0], tree.mask_id)
+        return self.rule.replicas(tree.live[0], tree.mask_id)
 
     @property
     def drafts(self) -> Sequence[Ints]:
         """Canvases that the next step computes beside the request's own."""
-        return () if self._speculator is None else self._speculator.drafts
+        return () if self.speculator is None else self.speculator.drafts
 
     @property
     def over(self) -> bool:
@@ -70,114 +92,291 @@ class HostRuleRunner:
 
     def first_end(self, canvas: Ints) -> int:
         """The canvas position of the first end token, or else the length of the canvas."""
-        ends = self._ends[canvas]
+        ends = self.ends[canvas]
         return int(ends.argmax()) if ends.any() else len(canvas)
 
-    def decide(self, tree: LaneTree, step: int, positions: Longs, result: StepResult, part: slice) -> Commits:
-        """The commits of the request's `step`, counted from 0.
+    def keep(self, chosen: Bools, stays: bool, end: int | None) -> None:
+        """Keep what the rule has decided beside the tokens of a step, of which those `chosen` [n] commit."""
+        self.chosen, self.stays = chosen, stays
+        if end is not None and not self.guided:
+            self.cut = end if self.cut is None else min(self.cut, end)
 
-        `part` of the result belongs to the request. It begins with the canvas `positions` [n] of its own row, and then
-        has the same ones for each draft, or those of a replica row; or it has the positions of an ensemble's branches.
-        """
-        view = partial(self._view, tree, step, result)
-        if self.ensemble is not None:
-            return self._observe(self.ensemble, view, positions, part)
-        if self._speculator is not None and not self._guided:
-            return self._choose_draft(self._speculator, view, tree.canvas, positions, part)
-        own, rest = slice(part.start, part.start + len(positions)), slice(part.start + len(positions), part.stop)
-        shown = view(positions, own, tree.canvas)
-        if rest.start < rest.stop:
-            replica = ReplicaView(result.proposals[rest], result.confidence[rest], *self._likeliest(result, rest))
-            shown = replace(shown, replica=replica)
-        return Commits(positions, self._decide(shown, tree), np.arange(own.start, own.stop))
 
-    def _observe(self, rule: Ensemble, view: Viewer, positions: Longs, part: slice) -> Commits:
-        views, at = [], 0
-        for turn in rule.turns:
+class RuleInput(NamedTuple):
+    """A request whose rule decides after its `step`, counted from 0.
+
+    `part` of the step's result belongs to it. It begins with the canvas `positions` [n] of its own row, and then has
+    the same ones for each draft, or those of a replica row; or it has the positions of an ensemble's branches.
+    """
+
+    runner: HostRuleRunner
+    tree: LaneTree
+    step: int
+    positions: Longs
+    part: slice
+
+
+class Entry(NamedTuple):
+    """One row of a view: `part` of a result, which has the `positions` [n] of a `canvas`."""
+
+    of: RuleInput
+    canvas: Ints
+    positions: Longs
+    part: slice
+
+
+def decide(inputs: Sequence[RuleInput], result: StepResult) -> list[Commits | BaseException]:
+    """The commits of each request of a step, or what its rule or its lane policy has raised."""
+    kinds: dict[Hashable, list[int]] = {}
+    decided: list[Commits | BaseException] = [RuntimeError("undecided")] * len(inputs)
+    for number, given in enumerate(inputs):
+        kinds.setdefault(given.runner.kind, []).append(number)
+    for numbers in kinds.values():
+        group = [inputs[number] for number in numbers]
+        failed = _read_by_policies(group, result)
+        rest = [number for at, number in enumerate(numbers) if at not in failed]
+        for at, error in failed.items():
+            decided[numbers[at]] = error
+        if rest:
+            for number, commits in zip(rest, _of_kind([inputs[number] for number in rest], result), strict=True):
+                decided[number] = commits
+    return decided
+
+
+def _of_kind(group: list[RuleInput], result: StepResult) -> Sequence[Commits | BaseException]:
+    """The decisions for requests of one kind."""
+    runner = group[0].runner
+    if runner.ensemble is not None:
+        return _of_ensembles(group, result)
+    if runner.drafting:
+        return _of_drafts(group, result)
+    return _of_canvases(group, result)
+
+
+def _of_canvases(group: list[RuleInput], result: StepResult) -> Sequence[Commits | BaseException]:
+    """All in one call. If it raises, one by one, so that only the request fails that is the cause."""
+    decided = _attempted(lambda: _in_one_call(group, result))
+    if not isinstance(decided, BaseException):
+        return decided
+    if len(group) == 1:
+        return [decided]
+    return [commits for given in group for commits in _of_canvases([given], result)]
+
+
+def _in_one_call(group: list[RuleInput], result: StepResult) -> list[Commits]:
+    view = _view([_own(given) for given in group], result)
+    rules: list[Any] = [given.runner.rule for given in group]
+    decision = type(rules[0]).choose(rules, view)
+    tokens = _drafted(group, view, _waiting(group, view, decision.tokens))
+    chosen, written = tokens != view.mask_id, tokens
+    guided = [given.runner.guided for given in group]
+    if any(guided):  # the grammar writes the tokens
+        written = np.where(view.each(guided), view.canvas_tokens, tokens)
+    stays = [False] * len(group) if decision.stays is None else decision.stays.tolist()
+    ends = [None] * len(group) if decision.ends is None else decision.ends
+    bounds = zip(view.requests.starts.tolist(), view.requests.ends.tolist(), strict=True)
+    commits = []
+    for given, (start, stop), full, end in zip(group, bounds, stays, ends, strict=True):
+        given.runner.keep(chosen[start:stop], full, end)
+        first = given.part.start
+        commits.append(Commits(given.positions, written[start:stop], np.arange(first, first + stop - start)))
+    return commits
+
+
+def _of_drafts(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
+    entries, rows = list[Entry](), list[range]()
+    for given in group:
+        canvases = (given.tree.canvas, *given.runner.drafts)
+        size = (given.part.stop - given.part.start) // len(canvases)
+        rows.append(range(len(entries), len(entries) + len(canvases)))
+        starts = range(given.part.start, given.part.stop, size)
+        for start, canvas in zip(starts, canvases, strict=True):
+            entries.append(Entry(given, canvas, given.positions[:size], slice(start, start + size)))
+    view = _view(entries, result)
+    return [_attempted(partial(_draft, entries, view, own)) for own in rows]
+
+
+def _draft(entries: list[Entry], view: StepView, rows: range) -> Commits:
+    """The decision for the request that has these `rows` of the view."""
+    given, _, positions, _ = entries[rows.start]
+    if (speculator := given.runner.speculator) is None:
+        raise TypeError("this rule has no drafts")
+    choice = speculator.choose_among([view.part(row) for row in rows])
+    starts = np.array([entries[row].part.start for row in rows])
+    return Commits(positions, choice.tokens, starts[choice.branches] + np.arange(len(positions)))
+
+
+def _of_ensembles(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
+    entries, rows = list[Entry](), list[range]()
+    for given in group:
+        at, turns = 0, [] if given.runner.ensemble is None else given.runner.ensemble.turns
+        rows.append(range(len(entries), len(entries) + len(turns)))
+        for turn in turns:
             here = slice(at, at := at + turn.end - turn.start)
-            views.append(view(positions[here], slice(part.start + here.start, part.start + here.stop), turn.canvas))
-        canvas = rule.observe(views)
-        return Commits(np.arange(len(canvas)), canvas.copy(), np.zeros(len(canvas), np.int64))
+            part = slice(given.part.start + here.start, given.part.start + here.stop)
+            entries.append(Entry(given, turn.canvas, given.positions[here], part))
+    view = _view(entries, result)
+    return [_attempted(partial(_observed, entries, view, own)) for own in rows]
 
-    def _choose_draft(self, rule: Speculator, view: Viewer, canvas: Ints, positions: Longs, part: slice) -> Commits:
-        canvases = (canvas, *rule.drafts)
-        size = (part.stop - part.start) // len(canvases)
-        own, starts = positions[:size], range(part.start, part.stop, size)
-        views = [view(own, slice(at, at + size), each) for at, each in zip(starts, canvases, strict=True)]
-        choice = rule.choose_among(views)
-        return Commits(own, choice.tokens, np.array(starts)[choice.branches] + np.arange(size))
 
-    def _decide(self, view: StepView, tree: LaneTree) -> Ints:
-        decoder, mask_id = self._decoder, view.mask_id
-        if decoder.policy.reads_view:
-            decoder.policy.read_view(tree, view, self._vocabulary)
-            view = replace(view, lane_slices=_slices(tree, view.positions))
-        decision, before = self._rule.choose(view), view.canvas_tokens
-        tokens, after = decision.tokens, slice(view.lanes.stop, len(before))
-        if decoder.later_threshold:
-            waits = view.open & (view.confidence < decoder.later_threshold)
-            waits[after] = False
-            for lane in view.lane_slices:
-                if lane.first:
-                    waits[lane.here] = False
-            tokens = np.where(waits, mask_id, tokens)
-        if after.start < after.stop:
-            ahead, proposed = (tokens if self.sees_ahead else before)[after], view.tokens[after]
-            drafts = (ahead == mask_id) & (view.confidence[after] >= decoder.draft_threshold)
-            ahead = np.where(drafts & ~self._ends[proposed], proposed, ahead)
-            tokens = np.concatenate((tokens[: after.start], ahead))
-        self.stays = decision.stays
-        self.chosen = tokens != mask_id
-        if self._guided:
-            return before
-        if decision.end is not None:
-            self.cut = decision.end if self.cut is None else min(self.cut, decision.end)
+def _observed(entries: list[Entry], view: StepView, rows: range) -> Commits:
+    if (ensemble := entries[rows.start].of.runner.ensemble) is None:
+        raise TypeError("this rule has one canvas")
+    canvas = ensemble.observe([view.part(row) for row in rows])
+    return Commits(np.arange(len(canvas)), canvas.copy(), np.zeros(len(canvas), np.int64))
+
+
+def _read_by_policies(group: list[RuleInput], result: StepResult) -> dict[int, BaseException]:
+    """Show the step to the lane policies that read it, which may cut lanes. Returns what they raise, by request."""
+    reading = [number for number, given in enumerate(group) if given.runner.read_by_policy]
+    failed: dict[int, BaseException] = {}
+    if reading:
+        view = _view([_own(group[number]) for number in reading], result)
+        for row, number in enumerate(reading):
+            given = group[number]
+            read = given.runner.decoder.policy.read_view
+            error = _attempted(partial(read, given.tree, view.part(row), given.runner.vocabulary))
+            if error is not None:
+                failed[number] = error
+    return failed
+
+
+def _attempted(call: Callable[[], T]) -> T | BaseException:
+    """The result of a call, or what it has raised."""
+    try:
+        return call()
+    except INTERRUPTS:
+        raise
+    except BaseException as error:  # noqa: BLE001
+        return error
+
+
+def _waiting(group: list[RuleInput], view: StepView, tokens: Ints) -> Ints:
+    """The `tokens` [n] without those of later lanes that are less certain than their decoder asks for."""
+    later = [given.runner.decoder.later_threshold for given in group]
+    if not any(later):
         return tokens
-
-    def _view(
-        self, tree: LaneTree, step: int, result: StepResult, positions: Longs, part: slice, canvas: Ints
-    ) -> StepView:
-        """The view of `part` of a result, which has the `positions` [n] of a `canvas`."""
-        places = positions.astype(np.int32)
-        proposals = result.proposals[part]
-        open_ = canvas[places] == tree.mask_id
-        tokens = proposals if self._guided else np.where(open_, result.tokens[part], proposals)
-        confidence, entropy = self._certainty(result, part, tokens != proposals)
-        ranked, logprobs = self._likeliest(result, part)
-        return StepView(
-            canvas=canvas,
-            mask_id=tree.mask_id,
-            positions=places,
-            tokens=tokens,
-            confidence=confidence,
-            entropy=entropy,
-            ranked=ranked,
-            logprobs=logprobs,
-            lane_slices=_slices(tree, places),
-            ends=self._ends,
-            step=step,
-        )
-
-    def _certainty(self, result: StepResult, part: slice, stands_in: Bools) -> tuple[Doubles, Doubles]:
-        """Confidence and entropy [n]. `stands_in` [n] are tokens in the place of an end token."""
-        confidence = result.confidence[part]
-        measured = -confidence if result.measured is None else result.measured[part].astype(np.float64)
-        if self._rule.measure is Measure.SINGLE:
-            return confidence if result.measured is None else measured, np.full(len(confidence), np.nan)
-        return np.where(stands_in, measured + LAST, confidence), np.where(stands_in, np.inf, -measured)
-
-    def _likeliest(self, result: StepResult, part: slice) -> tuple[Ints, Doubles]:
-        """Tokens and their log-probabilities [n, ranks], as many as the rule needs."""
-        if result.scores is None:
-            nothing = np.zeros((part.stop - part.start, 0))
-            return nothing.astype(np.int32), nothing
-        here = part, slice(self._rule.ranks)
-        return result.scores.ranked[here], result.scores.logprobs[here].astype(np.float64)
+    lanes = view.lanes
+    waits = view.open & (view.confidence < view.each(later)) & lanes.spread(~lanes.forced, outside=False)
+    return np.where(waits, view.mask_id, tokens)
 
 
-def _slices(tree: LaneTree, positions: Ints) -> tuple[LaneSlice, ...]:
-    """The slice of `positions` [n], ascending, that each lane has, without lanes that have none."""
-    live = tree.live
-    bounds = positions.searchsorted([bound for lane in live for bound in (lane.start, lane.end)]).tolist()
-    lanes = zip(live, bounds[::2], bounds[1::2], strict=True)
-    return tuple(LaneSlice(lane, slice(start, end), tree.forced(lane)) for lane, start, end in lanes if start < end)
+def _drafted(group: list[RuleInput], view: StepView, tokens: Ints) -> Ints:
+    """The `tokens` [n] with drafts after the lanes. Only rules that see ahead have decided there."""
+    after = np.flatnonzero(~view.lanes.inside)
+    if not len(after):
+        return tokens
+    runners = [given.runner for given in group]
+    decided = view.each([runner.sees_ahead for runner in runners])[after]
+    threshold = view.each([runner.decoder.draft_threshold for runner in runners])[after]
+    ahead, proposed = np.where(decided, tokens[after], view.canvas_tokens[after]), view.tokens[after]
+    drafts = (ahead == view.mask_id) & (view.confidence[after] >= threshold) & ~view.ends[proposed]
+    drafted = tokens.copy()
+    drafted[after] = np.where(drafts, proposed, ahead)
+    return drafted
+
+
+def _own(given: RuleInput) -> Entry:
+    """The row of the request's own canvas."""
+    start = given.part.start
+    return Entry(given, given.tree.canvas, given.positions, slice(start, start + len(given.positions)))
+
+
+def _view(entries: list[Entry], result: StepResult) -> StepView:
+    """The view of all `entries`, of one kind."""
+    runner, mask_id = entries[0].of.runner, entries[0].of.tree.mask_id
+    sizes = np.array([len(entry.positions) for entry in entries])
+    ends = np.cumsum(sizes)
+    requests = Segments(ends - sizes, ends, int(ends[-1]))
+    parts = [entry.part for entry in entries]
+    places = [_place(entry.positions) for entry in entries]
+    canvas_tokens = np.concatenate([entry.canvas[place] for entry, place in zip(entries, places, strict=True)])
+    proposals, reported = _picked(result.proposals, parts), _picked(result.tokens, parts)
+    reads = canvas_tokens == mask_id
+    guided = [entry.of.runner.guided for entry in entries]
+    if any(guided):
+        reads &= ~np.repeat(guided, sizes)
+    tokens = np.where(reads, reported, proposals)
+    confidence, entropy = _certainty(result, parts, tokens != proposals, runner.rule.measure)
+    ranked, logprobs = _likeliest(result, parts, runner.rule.ranks)
+    return StepView(
+        canvases=[entry.canvas for entry in entries],
+        mask_id=mask_id,
+        places=places,
+        positions=np.concatenate([entry.positions for entry in entries]).astype(np.int32),
+        canvas_tokens=canvas_tokens,
+        tokens=tokens,
+        confidence=confidence,
+        entropy=entropy,
+        ranked=ranked,
+        logprobs=logprobs,
+        requests=requests,
+        lanes=_lanes(entries, places, requests),
+        ends=runner.ends,
+        steps=np.array([entry.of.step for entry in entries]),
+        replica=_replica(entries, result, requests) if runner.rule.replica_count else None,
+    )
+
+
+def _place(positions: Longs) -> slice | Longs:
+    """The `positions` [n], ascending; a slice if there are no gaps, as nearly always."""
+    first, last = int(positions[0]), int(positions[-1])
+    return slice(first, last + 1) if last - first + 1 == len(positions) else positions
+
+
+def _picked(values: Array, parts: list[slice]) -> Array:
+    """The `parts` of an array, one after another."""
+    adjoin = all(part.stop == after.start for part, after in pairwise(parts))
+    return values[parts[0].start : parts[-1].stop] if adjoin else np.concatenate([values[part] for part in parts])
+
+
+def _certainty(result: StepResult, parts: list[slice], stands_in: Bools, measure: Measure) -> tuple[Doubles, Doubles]:
+    """Confidence and entropy [n]. `stands_in` [n] are tokens in the place of an end token."""
+    confidence = _picked(result.confidence, parts)
+    measured = -confidence if result.measured is None else _picked(result.measured, parts).astype(np.float64)
+    if measure is Measure.SINGLE:
+        return confidence if result.measured is None else measured, np.full(len(confidence), np.nan)
+    if not stands_in.any():
+        return confidence, -measured
+    return np.where(stands_in, measured + LAST, confidence), np.where(stands_in, np.inf, -measured)
+
+
+def _likeliest(result: StepResult, parts: list[slice], ranks: int) -> tuple[Ints, Floats]:
+    """Tokens and their log-probabilities [n, ranks], as many as the rule needs."""
+    if result.scores is None or not ranks:
+        size = sum(part.stop - part.start for part in parts)
+        return np.zeros((size, 0), np.int32), np.zeros((size, 0), np.float32)
+    return _picked(result.scores.ranked[:, :ranks], parts), _picked(result.scores.logprobs[:, :ranks], parts)
+
+
+def _lanes(entries: list[Entry], places: list[slice | Longs], requests: Segments) -> Lanes:
+    """The lanes of all entries, without those that have none of its positions."""
+    lanes, starts, ends = list[Lane](), list[int](), list[int]()
+    owner, forced = list[int](), list[bool]()
+    for number, (entry, place, at) in enumerate(zip(entries, places, requests.starts.tolist(), strict=True)):
+        live = entry.of.tree.live
+        for lane in live:
+            if isinstance(place, slice):
+                start, end = max(lane.start, place.start) - place.start, min(lane.end, place.stop) - place.start
+            else:
+                start, end = place.searchsorted((lane.start, lane.end)).tolist()
+            if start < end:
+                lanes.append(lane)
+                starts.append(at + start)
+                ends.append(at + end)
+                owner.append(number)
+                forced.append(lane.active or lane is live[0])
+    bounds = np.array(starts, np.intp), np.array(ends, np.intp)
+    return Lanes(lanes, bounds, np.array(owner, np.intp), np.array(forced, np.bool_), int(requests.ends[-1]))
+
+
+def _replica(entries: list[Entry], result: StepResult, requests: Segments) -> ReplicaView | None:
+    """The output at the replica rows, which follow the own rows of their requests."""
+    rest = [slice(entry.part.stop, entry.of.part.stop) for entry in entries]
+    there = np.array([part.start < part.stop for part in rest])
+    if not there.any():
+        return None
+    # Where there is none, its own row is read in its place, and not used.
+    parts = [part if part.start < part.stop else entry.part for part, entry in zip(rest, entries, strict=True)]
+    ranked, logprobs = _likeliest(result, parts, entries[0].of.runner.rule.ranks)
+    return ReplicaView(np.repeat(there, requests.sizes), _picked(result.proposals, parts), ranked, logprobs)

@@ -19,6 +19,7 @@ from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
 from .decoding.lane_tree import Role
 from .decoding.vocabulary import END, Vocabulary
+from .host_rules import INTERRUPTS, Commits, RuleInput, decide
 from .lane_events import LaneEvents
 from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
 from .layout import Holding
@@ -29,10 +30,8 @@ from .sequence import PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
-# A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other. A library in
-# Rust raises a panic as a BaseException.
+# A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
-INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)  # they concern the process
 
 
 class QueueFull(Exception):
@@ -323,15 +322,19 @@ class Scheduler:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those
         that failed, and the tokens [positions] at all spans after host commit rules have decided."""
         offset, snapshots, failed, tokens = 0, dict[int, LaneSnapshot](), set[int](), result.tokens
+        decided = self._decide(step, result)
         for planned in step:
             sequence, start = planned.sequence, offset
             offset += sum([span.end - span.start for span in planned.spans])
             try:
                 if planned.spans:
-                    decided = sequence.take(planned.spans, result, slice(start, offset))
-                    if decided is not None:
+                    commits = decided.get(sequence.id)
+                    if isinstance(commits, BaseException):
+                        raise commits
+                    left = sequence.take(planned.spans, result, slice(start, offset), commits)
+                    if left is not None:
                         tokens = tokens.copy() if tokens is result.tokens else tokens
-                        tokens[start : start + len(decided)] = decided
+                        tokens[start : start + len(left)] = left
                 if planned.window.drives:
                     snapshots[sequence.id] = sequence.snapshot()
             except INTERRUPTS:
@@ -340,6 +343,16 @@ class Scheduler:
                 logging.getLogger(__name__).exception(FAULT, sequence.id)
                 failed.add(sequence.id)
         return snapshots, failed, tokens
+
+    def _decide(self, step: list[PlannedRequest], result: StepResult) -> dict[int, Commits | BaseException]:
+        """The decisions of host commit rules, by request, or what they have raised."""
+        offset, inputs = 0, dict[int, RuleInput]()
+        for planned in step:
+            start, offset = offset, offset + sum([span.end - span.start for span in planned.spans])
+            given = planned.sequence.rule_input(planned.spans, slice(start, offset)) if planned.spans else None
+            if given is not None:
+                inputs[planned.sequence.id] = given
+        return dict(zip(inputs, decide([*inputs.values()], result), strict=True))
 
     def _predict_ends(self, step: list[PlannedRequest], result: StepResult, tokens: Ints) -> None:
         """Find where the network is about to end each answer: the first open position at which it proposes an end token

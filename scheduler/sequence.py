@@ -16,7 +16,7 @@ from .decoding.lanes.base import ABSENT, LaneStatus
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Continuation, GrammarGuide
-from .host_rules import Commits, HostRuleRunner
+from .host_rules import Commits, HostRuleRunner, RuleInput
 from .lane_events import LaneEventRecorder, LaneEvents
 from .lane_status import LaneSnapshot
 from .layout import LAYOUTS, Holding, RowLayout, RowSource
@@ -185,21 +185,21 @@ class Sequence:
             return window
         return window._replace(start=max(window.start, self.lease.begin()))
 
-    def take(self, spans: tuple[Span, ...], result: StepResult, part: slice) -> Ints | None:
-        """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
-        Returns the tokens that the host has left there, from the start of `part` on; None: those of the result."""
-        positions = _positions(spans)
-        if self.request.decoder.replica_positions:  # replica rows lie after the canvas
-            positions = positions[positions < self.request.length]
+    def rule_input(self, spans: tuple[Span, ...], part: slice) -> RuleInput | None:
+        """What a host commit rule needs to decide about `part` of a step's result, which belongs to `spans`."""
+        rule = self.host_rule
+        return None if rule is None else RuleInput(rule, self.tree, self.steps, self._positions(spans), part)
+
+    def take(self, spans: tuple[Span, ...], result: StepResult, part: slice, decided: Commits | None) -> Ints | None:
+        """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's;
+        a host commit rule has `decided`. Returns the tokens that the host has left there, from the start of `part` on;
+        None: those of the result."""
+        positions = self._positions(spans)
         own = slice(part.start, part.start + len(positions))
         if self.cache.reads_canvas:
-            self.cache.observe(StepConfidence(positions, result.confidence[own]))
-        positions = positions - self.prompt_length  # not in place: the cache keeps the absolute ones
+            self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own]))
         rule, guide = self.host_rule, self.guide
-        if rule is None:
-            commits = Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
-        else:
-            commits = rule.decide(self.tree, self.steps, positions, result, part)
+        commits = decided or Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
         self._write(commits, result.scores)
         if self.stability is not None:
             open_ = commits.tokens == self.tree.mask_id
@@ -208,6 +208,13 @@ class Sequence:
             chosen = None if rule is None else rule.chosen
             self._continue(guide.take(int(positions[0]), self.frontier, result, own, chosen), result.scores)
         return None if rule is None or rule.ensemble is not None else commits.tokens
+
+    def _positions(self, spans: tuple[Span, ...]) -> Longs:
+        """The canvas positions [n] of `spans`, without those of replica rows, which lie after the canvas."""
+        positions = _positions(spans)
+        if self.request.decoder.replica_positions:
+            positions = positions[positions < self.request.length]
+        return positions - self.prompt_length
 
     def _continue(self, text: Continuation, scores: Scores | None) -> None:
         """Write the next tokens of an answer with a grammar."""

@@ -56,7 +56,7 @@ class Branch:
         places = view.positions
         ranks = min(self.ranked.shape[1], view.ranked.shape[1])
         self.ranked[places, :ranks] = view.ranked[:, :ranks]
-        self.probability[places, :ranks] = np.exp(view.logprobs[:, :ranks])
+        self.probability[places, :ranks] = np.exp(view.logprobs[:, :ranks].astype(np.float64))
         inside = (places >= self.start) & (places < self.end) & (self.canvas[places] == self.mask_id)
         chosen = inside & (view.confidence >= threshold)
         if inside.any() and not chosen.any():

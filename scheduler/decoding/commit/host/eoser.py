@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ...lane_tree import Lane
 from ...params import Choice, Params, Range, doublings
-from ..base import CommitDecision, HostCommitRule, StepView, top
+from ..base import CommitDecision, HostCommitRule, StepView
 from ..shared.schedule import Schedule
 
 
@@ -29,14 +32,18 @@ class Eoser(HostCommitRule):
         blocks = 1 if params["end_ramp"] == "block" else -(-length // self._schedule.block)
         self._forwards = self._schedule.forwards * blocks
 
-    def choose(self, view: StepView) -> CommitDecision:
-        chosen = view.nothing()
-        ends = view.ends[view.tokens]
-        for lane, here, _ in view.lane_slices:
-            weight = self._end_weight + (1.0 - self._end_weight) * min(1.0, self._progress(lane))
-            score = view.confidence[here] * np.where(ends[here], weight, 1.0)
-            chosen[here.start + top(score, view.open[here], self._quota(lane))] = True
-        return view.commit(chosen)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes = view.lanes
+        owners = [*zip(lanes.owners(rules), lanes.lanes, strict=True)]
+        weight = lanes.spread([rule._weight(lane) for rule, lane in owners])
+        score = view.confidence * np.where(view.ends[view.tokens], weight, 1.0)
+        quotas = np.array([rule._quota(lane) for rule, lane in owners], np.intp)
+        return view.commit(lanes.top(score, view.open, quotas))
+
+    def _weight(self, lane: Lane) -> float:
+        """What an end token in a lane counts."""
+        return self._end_weight + (1.0 - self._end_weight) * min(1.0, self._progress(lane))
 
     def _progress(self, lane: Lane) -> float:
         return lane.steps / (self._forwards - 1) if self._forwards > 1 else 1.0

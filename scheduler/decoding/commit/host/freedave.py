@@ -61,8 +61,8 @@ class FreeDave(Speculator):
         """The tokens [n] after an ordinary step."""
         if self._threshold <= 1.0:
             return branch.commit(branch.at_least(branch.confidence, self._threshold)).tokens
-        first, chosen = branch.lane_slices[0].here, branch.nothing()
-        chosen[first.start + top(branch.confidence[first], branch.open[first], self._size)] = True
+        first, chosen = branch.lanes.leftmost, branch.nothing()
+        chosen[top(branch.confidence, branch.open & branch.lanes.spread(first, outside=False), self._size)] = True
         return branch.commit(chosen).tokens
 
     @staticmethod

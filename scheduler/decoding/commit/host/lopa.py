@@ -43,8 +43,7 @@ class LoPA(Speculator):
         winner = int(np.argmax(worth))
         won = branches[winner]
         tokens = won.commit(won.at_least(won.confidence, self._threshold)).tokens
-        block = won.nothing()
-        block[won.lane_slices[0].here] = True
+        block = won.lanes.spread(won.lanes.leftmost, outside=False)
         order = top(won.confidence, block & (tokens == won.mask_id), self._branches - 1)
         self.drafts = [extended(won, tokens, order[at : at + 1]) for at in range(len(order))]
         self._created = [1.0, *won.confidence[order].tolist()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from ....contract import Ints
 from ...boundaries import Longs
@@ -34,11 +36,13 @@ class Speculator(HostCommitRule):
     def choose_among(self, branches: Sequence[StepView]) -> Branching:
         """Decide from the views of the canvas and then of each draft."""
 
-    def choose(self, view: StepView) -> CommitDecision:
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         """Without drafts, for a grammar, which decides what comes next."""
-        tokens = self.choose_among([view]).tokens
-        self.drafts.clear()
-        return CommitDecision(tokens)
+        tokens = [rule.choose_among([view.part(number)]).tokens for number, rule in enumerate(rules)]
+        for rule in rules:
+            rule.drafts.clear()
+        return CommitDecision(np.concatenate(tokens))
 
 
 class Turn(NamedTuple):
@@ -71,13 +75,14 @@ class Ensemble(HostCommitRule):
     def observe(self, branches: Sequence[StepView]) -> Ints:
         """Take the views of a step's `turns`. Return the request's canvas [length] from now on."""
 
-    def choose(self, view: StepView) -> CommitDecision:
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         raise TypeError("an ensemble decides by more than one row")
 
 
 def extended(view: StepView, tokens: Ints, places: Longs) -> Ints:
-    """A canvas with `tokens` [n], and the view's proposals at the indices `places`."""
-    canvas, filled = view.canvas.copy(), tokens.copy()
+    """The canvas of a view of one request with `tokens` [n], and the proposals at the indices `places`."""
+    canvas, filled = view.canvases[0].copy(), tokens.copy()
     filled[places] = view.tokens[places]
-    canvas[view.positions] = filled
+    canvas[view.places[0]] = filled
     return canvas
