@@ -19,12 +19,13 @@ from .decoding.boundaries import Longs
 from .decoding.commit.base import Bools, HostCommitRule, Lanes, Replica, ReplicaView, StepView
 from .decoding.commit.segments import Array, Segments
 from .decoding.commit.shared.speculation import Ensemble, Speculator
-from .decoding.lane_tree import Lane, LaneTree
+from .decoding.lane_tree import LaneTree
 from .decoding.registry import Decoder
 from .decoding.vocabulary import END, Vocabulary
 
 T = TypeVar("T")
 
+FAR = 1 << 32  # more positions than any canvas has
 LAST = 64.0  # by how much the device ranks the stand-in for an end token after all others (`contract.Measure`)
 
 # A rule, a policy, a cache or a grammar that raises concerns its own request. A library in Rust raises a panic as a
@@ -58,23 +59,12 @@ class HostRuleRunner:
         self.stays = False  # full lanes do not end yet
         # All that there are: then the other requests of a step do not change which of equal tokens are reported.
         self.ranks = MOST_RANKS if rule.ranks else None
-        self.sees_ahead = rule.sees_ahead
-
-    @property
-    def drafting(self) -> bool:
-        """True if its rule decides by several rows. A grammar decides what comes next, so it has no drafts."""
-        return self.speculator is not None and not self.guided
-
-    @property
-    def read_by_policy(self) -> bool:
-        """True if the lane policy reads each step before the rule decides."""
-        return self.decoder.policy.reads_view and self.ensemble is None and not self.drafting
-
-    @property
-    def kind(self) -> tuple[Hashable, ...]:
-        """Requests for which it is equal are decided in one call."""
-        rule = self.rule
-        return type(rule), rule.ranks, rule.measure, self.drafting, rule.kind
+        self.rule_ranks, self.measure = rule.ranks, rule.measure  # what it reads
+        self.sees_ahead, self.replicated = rule.sees_ahead, rule.replica_count > 0
+        self.drafting = self.speculator is not None and not guided  # a grammar decides what comes next
+        self.read_by_policy = decoder.policy.reads_view and self.ensemble is None and not self.drafting
+        # Requests for which it is equal are decided in one call.
+        self.kind: Hashable = (type(rule), rule.ranks, rule.measure, self.drafting, rule.kind)
 
     def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
         """The replica rows that the next step computes after the canvas."""
@@ -95,34 +85,33 @@ class HostRuleRunner:
         ends = self.ends[canvas]
         return int(ends.argmax()) if ends.any() else len(canvas)
 
-    def keep(self, chosen: Bools, stays: bool, end: int | None) -> None:
-        """Keep what the rule has decided beside the tokens of a step, of which those `chosen` [n] commit."""
-        self.chosen, self.stays = chosen, stays
-        if end is not None and not self.guided:
-            self.cut = end if self.cut is None else min(self.cut, end)
+    def end_at(self, position: int | None) -> None:
+        """The rule ends the answer at a canvas position, if at any. With a grammar it may not."""
+        if position is not None and not self.guided:
+            self.cut = position if self.cut is None else min(self.cut, position)
 
 
 class RuleInput(NamedTuple):
     """A request whose rule decides after its `step`, counted from 0.
 
-    `part` of the step's result belongs to it. It begins with the canvas `positions` [n] of its own row, and then has
-    the same ones for each draft, or those of a replica row; or it has the positions of an ensemble's branches.
+    `part` of the step's result belongs to it. It begins with the `stretches` of its canvas that its own row has, and
+    then has the same ones for each draft, or those of a replica row; or it has those of an ensemble's branches.
     """
 
     runner: HostRuleRunner
     tree: LaneTree
     step: int
-    positions: Longs
+    stretches: Sequence[slice]
     part: slice
 
 
 class Entry(NamedTuple):
-    """One row of a view: `part` of a result, which has the `positions` [n] of a `canvas`."""
+    """One row of a view: a result from `start` on, which has the `stretches` of a `canvas`."""
 
     of: RuleInput
     canvas: Ints
-    positions: Longs
-    part: slice
+    stretches: Sequence[slice]
+    start: int
 
 
 def decide(inputs: Sequence[RuleInput], result: StepResult) -> list[Commits | BaseException]:
@@ -144,42 +133,39 @@ def decide(inputs: Sequence[RuleInput], result: StepResult) -> list[Commits | Ba
 
 
 def _of_kind(group: list[RuleInput], result: StepResult) -> Sequence[Commits | BaseException]:
-    """The decisions for requests of one kind."""
+    """The decisions for requests of one kind, together. If that raises, then one by one, so that only the request fails
+    that is the cause."""
     runner = group[0].runner
     if runner.ensemble is not None:
-        return _of_ensembles(group, result)
-    if runner.drafting:
-        return _of_drafts(group, result)
-    return _of_canvases(group, result)
-
-
-def _of_canvases(group: list[RuleInput], result: StepResult) -> Sequence[Commits | BaseException]:
-    """All in one call. If it raises, one by one, so that only the request fails that is the cause."""
-    decided = _attempted(lambda: _in_one_call(group, result))
+        decided = _attempted(lambda: _of_ensembles(group, result))
+    elif runner.drafting:
+        decided = _attempted(lambda: _of_drafts(group, result))
+    else:
+        decided = _attempted(lambda: _of_canvases(group, result))
     if not isinstance(decided, BaseException):
         return decided
     if len(group) == 1:
         return [decided]
-    return [commits for given in group for commits in _of_canvases([given], result)]
+    return [commits for given in group for commits in _of_kind([given], result)]
 
 
-def _in_one_call(group: list[RuleInput], result: StepResult) -> list[Commits]:
+def _of_canvases(group: list[RuleInput], result: StepResult) -> Sequence[Commits | BaseException]:
     view = _view([_own(given) for given in group], result)
     rules: list[Any] = [given.runner.rule for given in group]
     decision = type(rules[0]).choose(rules, view)
     tokens = _drafted(group, view, _waiting(group, view, decision.tokens))
-    chosen, written = tokens != view.mask_id, tokens
-    guided = [given.runner.guided for given in group]
-    if any(guided):  # the grammar writes the tokens
-        written = np.where(view.each(guided), view.canvas_tokens, tokens)
     stays = [False] * len(group) if decision.stays is None else decision.stays.tolist()
     ends = [None] * len(group) if decision.ends is None else decision.ends
     bounds = zip(view.requests.starts.tolist(), view.requests.ends.tolist(), strict=True)
-    commits = []
-    for given, (start, stop), full, end in zip(group, bounds, stays, ends, strict=True):
-        given.runner.keep(chosen[start:stop], full, end)
-        first = given.part.start
-        commits.append(Commits(given.positions, written[start:stop], np.arange(first, first + stop - start)))
+    found, commits = np.arange(len(tokens)), []
+    for given, (start, end), full, cut in zip(group, bounds, stays, ends, strict=True):
+        here, runner = slice(start, end), given.runner
+        runner.stays = full
+        runner.end_at(cut)
+        written = tokens[here]
+        if runner.guided:  # the grammar writes the tokens
+            runner.chosen, written = written != view.mask_id, view.canvas_tokens[here]
+        commits.append(Commits(view.positions[here], written, found[here] + (given.part.start - start)))
     return commits
 
 
@@ -187,39 +173,38 @@ def _of_drafts(group: list[RuleInput], result: StepResult) -> list[Commits | Bas
     entries, rows = list[Entry](), list[range]()
     for given in group:
         canvases = (given.tree.canvas, *given.runner.drafts)
+        own = given.stretches[: len(given.stretches) // len(canvases)]
         size = (given.part.stop - given.part.start) // len(canvases)
         rows.append(range(len(entries), len(entries) + len(canvases)))
-        starts = range(given.part.start, given.part.stop, size)
-        for start, canvas in zip(starts, canvases, strict=True):
-            entries.append(Entry(given, canvas, given.positions[:size], slice(start, start + size)))
+        entries += [Entry(given, each, own, given.part.start + row * size) for row, each in enumerate(canvases)]
     view = _view(entries, result)
     return [_attempted(partial(_draft, entries, view, own)) for own in rows]
 
 
 def _draft(entries: list[Entry], view: StepView, rows: range) -> Commits:
     """The decision for the request that has these `rows` of the view."""
-    given, _, positions, _ = entries[rows.start]
-    if (speculator := given.runner.speculator) is None:
+    if (speculator := entries[rows.start].of.runner.speculator) is None:
         raise TypeError("this rule has no drafts")
-    choice = speculator.choose_among([view.part(row) for row in rows])
-    starts = np.array([entries[row].part.start for row in rows])
+    views = [view.part(row) for row in rows]
+    choice, positions = speculator.choose_among(views), views[0].positions
+    starts = np.array([entries[row].start for row in rows])
     return Commits(positions, choice.tokens, starts[choice.branches] + np.arange(len(positions)))
 
 
 def _of_ensembles(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
     entries, rows = list[Entry](), list[range]()
     for given in group:
-        at, turns = 0, [] if given.runner.ensemble is None else given.runner.ensemble.turns
+        start, turns = given.part.start, [] if given.runner.ensemble is None else given.runner.ensemble.turns
         rows.append(range(len(entries), len(entries) + len(turns)))
         for turn in turns:
-            here = slice(at, at := at + turn.end - turn.start)
-            part = slice(given.part.start + here.start, given.part.start + here.stop)
-            entries.append(Entry(given, turn.canvas, given.positions[here], part))
+            entries.append(Entry(given, turn.canvas, [slice(turn.start, turn.end)], start))
+            start += turn.end - turn.start
     view = _view(entries, result)
     return [_attempted(partial(_observed, entries, view, own)) for own in rows]
 
 
 def _observed(entries: list[Entry], view: StepView, rows: range) -> Commits:
+    """The decision for the request that has these `rows` of the view."""
     if (ensemble := entries[rows.start].of.runner.ensemble) is None:
         raise TypeError("this rule has one canvas")
     canvas = ensemble.observe([view.part(row) for row in rows])
@@ -266,9 +251,9 @@ def _drafted(group: list[RuleInput], view: StepView, tokens: Ints) -> Ints:
     after = np.flatnonzero(~view.lanes.inside)
     if not len(after):
         return tokens
-    runners = [given.runner for given in group]
-    decided = view.each([runner.sees_ahead for runner in runners])[after]
-    threshold = view.each([runner.decoder.draft_threshold for runner in runners])[after]
+    runners, owner = [given.runner for given in group], view.requests.index[after]
+    decided = np.array([runner.sees_ahead for runner in runners])[owner]
+    threshold = np.array([runner.decoder.draft_threshold for runner in runners])[owner]
     ahead, proposed = np.where(decided, tokens[after], view.canvas_tokens[after]), view.tokens[after]
     drafts = (ahead == view.mask_id) & (view.confidence[after] >= threshold) & ~view.ends[proposed]
     drafted = tokens.copy()
@@ -278,32 +263,30 @@ def _drafted(group: list[RuleInput], view: StepView, tokens: Ints) -> Ints:
 
 def _own(given: RuleInput) -> Entry:
     """The row of the request's own canvas."""
-    start = given.part.start
-    return Entry(given, given.tree.canvas, given.positions, slice(start, start + len(given.positions)))
+    return Entry(given, given.tree.canvas, given.stretches, given.part.start)
 
 
 def _view(entries: list[Entry], result: StepResult) -> StepView:
     """The view of all `entries`, of one kind."""
     runner, mask_id = entries[0].of.runner, entries[0].of.tree.mask_id
-    sizes = np.array([len(entry.positions) for entry in entries])
-    ends = np.cumsum(sizes)
-    requests = Segments(ends - sizes, ends, int(ends[-1]))
-    parts = [entry.part for entry in entries]
-    places = [_place(entry.positions) for entry in entries]
-    canvas_tokens = np.concatenate([entry.canvas[place] for entry, place in zip(entries, places, strict=True)])
+    requests, positions = _positions([entry.stretches for entry in entries])
+    bounds = [*zip(entries, requests.starts.tolist(), requests.ends.tolist(), strict=True)]
+    places = [one.stretches[0] if len(one.stretches) == 1 else positions[start:end] for one, start, end in bounds]
+    parts = [slice(one.start, one.start + end - start) for one, start, end in bounds]
+    canvas_tokens = np.concatenate([one.canvas[here] for one, here in zip(entries, places, strict=True)])
     proposals, reported = _picked(result.proposals, parts), _picked(result.tokens, parts)
     reads = canvas_tokens == mask_id
     guided = [entry.of.runner.guided for entry in entries]
     if any(guided):
-        reads &= ~np.repeat(guided, sizes)
+        reads &= ~np.repeat(guided, requests.sizes)
     tokens = np.where(reads, reported, proposals)
-    confidence, entropy = _certainty(result, parts, tokens != proposals, runner.rule.measure)
-    ranked, logprobs = _likeliest(result, parts, runner.rule.ranks)
+    confidence, entropy = _certainty(result, parts, tokens != proposals, runner.measure)
+    ranked, logprobs = _likeliest(result, parts, runner.rule_ranks)
     return StepView(
         canvases=[entry.canvas for entry in entries],
         mask_id=mask_id,
         places=places,
-        positions=np.concatenate([entry.positions for entry in entries]).astype(np.int32),
+        positions=positions,
         canvas_tokens=canvas_tokens,
         tokens=tokens,
         confidence=confidence,
@@ -311,17 +294,22 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
         ranked=ranked,
         logprobs=logprobs,
         requests=requests,
-        lanes=_lanes(entries, places, requests),
+        lanes=_lanes([entry.of.tree for entry in entries], positions, requests),
         ends=runner.ends,
         steps=np.array([entry.of.step for entry in entries]),
-        replica=_replica(entries, result, requests) if runner.rule.replica_count else None,
+        replica=_replica(entries, parts, result) if runner.replicated else None,
     )
 
 
-def _place(positions: Longs) -> slice | Longs:
-    """The `positions` [n], ascending; a slice if there are no gaps, as nearly always."""
-    first, last = int(positions[0]), int(positions[-1])
-    return slice(first, last + 1) if last - first + 1 == len(positions) else positions
+def _positions(stretches: Sequence[Sequence[slice]]) -> tuple[Segments, Longs]:
+    """The positions [n] of the stretches of all requests, and the segment of each request."""
+    borders = np.array([border for own in stretches for here in own for border in (here.start, here.stop)])
+    starts, stops = borders[::2], borders[1::2]
+    lengths = stops - starts
+    after = np.cumsum(lengths)
+    positions = np.arange(after[-1]) + np.repeat(stops - after, lengths)
+    ends = after[np.cumsum([len(own) for own in stretches]) - 1]
+    return Segments(np.concatenate((np.zeros(1, np.intp), ends[:-1])), ends, len(positions)), positions
 
 
 def _picked(values: Array, parts: list[slice]) -> Array:
@@ -349,34 +337,29 @@ def _likeliest(result: StepResult, parts: list[slice], ranks: int) -> tuple[Ints
     return _picked(result.scores.ranked[:, :ranks], parts), _picked(result.scores.logprobs[:, :ranks], parts)
 
 
-def _lanes(entries: list[Entry], places: list[slice | Longs], requests: Segments) -> Lanes:
-    """The lanes of all entries, without those that have none of its positions."""
-    lanes, starts, ends = list[Lane](), list[int](), list[int]()
-    owner, forced = list[int](), list[bool]()
-    for number, (entry, place, at) in enumerate(zip(entries, places, requests.starts.tolist(), strict=True)):
-        live = entry.of.tree.live
-        for lane in live:
-            if isinstance(place, slice):
-                start, end = max(lane.start, place.start) - place.start, min(lane.end, place.stop) - place.start
-            else:
-                start, end = place.searchsorted((lane.start, lane.end)).tolist()
-            if start < end:
-                lanes.append(lane)
-                starts.append(at + start)
-                ends.append(at + end)
-                owner.append(number)
-                forced.append(lane.active or lane is live[0])
-    bounds = np.array(starts, np.intp), np.array(ends, np.intp)
-    return Lanes(lanes, bounds, np.array(owner, np.intp), np.array(forced, np.bool_), int(requests.ends[-1]))
+def _lanes(trees: list[LaneTree], positions: Longs, requests: Segments) -> Lanes:
+    """The lanes of all requests, without those that have none of the `positions` [n]."""
+    lanes = [lane for tree in trees for lane in tree.live]
+    counts = [len(tree.live) for tree in trees]
+    forced = np.array([lane.active for lane in lanes], np.bool_)
+    forced[np.cumsum(counts) - counts] = True
+    owner = np.repeat(np.arange(len(trees)), counts)
+    bounds = np.array([(lane.start, lane.end) for lane in lanes]).T + FAR * owner
+    starts, ends = (positions + FAR * requests.index).searchsorted(bounds)
+    some = starts < ends
+    if not some.all():
+        lanes = [lanes[number] for number in np.flatnonzero(some).tolist()]
+    return Lanes(lanes, (starts[some], ends[some]), owner[some], forced[some], requests.size)
 
 
-def _replica(entries: list[Entry], result: StepResult, requests: Segments) -> ReplicaView | None:
+def _replica(entries: list[Entry], parts: list[slice], result: StepResult) -> ReplicaView | None:
     """The output at the replica rows, which follow the own rows of their requests."""
-    rest = [slice(entry.part.stop, entry.of.part.stop) for entry in entries]
-    there = np.array([part.start < part.stop for part in rest])
-    if not there.any():
+    rest = [slice(part.stop, entry.of.part.stop) for part, entry in zip(parts, entries, strict=True)]
+    there = [part.start < part.stop for part in rest]
+    if not any(there):
         return None
     # Where there is none, its own row is read in its place, and not used.
-    parts = [part if part.start < part.stop else entry.part for part, entry in zip(rest, entries, strict=True)]
-    ranked, logprobs = _likeliest(result, parts, entries[0].of.runner.rule.ranks)
-    return ReplicaView(np.repeat(there, requests.sizes), _picked(result.proposals, parts), ranked, logprobs)
+    read = [replica if has else part for replica, has, part in zip(rest, there, parts, strict=True)]
+    ranked, logprobs = _likeliest(result, read, entries[0].of.runner.rule_ranks)
+    sizes = [part.stop - part.start for part in parts]
+    return ReplicaView(np.repeat(there, sizes), _picked(result.proposals, read), ranked, logprobs)

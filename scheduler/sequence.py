@@ -187,18 +187,25 @@ class Sequence:
 
     def rule_input(self, spans: tuple[Span, ...], part: slice) -> RuleInput | None:
         """What a host commit rule needs to decide about `part` of a step's result, which belongs to `spans`."""
-        rule = self.host_rule
-        return None if rule is None else RuleInput(rule, self.tree, self.steps, self._positions(spans), part)
+        if self.host_rule is None:
+            return None
+        prompt, length = self.prompt_length, self.request.length  # replica rows lie after the canvas
+        stretches = [slice(span.start - prompt, span.end - prompt) for span in spans if span.start < length]
+        return RuleInput(self.host_rule, self.tree, self.steps, stretches, part)
 
     def take(self, spans: tuple[Span, ...], result: StepResult, part: slice, decided: Commits | None) -> Ints | None:
         """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's;
         a host commit rule has `decided`. Returns the tokens that the host has left there, from the start of `part` on;
         None: those of the result."""
-        positions = self._positions(spans)
+        rule, guide = self.host_rule, self.guide
+        positions = (
+            _positions(spans) - self.prompt_length
+            if decided is None or rule is None or rule.ensemble
+            else decided.positions
+        )
         own = slice(part.start, part.start + len(positions))
         if self.cache.reads_canvas:
             self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own]))
-        rule, guide = self.host_rule, self.guide
         commits = decided or Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
         self._write(commits, result.scores)
         if self.stability is not None:
@@ -208,13 +215,6 @@ class Sequence:
             chosen = None if rule is None else rule.chosen
             self._continue(guide.take(int(positions[0]), self.frontier, result, own, chosen), result.scores)
         return None if rule is None or rule.ensemble is not None else commits.tokens
-
-    def _positions(self, spans: tuple[Span, ...]) -> Longs:
-        """The canvas positions [n] of `spans`, without those of replica rows, which lie after the canvas."""
-        positions = _positions(spans)
-        if self.request.decoder.replica_positions:
-            positions = positions[positions < self.request.length]
-        return positions - self.prompt_length
 
     def _continue(self, text: Continuation, scores: Scores | None) -> None:
         """Write the next tokens of an answer with a grammar."""

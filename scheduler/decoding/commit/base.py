@@ -45,6 +45,12 @@ class Lanes(Segments):
         super().__init__(*bounds, size)
         self.lanes, self.owner, self.forced = lanes, owner, forced
 
+    def of(self, request: int, start: int, size: int) -> Lanes:
+        """The lanes of one request, whose `size` positions begin at `start`."""
+        first, last = self.owner.searchsorted((request, request + 1)).tolist()
+        bounds = self.starts[first:last] - start, self.ends[first:last] - start
+        return Lanes(self.lanes[first:last], bounds, np.zeros(last - first, np.intp), self.forced[first:last], size)
+
     def owners(self, rules: Sequence[Rule]) -> list[Rule]:
         """[s] the one of `rules` [r] that each lane belongs to."""
         return [rules[number] for number in self.owner.tolist()]
@@ -112,7 +118,7 @@ class StepView:
     canvases: Sequence[Ints]  # [r] before the step, the mask id where open
     mask_id: int
     places: Sequence[slice | Longs]  # [r] the positions of each request on its canvas, ascending
-    positions: Ints  # [n] all of them
+    positions: Longs  # [n] all of them
     canvas_tokens: Ints  # [n] the canvases at `positions`
     tokens: Ints  # [n] what may commit where a canvas is open; elsewhere what the network proposes instead
     confidence: Doubles  # [n] probability of `tokens`
@@ -169,14 +175,7 @@ class StepView:
     def part(self, number: int) -> StepView:
         """The view of one request."""
         start, end = int(self.requests.starts[number]), int(self.requests.ends[number])
-        here, size, owned = slice(start, end), end - start, self.lanes.owner == number
-        lanes = Lanes(
-            [self.lanes.lanes[lane] for lane in np.flatnonzero(owned).tolist()],
-            (self.lanes.starts[owned] - start, self.lanes.ends[owned] - start),
-            np.zeros(np.count_nonzero(owned), np.intp),
-            self.lanes.forced[owned],
-            size,
-        )
+        here, size = slice(start, end), end - start
         return StepView(
             canvases=[self.canvases[number]],
             mask_id=self.mask_id,
@@ -189,7 +188,7 @@ class StepView:
             ranked=self.ranked[here],
             logprobs=self.logprobs[here],
             requests=Segments(np.zeros(1, np.intp), np.full(1, size), size),
-            lanes=lanes,
+            lanes=self.lanes.of(number, start, size),
             ends=self.ends,
             steps=self.steps[number : number + 1],
         )

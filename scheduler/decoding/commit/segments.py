@@ -22,7 +22,7 @@ class Segments:
     """The segments `[starts, ends)` [s] of n positions: ascending and disjoint. None of them is empty."""
 
     def __init__(self, starts: Longs, ends: Longs, size: int) -> None:
-        self.starts, self.ends, self._size = starts, ends, size
+        self.starts, self.ends, self.size = starts, ends, size
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -37,7 +37,7 @@ class Segments:
         """[n] the number of the segment that each position is in, or s."""
         count = len(self)
         bounds = np.zeros(2 * count + 2, np.intp)
-        bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = self.starts, self.ends, self._size
+        bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = self.starts, self.ends, self.size
         numbers = np.full(2 * count + 1, count)
         numbers[1::2] = np.arange(count)
         return np.repeat(numbers, np.diff(bounds))
@@ -71,7 +71,7 @@ class Segments:
     def leading(self, which: Bools) -> Bools:
         """[n] the positions before the first of their segment that is not among `which` [n]."""
         stop = self.first(~which)
-        return np.arange(self._size) < self.spread(np.where(stop == NONE, self.ends, stop))
+        return np.arange(self.size) < self.spread(np.where(stop == NONE, self.ends, stop))
 
     def highest(self, score: Doubles, among: Bools) -> Doubles:
         """[s] the highest `score` [n] of the positions `among` [n], or minus infinity."""
@@ -85,7 +85,7 @@ class Segments:
         """[n] the `count` [s] best by `score` [n] of those `among` [n], the leftmost of equals first."""
         taken = np.minimum(count, self.count(among))
         if not (taken > 1).any():
-            chosen = np.zeros(self._size, np.bool_)
+            chosen = np.zeros(self.size, np.bool_)
             chosen[self.best(score, among)[taken == 1]] = True
             return chosen
         ranked = self.falling(score, among)
@@ -109,7 +109,7 @@ class Segments:
     def _borders(self) -> Longs:
         """Start and end of each segment, as `reduceat` takes them."""
         borders = np.stack((self.starts, self.ends), 1).reshape(-1)
-        return borders[:-1] if len(self) and self.ends[-1] == self._size else borders
+        return borders[:-1] if len(self) and self.ends[-1] == self.size else borders
 
     def _reduced(self, operation: np.ufunc, values: Array) -> Array:
         """[s] the `values` [n] of each segment in one; what lies between segments is dropped."""

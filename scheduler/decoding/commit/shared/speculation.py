@@ -84,5 +84,5 @@ def extended(view: StepView, tokens: Ints, places: Longs) -> Ints:
     """The canvas of a view of one request with `tokens` [n], and the proposals at the indices `places`."""
     canvas, filled = view.canvases[0].copy(), tokens.copy()
     filled[places] = view.tokens[places]
-    canvas[view.places[0]] = filled
+    canvas[view.positions] = filled
     return canvas
