@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .contract import MOST_RANKS, Doubles, Floats, Ints, Measure, StepResult
+from .contract import MOST_RANKS, Doubles, Floats, Ints, Measure, Span, StepResult
 from .decoding.boundaries import Longs
-from .decoding.commit.base import Bools, HostCommitRule, Lanes, Replica, ReplicaView, StepView
+from .decoding.commit.base import Bools, HostCommitRule, Lanes, Ranges, Replica, ReplicaView, StepView
 from .decoding.commit.segments import Array, Segments
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
@@ -94,23 +93,23 @@ class HostRuleRunner:
 class RuleInput(NamedTuple):
     """A request whose rule decides after its `step`, counted from 0.
 
-    `part` of the step's result belongs to it. It begins with the `stretches` of its canvas that its own row has, and
-    then has the same ones for each draft, or those of a replica row; or it has those of an ensemble's branches.
+    `part` of the step's result belongs to its `spans`. They begin with those of its own row, and then are the same ones
+    for each draft, or that of a replica row; or they are those of an ensemble's branches.
     """
 
     runner: HostRuleRunner
     tree: LaneTree
     step: int
-    stretches: Sequence[slice]
+    spans: tuple[Span, ...]
     part: slice
 
 
 class Entry(NamedTuple):
-    """One row of a view: a result from `start` on, which has the `stretches` of a `canvas`."""
+    """One row of a view: a result from `start` on, which has the `spans` of a `canvas`."""
 
     of: RuleInput
     canvas: Ints
-    stretches: Sequence[slice]
+    spans: tuple[Span, ...]
     start: int
 
 
@@ -155,17 +154,18 @@ def _of_canvases(group: list[RuleInput], result: StepResult) -> Sequence[Commits
     decision = type(rules[0]).choose(rules, view)
     tokens = _drafted(group, view, _waiting(group, view, decision.tokens))
     stays = [False] * len(group) if decision.stays is None else decision.stays.tolist()
-    ends = [None] * len(group) if decision.ends is None else decision.ends
+    for given, cut in zip(group, decision.ends or (), strict=False):
+        given.runner.end_at(cut)
     bounds = zip(view.requests.starts.tolist(), view.requests.ends.tolist(), strict=True)
-    found, commits = np.arange(len(tokens)), []
-    for given, (start, end), full, cut in zip(group, bounds, stays, ends, strict=True):
+    offset = np.array([given.part.start for given in group]) - view.requests.starts
+    found, commits = np.arange(len(tokens)) + view.each(offset), []
+    for given, (start, end), full in zip(group, bounds, stays, strict=True):
         here, runner = slice(start, end), given.runner
         runner.stays = full
-        runner.end_at(cut)
         written = tokens[here]
         if runner.guided:  # the grammar writes the tokens
             runner.chosen, written = written != view.mask_id, view.canvas_tokens[here]
-        commits.append(Commits(view.positions[here], written, found[here] + (given.part.start - start)))
+        commits.append(Commits(view.positions[here], written, found[here]))
     return commits
 
 
@@ -173,7 +173,7 @@ def _of_drafts(group: list[RuleInput], result: StepResult) -> list[Commits | Bas
     entries, rows = list[Entry](), list[range]()
     for given in group:
         canvases = (given.tree.canvas, *given.runner.drafts)
-        own = given.stretches[: len(given.stretches) // len(canvases)]
+        own = given.spans[: len(given.spans) // len(canvases)]
         size = (given.part.stop - given.part.start) // len(canvases)
         rows.append(range(len(entries), len(entries) + len(canvases)))
         entries += [Entry(given, each, own, given.part.start + row * size) for row, each in enumerate(canvases)]
@@ -196,8 +196,8 @@ def _of_ensembles(group: list[RuleInput], result: StepResult) -> list[Commits | 
     for given in group:
         start, turns = given.part.start, [] if given.runner.ensemble is None else given.runner.ensemble.turns
         rows.append(range(len(entries), len(entries) + len(turns)))
-        for turn in turns:
-            entries.append(Entry(given, turn.canvas, [slice(turn.start, turn.end)], start))
+        for turn, span in zip(turns, given.spans, strict=True):
+            entries.append(Entry(given, turn.canvas, (span,), start))
             start += turn.end - turn.start
     view = _view(entries, result)
     return [_attempted(partial(_observed, entries, view, own)) for own in rows]
@@ -237,7 +237,7 @@ def _attempted(call: Callable[[], T]) -> T | BaseException:
 
 
 def _waiting(group: list[RuleInput], view: StepView, tokens: Ints) -> Ints:
-    """The `tokens` [n] without those of later lanes that are less certain than their decoder asks for."""
+    """The `tokens` [n] without those of later lanes that are below the threshold of their decoder."""
     later = [given.runner.decoder.later_threshold for given in group]
     if not any(later):
         return tokens
@@ -263,18 +263,21 @@ def _drafted(group: list[RuleInput], view: StepView, tokens: Ints) -> Ints:
 
 def _own(given: RuleInput) -> Entry:
     """The row of the request's own canvas."""
-    return Entry(given, given.tree.canvas, given.stretches, given.part.start)
+    spans, tree = given.spans, given.tree
+    if given.runner.replicated:  # a replica row lies after the canvas
+        spans = tuple([span for span in spans if span.start < tree.origin + len(tree.canvas)])
+    return Entry(given, tree.canvas, spans, given.part.start)
 
 
 def _view(entries: list[Entry], result: StepResult) -> StepView:
     """The view of all `entries`, of one kind."""
     runner, mask_id = entries[0].of.runner, entries[0].of.tree.mask_id
-    requests, positions = _positions([entry.stretches for entry in entries])
-    bounds = [*zip(entries, requests.starts.tolist(), requests.ends.tolist(), strict=True)]
-    places = [one.stretches[0] if len(one.stretches) == 1 else positions[start:end] for one, start, end in bounds]
-    parts = [slice(one.start, one.start + end - start) for one, start, end in bounds]
-    canvas_tokens = np.concatenate([one.canvas[here] for one, here in zip(entries, places, strict=True)])
-    proposals, reported = _picked(result.proposals, parts), _picked(result.tokens, parts)
+    requests, positions = _positions(entries)
+    ranges = Ranges.of(positions, requests)
+    canvases = [entry.canvas for entry in entries]
+    canvas_tokens = ranges.gather(canvases)
+    parts = Parts([entry.start for entry in entries], requests.sizes)
+    proposals, reported = parts.of(result.proposals), parts.of(result.tokens)
     reads = canvas_tokens == mask_id
     guided = [entry.of.runner.guided for entry in entries]
     if any(guided):
@@ -283,10 +286,10 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
     confidence, entropy = _certainty(result, parts, tokens != proposals, runner.measure)
     ranked, logprobs = _likeliest(result, parts, runner.rule_ranks)
     return StepView(
-        canvases=[entry.canvas for entry in entries],
+        canvases=canvases,
         mask_id=mask_id,
-        places=places,
         positions=positions,
+        ranges=ranges,
         canvas_tokens=canvas_tokens,
         tokens=tokens,
         confidence=confidence,
@@ -297,31 +300,41 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
         lanes=_lanes([entry.of.tree for entry in entries], positions, requests),
         ends=runner.ends,
         steps=np.array([entry.of.step for entry in entries]),
-        replica=_replica(entries, parts, result) if runner.replicated else None,
+        replica=_replica(entries, requests.sizes, result) if runner.replicated else None,
     )
 
 
-def _positions(stretches: Sequence[Sequence[slice]]) -> tuple[Segments, Longs]:
-    """The positions [n] of the stretches of all requests, and the segment of each request."""
-    borders = np.array([border for own in stretches for here in own for border in (here.start, here.stop)])
-    starts, stops = borders[::2], borders[1::2]
-    lengths = stops - starts
-    after = np.cumsum(lengths)
-    positions = np.arange(after[-1]) + np.repeat(stops - after, lengths)
-    ends = after[np.cumsum([len(own) for own in stretches]) - 1]
-    return Segments(np.concatenate((np.zeros(1, np.intp), ends[:-1])), ends, len(positions)), positions
+def _positions(entries: list[Entry]) -> tuple[Segments, Longs]:
+    """The segments of all entries, and their positions [n] on the canvases."""
+    spans = [span for entry in entries for span in entry.spans]
+    counts = np.array([len(entry.spans) for entry in entries])
+    starts, stops = np.array([span.start for span in spans]), np.array([span.end for span in spans])
+    after = np.cumsum(stops - starts)
+    ends = after[np.cumsum(counts) - 1]
+    requests = Segments(np.concatenate((np.zeros(1, np.intp), ends[:-1])), ends, int(ends[-1]))
+    origins = np.repeat([entry.of.tree.origin for entry in entries], counts)
+    return requests, np.arange(requests.size) + np.repeat(stops - after - origins, stops - starts)
 
 
-def _picked(values: Array, parts: list[slice]) -> Array:
-    """The `parts` of an array, one after another."""
-    adjoin = all(part.stop == after.start for part, after in pairwise(parts))
-    return values[parts[0].start : parts[-1].stop] if adjoin else np.concatenate([values[part] for part in parts])
+class Parts:
+    """Parts of a result, given where they start and how long they are."""
+
+    def __init__(self, starts: Sequence[int], sizes: Longs) -> None:
+        stops = (np.array(starts) + sizes).tolist()
+        self._slices = [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
+        self._adjoin = stops[:-1] == [*starts[1:]]
+
+    def of(self, values: Array) -> Array:
+        """The parts of an array, one after another."""
+        if self._adjoin:
+            return values[self._slices[0].start : self._slices[-1].stop]
+        return np.concatenate([values[part] for part in self._slices])
 
 
-def _certainty(result: StepResult, parts: list[slice], stands_in: Bools, measure: Measure) -> tuple[Doubles, Doubles]:
+def _certainty(result: StepResult, parts: Parts, stands_in: Bools, measure: Measure) -> tuple[Doubles, Doubles]:
     """Confidence and entropy [n]. `stands_in` [n] are tokens in the place of an end token."""
-    confidence = _picked(result.confidence, parts)
-    measured = -confidence if result.measured is None else _picked(result.measured, parts).astype(np.float64)
+    confidence = parts.of(result.confidence)
+    measured = -confidence if result.measured is None else parts.of(result.measured).astype(np.float64)
     if measure is Measure.SINGLE:
         return confidence if result.measured is None else measured, np.full(len(confidence), np.nan)
     if not stands_in.any():
@@ -329,37 +342,38 @@ def _certainty(result: StepResult, parts: list[slice], stands_in: Bools, measure
     return np.where(stands_in, measured + LAST, confidence), np.where(stands_in, np.inf, -measured)
 
 
-def _likeliest(result: StepResult, parts: list[slice], ranks: int) -> tuple[Ints, Floats]:
+def _likeliest(result: StepResult, parts: Parts, ranks: int) -> tuple[Ints, Floats]:
     """Tokens and their log-probabilities [n, ranks], as many as the rule needs."""
     if result.scores is None or not ranks:
-        size = sum(part.stop - part.start for part in parts)
+        size = len(parts.of(result.tokens))
         return np.zeros((size, 0), np.int32), np.zeros((size, 0), np.float32)
-    return _picked(result.scores.ranked[:, :ranks], parts), _picked(result.scores.logprobs[:, :ranks], parts)
+    return parts.of(result.scores.ranked[:, :ranks]), parts.of(result.scores.logprobs[:, :ranks])
 
 
 def _lanes(trees: list[LaneTree], positions: Longs, requests: Segments) -> Lanes:
     """The lanes of all requests, without those that have none of the `positions` [n]."""
     lanes = [lane for tree in trees for lane in tree.live]
     counts = [len(tree.live) for tree in trees]
+    starts, ends = np.array([lane.start for lane in lanes]), np.array([lane.end for lane in lanes])
     forced = np.array([lane.active for lane in lanes], np.bool_)
     forced[np.cumsum(counts) - counts] = True
     owner = np.repeat(np.arange(len(trees)), counts)
-    bounds = np.array([(lane.start, lane.end) for lane in lanes]).T + FAR * owner
-    starts, ends = (positions + FAR * requests.index).searchsorted(bounds)
+    places, offset = positions + FAR * requests.index, FAR * owner
+    starts, ends = places.searchsorted(starts + offset), places.searchsorted(ends + offset)
     some = starts < ends
     if not some.all():
         lanes = [lanes[number] for number in np.flatnonzero(some).tolist()]
     return Lanes(lanes, (starts[some], ends[some]), owner[some], forced[some], requests.size)
 
 
-def _replica(entries: list[Entry], parts: list[slice], result: StepResult) -> ReplicaView | None:
-    """The output at the replica rows, which follow the own rows of their requests."""
-    rest = [slice(part.stop, entry.of.part.stop) for part, entry in zip(parts, entries, strict=True)]
-    there = [part.start < part.stop for part in rest]
+def _replica(entries: list[Entry], sizes: Longs, result: StepResult) -> ReplicaView | None:
+    """The output at the replica rows, which follow the own rows of their requests and have the same `sizes` [r]."""
+    after = [entry.start + size for entry, size in zip(entries, sizes.tolist(), strict=True)]
+    there = [start < entry.of.part.stop for start, entry in zip(after, entries, strict=True)]
     if not any(there):
         return None
     # Where there is none, its own row is read in its place, and not used.
-    read = [replica if has else part for replica, has, part in zip(rest, there, parts, strict=True)]
-    ranked, logprobs = _likeliest(result, read, entries[0].of.runner.rule_ranks)
-    sizes = [part.stop - part.start for part in parts]
-    return ReplicaView(np.repeat(there, sizes), _picked(result.proposals, read), ranked, logprobs)
+    starts = [start if has else entry.start for start, has, entry in zip(after, there, entries, strict=True)]
+    parts = Parts(starts, sizes)
+    ranked, logprobs = _likeliest(result, parts, entries[0].of.runner.rule_ranks)
+    return ReplicaView(np.repeat(there, sizes), parts.of(result.proposals), ranked, logprobs)

@@ -186,12 +186,10 @@ class Sequence:
         return window._replace(start=max(window.start, self.lease.begin()))
 
     def rule_input(self, spans: tuple[Span, ...], part: slice) -> RuleInput | None:
-        """What a host commit rule needs to decide about `part` of a step's result, which belongs to `spans`."""
+        """The input of a host commit rule: `part` of a step's result, which belongs to `spans`."""
         if self.host_rule is None:
             return None
-        prompt, length = self.prompt_length, self.request.length  # replica rows lie after the canvas
-        stretches = [slice(span.start - prompt, span.end - prompt) for span in spans if span.start < length]
-        return RuleInput(self.host_rule, self.tree, self.steps, stretches, part)
+        return RuleInput(self.host_rule, self.tree, self.steps, spans, part)
 
     def take(self, spans: tuple[Span, ...], result: StepResult, part: slice, decided: Commits | None) -> Ints | None:
         """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's;

@@ -152,7 +152,7 @@ def test_a_part_of_a_decoder_that_raises_ends_its_own_request_and_no_other(
 
 
 class Broken(RuntimeError):
-    """What the rule of one request raises."""
+    """The error that the rule of one request raises."""
 
 
 def break_rule(sequence: Sequence) -> None:

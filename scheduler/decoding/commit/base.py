@@ -24,7 +24,7 @@ import numpy as np
 from ...contract import DeviceCommitRule, Doubles, Floats, Ints, Measure
 from ..lane_tree import Lane, Layout, Role
 from ..params import Params, Values
-from .segments import NONE, Array, Bools, Longs, Segments
+from .segments import NONE, Array, Bools, Longs, Segments, whole_rows
 
 Rule = TypeVar("Rule")
 
@@ -33,6 +33,40 @@ class CommitRule(Protocol):
     """The device's rule of each lane in the next step."""
 
     def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule: ...
+
+
+class Ranges:
+    """The `slices` [r] of the canvases of r requests from their first to their last position in a step, and the
+    indices `inside` [n] of the positions among all that the slices have, or None if these are the same."""
+
+    def __init__(self, slices: Sequence[slice], inside: Longs | None) -> None:
+        self.slices, self.inside = slices, inside
+
+    @classmethod
+    def of(cls, positions: Longs, requests: Segments) -> Self:
+        """Those of the `positions` [n] of `requests`."""
+        first, last = positions[requests.starts], positions[requests.ends - 1]
+        slices = [slice(*bounds) for bounds in zip(first.tolist(), (last + 1).tolist(), strict=True)]
+        sizes = last + 1 - first
+        if sizes.sum() == len(positions):
+            return cls(slices, None)
+        return cls(slices, positions + np.repeat(np.cumsum(sizes) - sizes - first, requests.sizes))
+
+    def gather(self, kept: Sequence[Array]) -> Array:
+        """[n, ...] of arrays [r] by canvas position."""
+        found = np.concatenate([array[here] for array, here in zip(kept, self.slices, strict=True)])
+        return found if self.inside is None else found.take(self.inside, axis=0)
+
+    def scatter(self, kept: Sequence[Array], values: Array) -> None:
+        """Set the positions of arrays [r] to `values` [n, ...]."""
+        if self.inside is not None:
+            found = np.concatenate([array[here] for array, here in zip(kept, self.slices, strict=True)])
+            whole_rows(found)[self.inside] = whole_rows(values)
+            values = found
+        end = 0
+        for array, here in zip(kept, self.slices, strict=True):
+            start, end = end, end + here.stop - here.start
+            array[here] = values[start:end]
 
 
 class Lanes(Segments):
@@ -117,8 +151,8 @@ class StepView:
 
     canvases: Sequence[Ints]  # [r] before the step, the mask id where open
     mask_id: int
-    places: Sequence[slice | Longs]  # [r] the positions of each request on its canvas, ascending
-    positions: Longs  # [n] all of them
+    positions: Longs  # [n] on each canvas, ascending
+    ranges: Ranges
     canvas_tokens: Ints  # [n] the canvases at `positions`
     tokens: Ints  # [n] what may commit where a canvas is open; elsewhere what the network proposes instead
     confidence: Doubles  # [n] probability of `tokens`
@@ -148,13 +182,11 @@ class StepView:
 
     def gather(self, kept: Sequence[Array]) -> Array:
         """[n, ...] of arrays [r] by canvas position: what each request has `kept` at the positions of this step."""
-        return np.concatenate([array[here] for array, here in zip(kept, self.places, strict=True)])
+        return self.ranges.gather(kept)
 
     def scatter(self, kept: Sequence[Array], values: Array) -> None:
         """Set what each request has `kept` at the positions of this step to `values` [n, ...]."""
-        starts, ends = self.requests.starts.tolist(), self.requests.ends.tolist()
-        for array, here, start, end in zip(kept, self.places, starts, ends, strict=True):
-            array[here] = values[start:end]
+        self.ranges.scatter(kept, values)
 
     def commit(self, chosen: Bools, tokens: Ints | None = None) -> CommitDecision:
         """Commit at the positions that are `chosen` [n] and open: `tokens` [n], by default those of the view."""
@@ -179,7 +211,7 @@ class StepView:
         return StepView(
             canvases=[self.canvases[number]],
             mask_id=self.mask_id,
-            places=[self.places[number]],
+            ranges=Ranges.of(self.positions[here], Segments(np.zeros(1, np.intp), np.full(1, size), size)),
             positions=self.positions[here],
             canvas_tokens=self.canvas_tokens[here],
             tokens=self.tokens[here],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asynclane.scheduler.decoding.commit import HOST_RULES
-from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitRule, Lanes, StepView
+from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitRule, Lanes, Ranges, StepView
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
 from asynclane.scheduler.decoding.commit.segments import Segments
 from asynclane.scheduler.decoding.commit.shared import forecast
@@ -52,8 +52,8 @@ def view(
     return StepView(
         canvases=[before],
         mask_id=MASK,
-        places=[slice(0, size)],
         positions=np.arange(size),
+        ranges=Ranges([slice(0, size)], None),
         canvas_tokens=before.copy(),
         tokens=proposed,
         confidence=likely,

@@ -10,7 +10,7 @@ import numpy as np
 from ....contract import Ints
 from ...params import Params, Range
 from ..base import CommitDecision, HostCommitRule, Longs, StepView
-from ..shared.schedule import Schedule
+from ..shared.schedule import Schedule, quotas
 
 NOTHING = -1
 FEW = 0.1  # share of a lane's masks below which the buffer is narrow again
@@ -42,27 +42,26 @@ class Ccd(HostCommitRule):
     @classmethod
     def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         lanes, open_, sharpness = view.lanes, view.open, -view.entropy
-        owners = zip(lanes.owners(rules), lanes.lanes, strict=True)
-        quotas = np.array([rule._schedule.quota(lane.steps) for rule, lane in owners], np.intp)
-        width = cls._widths(rules, view, quotas)
+        due = quotas([rule._schedule for rule in rules], lanes)
+        width = cls._widths(rules, view, due)
         kept = [rule._remembered for rule in rules]
         remembered = view.gather(kept)
         again = lanes.top(sharpness, open_, width) & (remembered == view.tokens)
         warm = np.array([rule._warmup for rule in rules]) <= view.steps
-        enough = warm[lanes.owner] & (lanes.count(again) >= quotas)
-        chosen = np.where(lanes.spread(enough), again, lanes.top(sharpness, open_, quotas))
+        enough = warm[lanes.owner] & (lanes.count(again) >= due)
+        chosen = np.where(lanes.spread(enough), again, lanes.top(sharpness, open_, due))
         next_best = lanes.top(sharpness, open_ & ~chosen, width)
         inside = np.where(next_best, view.tokens, NOTHING)
         view.scatter(kept, np.where(lanes.inside, inside, remembered))
         return view.commit(chosen)
 
     @staticmethod
-    def _widths(rules: Sequence[Ccd], view: StepView, quotas: Longs) -> Longs:
+    def _widths(rules: Sequence[Ccd], view: StepView, due: Longs) -> Longs:
         """[lanes] how many positions are remembered: one until the last forward of the warm-up, which begins to widen
         it."""
         lanes, owner = view.lanes, view.lanes.owner
         warmup, buffer = np.array([rule._warmup for rule in rules]), np.array([rule._buffer for rule in rules])
-        widest = quotas + (quotas * buffer[owner]).astype(np.intp)
+        widest = due + (due * buffer[owner]).astype(np.intp)
         width = np.minimum((view.steps - warmup + 3)[owner], widest)
         few = lanes.count(view.open) <= FEW * lanes.sizes
         return np.maximum(1, np.where(few, np.minimum(width, 2), width))

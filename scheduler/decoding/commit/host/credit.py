@@ -10,6 +10,7 @@ import numpy as np
 from ....contract import Doubles, Floats, Ints
 from ...params import Params, Range
 from ..base import CommitDecision, HostCommitRule, Longs, StepView
+from ..segments import whole_rows
 
 LIKELY = 8  # tokens of a position whose credit counts
 SLOTS = 4  # tokens of a position that have credit; the one with least credit is replaced
@@ -50,7 +51,9 @@ class Credit(HostCommitRule):
         at = np.flatnonzero(open_ & lanes.inside)
         _, alpha, beta, gamma = numbers[view.requests.index[at]].T
         found = Likely(view, at)
-        ids, credit, slot = _earned(all_ids[at].T, all_credit[at].T * beta.astype(np.float32), found, gamma)
+        ids, credit, slot = _earned(
+            all_ids.take(at, axis=0).T, all_credit.take(at, axis=0).T * beta.astype(np.float32), found, gamma
+        )
         tokens, confidence = view.tokens.copy(), np.zeros(len(view.tokens))
         gain = np.float32(1) + ((np.float32(1) + credit) ** alpha.astype(np.float32) - np.float32(1))
         tokens[at], confidence[at] = found.fused(ids, gain, slot)
@@ -58,7 +61,7 @@ class Credit(HostCommitRule):
         best = lanes.highest(confidence, open_) - SLACK
         threshold = lanes.spread(np.where(lanes.leftmost, np.minimum(threshold, best), threshold))
         chosen = view.at_least(confidence - threshold, 0.0)
-        all_ids[at], all_credit[at] = ids.T, credit.T
+        whole_rows(all_ids)[at], whole_rows(all_credit)[at] = whole_rows(ids.T), whole_rows(credit.T)
         view.scatter(kept_ids, all_ids)
         view.scatter(kept_credit, all_credit)
         return view.commit(chosen, tokens)
@@ -86,8 +89,8 @@ class Likely:
 
     def __init__(self, view: StepView, at: Longs) -> None:
         self.view, self.at, self.size = view, at, len(at)
-        self.ranked = np.ascontiguousarray(view.ranked[at].T)
-        self.logprobs = np.ascontiguousarray(view.logprobs[at].T, np.float64)
+        self.ranked = np.ascontiguousarray(view.ranked.take(at, axis=0).T)
+        self.logprobs = np.ascontiguousarray(view.logprobs.take(at, axis=0).T, np.float64)
 
     def fused(self, ids: Ints, gain: Floats, slot: Longs) -> tuple[Ints, Doubles]:
         """The tokens [n] that may commit, and their probabilities once those of `ids` [slots, n] count times `gain`.
@@ -99,7 +102,7 @@ class Likely:
         refine = view.lanes.spread(view.lanes.refine, outside=False)[at]
         turned = refine.copy()  # where another token may be the likeliest now
         for own, more in zip(ids, gain, strict=True):
-            rank, row = np.nonzero(ranked[1:] == own)
+            rank, row = np.divmod(np.flatnonzero(ranked[1:] == own), self.size)
             weight[rank + 1, row] *= more[row]
             turned[row] = True
         total += _sum(weight)

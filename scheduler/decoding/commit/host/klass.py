@@ -10,7 +10,7 @@ import numpy as np
 from ...params import Choice, Params, Range
 from ..base import CommitDecision, HostCommitRule, StepView
 from ..shared.history import LIKELY, Histories, History
-from ..shared.schedule import Schedule
+from ..shared.schedule import Schedule, quotas
 
 
 class Klass(HostCommitRule):
@@ -50,11 +50,10 @@ class Klass(HostCommitRule):
     @classmethod
     def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         lanes, open_, ages = view.lanes, view.open, rules[0]._ages
-        owners = lanes.owners(rules)
-        quotas = np.array([rule._schedule.quota(lane.steps) for rule, lane in zip(owners, lanes.lanes, strict=True)])
+        due = quotas([rule._schedule for rule in rules], lanes)
         threshold = view.each([rule._threshold for rule in rules])
         kl_threshold = view.each([rule._kl_threshold for rule in rules])
-        waits = np.array([rule.sees_ahead for rule in owners], np.bool_) & (lanes.steps < len(ages) - 1)
+        waits = np.array([rule.sees_ahead for rule in rules])[lanes.owner] & (lanes.steps < len(ages) - 1)
         histories = Histories([rule._history for rule in rules], view)
         histories.add()
         ready = open_ & (view.confidence > threshold) & lanes.spread(~waits, outside=False)
@@ -62,4 +61,4 @@ class Klass(HostCommitRule):
         if len(at):
             ready[at] = (histories.divergence(at, ages, ages + 1) < kl_threshold[at]).all(0)
         without = lanes.forced & ~lanes.any(ready)
-        return view.commit(ready | lanes.top(view.confidence, open_, np.where(without, quotas, 0)))
+        return view.commit(ready | lanes.top(view.confidence, open_, np.where(without, due, 0)))

@@ -9,10 +9,9 @@ from typing import Self
 import numpy as np
 
 from ....contract import Doubles, Ints
-from ...lane_tree import Lane
 from ...params import Params, Range
 from ..base import NONE, Bools, CommitDecision, HostCommitRule, Longs, StepView
-from ..shared.schedule import Schedule
+from ..shared.schedule import Schedule, quotas
 
 OPEN = "open"  # all that is left of the answer
 
@@ -74,12 +73,8 @@ class Prophet(HostCommitRule):
         thresholds = [rule._base for rule in rules if not isinstance(rule._base, Schedule)]
         if thresholds:
             return view.at_least(view.confidence, view.each(thresholds))
-        owners = zip(view.lanes.owners(rules), view.lanes.lanes, strict=True)
-        quotas = [rule._quota(lane) for rule, lane in owners]
-        return view.lanes.top(view.confidence, view.open, np.array(quotas, np.intp))
-
-    def _quota(self, lane: Lane) -> int:
-        return self._base.quota(lane.steps) if isinstance(self._base, Schedule) else 0
+        due = quotas([rule._base for rule in rules if isinstance(rule._base, Schedule)], view.lanes)
+        return view.lanes.top(view.confidence, view.open, due)
 
     @classmethod
     def _early(cls, rules: Sequence[Prophet], view: StepView) -> Bools:

@@ -43,6 +43,7 @@ class Saber(HostCommitRule):
         self.measure = Measure.ENTROPY if double else Measure.SINGLE
         self._believed = np.zeros(length)  # the best token's probability in the forward before
         self._committed = np.full(length, np.nan)  # confidence at the latest commit
+        self._end = 0  # of what has committed
 
     @classmethod
     def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
@@ -62,6 +63,8 @@ class Saber(HostCommitRule):
         withdrawn = np.minimum(np.maximum(at_least[lanes.owner] // 2, -(-count // SHARE)), count - 1)
         withdrawn[~lanes.any(~filled)] = 0  # a full block is over
         back = lanes.top(-drop, filled & lanes.inside, withdrawn)
+        for rule, here in zip(rules, view.ranges.slices, strict=True):
+            rule._end = max(rule._end, here.stop)
         view.scatter(kept_beliefs, np.where(lanes.inside, confidence, believed))
         view.scatter(kept_commits, np.where(chosen, confidence, committed))
         tokens = np.where(chosen, view.tokens, view.canvas_tokens)
@@ -72,5 +75,6 @@ class Saber(HostCommitRule):
 
     def _mean(self) -> float:
         """The mean confidence of all commits, 1 before the first."""
-        known = self._committed[~np.isnan(self._committed)]
-        return float(np.mean(known.astype(self._float))) if len(known) else 1.0
+        last = self._committed[: self._end]
+        known = last[~np.isnan(last)].astype(self._float)
+        return float(np.add.reduce(known) / len(known)) if len(known) else 1.0

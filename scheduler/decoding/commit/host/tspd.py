@@ -10,6 +10,7 @@ import numpy as np
 from ....contract import Doubles, Floats
 from ...params import Choice, Params
 from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import whole_rows
 from ..shared import forecast
 from ..shared.weights import LEAST_DOUBT, certainty, product, weights
 
@@ -86,7 +87,8 @@ class TSPD(HostCommitRule):
         momentum = np.nan_to_num(view.confidence[at] - before[at])
         seen = features(view.confidence[at], view.entropy[at], momentum, distance)
         score = np.zeros(len(open_))
-        score[at], states[at] = rules[0]._controller.step(seen, states[at])
+        score[at], after = rules[0]._controller.step(seen, states.take(at, axis=0))
+        whole_rows(states)[at] = whole_rows(after)
         before[at] = view.confidence[at]
         view.scatter(kept_states, states)
         view.scatter(kept_confidence, before)

@@ -12,11 +12,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from ....contract import Floats, Ints
+from ....contract import Floats
 from ..base import Longs, StepView
+from ..segments import Array, whole_rows
 
 LIKELY = 8  # tokens of a sketch
 LEAST = 1e-12  # probabilities below count as this much, as in KLASS's code
+
+SKETCH = np.dtype([("token", np.int32), ("logprob", np.float32)])
+NO_SKETCH = np.array((0, -np.inf), SKETCH)  # of probability 0
 
 
 class History:
@@ -25,8 +29,7 @@ class History:
     def __init__(self, length: int, depth: int) -> None:
         self._depth = depth
         self._seen = np.zeros(length, np.intp)
-        self._ids = np.zeros((length * depth, LIKELY), np.int32)
-        self._logprobs = np.full((length * depth, LIKELY), -np.inf, np.float32)  # where there are none
+        self._sketches = whole_rows(np.full((length * depth, LIKELY), NO_SKETCH, SKETCH))
 
 
 class Histories:
@@ -41,12 +44,14 @@ class Histories:
         """Add a sketch of the view's positions."""
         view, histories = self._view, self._histories
         ranks = view.ranked.shape[1]  # fewer than `LIKELY` of a small vocabulary
+        sketches = np.empty((len(view.positions), LIKELY), SKETCH)
+        sketches["token"][:, :ranks], sketches["logprob"][:, :ranks] = view.ranked, view.logprobs
+        sketches[:, ranks:] = NO_SKETCH
+        packed = whole_rows(sketches)
         rows = view.positions * self._depth + self._seen % self._depth
         bounds = zip(histories, view.requests.starts.tolist(), view.requests.ends.tolist(), strict=True)
         for history, start, end in bounds:
-            here = rows[start:end]
-            history._ids[here, :ranks] = view.ranked[start:end]
-            history._logprobs[here, :ranks] = view.logprobs[start:end]
+            history._sketches[rows[start:end]] = packed[start:end]
         self._seen = self._seen + 1
         view.scatter([history._seen for history in histories], self._seen)
 
@@ -54,28 +59,28 @@ class Histories:
         """KL in nats of the sketches `newer` [m] forwards ago (0: the last one) from those `older` [m] forwards ago,
         [m, n] at the indices `at` [n] of the view; infinite where there have been fewer forwards."""
         seen = self._seen[at]
-        now, then = self._sketches(at, seen, newer), self._sketches(at, seen, older)
-        p = now[1]
-        same = now[0][..., None] == then[0][..., None, :]
-        q = np.matmul(same.astype(np.float32), then[1][..., None])[..., 0]
+        now, then = self._sketches(at, np.concatenate((newer, older)))
+        p, likely_then = _probabilities(now), _probabilities(then)
+        same = now["token"][..., None] == then["token"][..., None, :]
+        q = np.matmul(same.astype(np.float32), likely_then[..., None])[..., 0]
         p[q == 0] = 0  # in the bucket
         rest_p, rest_q = 1 - p.sum(-1), 1 - q.sum(-1)
         return np.where(seen > older[:, None], _terms(p, q).sum(-1) + _terms(rest_p, rest_q), np.float32(np.inf))
 
-    def _sketches(self, at: Longs, seen: Longs, ago: Longs) -> tuple[Ints, Floats]:
-        """Tokens and probabilities [m, n, likely] as they were `ago` [m] forwards."""
+    def _sketches(self, at: Longs, ago: Longs) -> tuple[Array, Array]:
+        """The two halves of the sketches [m, n, likely] as they were `ago` [m] forwards."""
         view = self._view
-        rows = view.positions[at] * self._depth + (seen - 1 - ago[:, None]) % self._depth
-        owner = view.requests.index[at]
-        bounds = owner.searchsorted(np.arange(len(self._histories) + 1)).tolist()
-        parts = [
-            (history, rows[:, start:end])
-            for history, (start, end) in zip(self._histories, pairwise(bounds), strict=True)
-            if start < end
-        ]
-        ids = np.concatenate([history._ids[here] for history, here in parts], axis=1)
-        logprobs = np.concatenate([history._logprobs[here] for history, here in parts], axis=1)
-        return ids, np.exp(logprobs.astype(np.float64)).astype(np.float32)
+        rows = view.positions[at] * self._depth + (self._seen[at] - 1 - ago[:, None]) % self._depth
+        bounds = pairwise(view.requests.index[at].searchsorted(np.arange(len(self._histories) + 1)).tolist())
+        parts = zip(self._histories, bounds, strict=True)
+        found = [history._sketches.take(rows[:, start:end]) for history, (start, end) in parts if start < end]
+        first, second = np.split(np.concatenate(found, axis=1)[..., None].view(SKETCH), 2)
+        return first, second
+
+
+def _probabilities(sketches: Array) -> Floats:
+    found: Floats = np.exp(sketches["logprob"].astype(np.float64)).astype(np.float32)
+    return found
 
 
 def _terms(p: Floats, q: Floats) -> Floats:
