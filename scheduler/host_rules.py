@@ -178,17 +178,14 @@ def _of_drafts(group: list[RuleInput], result: StepResult) -> list[Commits | Bas
         rows.append(range(len(entries), len(entries) + len(canvases)))
         entries += [Entry(given, each, own, given.part.start + row * size) for row, each in enumerate(canvases)]
     view = _view(entries, result)
-    return [_attempted(partial(_draft, entries, view, own)) for own in rows]
-
-
-def _draft(entries: list[Entry], view: StepView, rows: range) -> Commits:
-    """The decision for the request that has these `rows` of the view."""
-    if (speculator := entries[rows.start].of.runner.speculator) is None:
-        raise TypeError("this rule has no drafts")
-    views = [view.part(row) for row in rows]
-    choice, positions = speculator.choose_among(views), views[0].positions
-    starts = np.array([entries[row].start for row in rows])
-    return Commits(positions, choice.tokens, starts[choice.branches] + np.arange(len(positions)))
+    rules: list[Any] = [given.runner.rule for given in group]
+    choices = type(rules[0]).choose_among(rules, view, rows)
+    commits = list[Commits | BaseException]()
+    for given, own_rows, choice in zip(group, rows, choices, strict=True):
+        here = view.rows(own_rows[:1])
+        found = given.part.start + choice.branches * len(choice.tokens) + np.arange(len(choice.tokens))
+        commits.append(Commits(view.positions[here], choice.tokens, found))
+    return commits
 
 
 def _of_ensembles(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:

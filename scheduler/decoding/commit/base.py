@@ -204,6 +204,10 @@ class StepView:
             chosen[found[found != NONE]] = True
         return chosen
 
+    def rows(self, numbers: range) -> slice:
+        """The positions of some requests, one after another."""
+        return slice(int(self.requests.starts[numbers.start]), int(self.requests.ends[numbers.stop - 1]))
+
     def part(self, number: int) -> StepView:
         """The view of one request."""
         start, end = int(self.requests.starts[number]), int(self.requests.ends[number])

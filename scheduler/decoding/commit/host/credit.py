@@ -100,16 +100,16 @@ class Likely:
         total = 1.0 - _sum(weight)
         weight[0] *= gain[slot, rows]
         refine = view.lanes.spread(view.lanes.refine, outside=False)[at]
-        turned = refine.copy()  # where another token may be the likeliest now
+        unsure = refine.copy()  # where another token may be the likeliest now
         for own, more in zip(ids, gain, strict=True):
             rank, row = np.divmod(np.flatnonzero(ranked[1:] == own), self.size)
             weight[rank + 1, row] *= more[row]
-            turned[row] = True
+            unsure[row] = True
         total += _sum(weight)
         banned = np.flatnonzero(refine)  # no end token may come there
         weight[:, banned] = np.where(view.ends[ranked[:, banned]], 0.0, weight[:, banned])
         place = np.zeros(self.size, np.intp)
-        place[turned] = weight[:, turned].argmax(0)
+        place[unsure] = weight[:, unsure].argmax(0)
         tokens, confidence = view.tokens[at], view.confidence[at]
         stays = np.flatnonzero(tokens != ranked[0])
         likely, probability = ranked[place, rows], weight[place, rows]

@@ -32,17 +32,19 @@ class Speculator(HostCommitRule):
     def __init__(self, params: Params, length: int) -> None:
         self.drafts: list[Ints] = []
 
+    @classmethod
     @abstractmethod
-    def choose_among(self, branches: Sequence[StepView]) -> Branching:
-        """Decide from the views of the canvas and then of each draft."""
+    def choose_among(cls, rules: Sequence[Self], view: StepView, rows: Sequence[range]) -> list[Branching]:
+        """The decisions of `rules` [r] from a view in which each of them has several `rows` [r] of the same positions:
+        that of its canvas, and then that of each draft. State changes last, as in `choose`."""
 
     @classmethod
     def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         """Without drafts, for a grammar, which decides what comes next."""
-        tokens = [rule.choose_among([view.part(number)]).tokens for number, rule in enumerate(rules)]
+        choices = cls.choose_among(rules, view, [range(number, number + 1) for number in range(len(rules))])
         for rule in rules:
             rule.drafts.clear()
-        return CommitDecision(np.concatenate(tokens))
+        return CommitDecision(np.concatenate([choice.tokens for choice in choices]))
 
 
 class Turn(NamedTuple):
@@ -80,9 +82,8 @@ class Ensemble(HostCommitRule):
         raise TypeError("an ensemble decides by more than one row")
 
 
-def extended(view: StepView, tokens: Ints, places: Longs) -> Ints:
-    """The canvas of a view of one request with `tokens` [n], and the proposals at the indices `places`."""
-    canvas, filled = view.canvases[0].copy(), tokens.copy()
-    filled[places] = view.tokens[places]
-    canvas[view.positions] = filled
-    return canvas
+def extended(canvas: Ints, positions: Longs, tokens: Ints) -> Ints:
+    """A copy of a `canvas` with `tokens` [n] at its `positions` [n]."""
+    copy = canvas.copy()
+    copy[positions] = tokens
+    return copy
