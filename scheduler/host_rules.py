@@ -15,8 +15,8 @@ import numpy as np
 
 from .contract import MOST_RANKS, Doubles, Floats, Ints, Measure, Span, StepResult
 from .decoding.boundaries import Longs
-from .decoding.commit.base import Bools, HostCommitRule, Lanes, Ranges, Replica, ReplicaView, StepView
-from .decoding.commit.segments import Array, Segments
+from .decoding.commit.base import HostCommitRule, Lanes, Ranges, Replica, ReplicaView, StepView
+from .decoding.commit.segments import Array, Bools, Segments
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
 from .decoding.registry import Decoder
@@ -131,7 +131,7 @@ def decide(inputs: Sequence[RuleInput], result: StepResult) -> list[Commits | Ba
     return decided
 
 
-def _of_kind(group: list[RuleInput], result: StepResult) -> Sequence[Commits | BaseException]:
+def _of_kind(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
     """The decisions for requests of one kind, together. If that raises, then one by one, so that only the request fails
     that is the cause."""
     runner = group[0].runner
@@ -148,7 +148,7 @@ def _of_kind(group: list[RuleInput], result: StepResult) -> Sequence[Commits | B
     return [commits for given in group for commits in _of_kind([given], result)]
 
 
-def _of_canvases(group: list[RuleInput], result: StepResult) -> Sequence[Commits | BaseException]:
+def _of_canvases(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
     view = _view([_own(given) for given in group], result)
     rules: list[Any] = [given.runner.rule for given in group]
     decision = type(rules[0]).choose(rules, view)
@@ -158,7 +158,7 @@ def _of_canvases(group: list[RuleInput], result: StepResult) -> Sequence[Commits
         given.runner.end_at(cut)
     bounds = zip(view.requests.starts.tolist(), view.requests.ends.tolist(), strict=True)
     offset = np.array([given.part.start for given in group]) - view.requests.starts
-    found, commits = np.arange(len(tokens)) + view.each(offset), []
+    found, commits = np.arange(len(tokens)) + view.each(offset), list[Commits | BaseException]()
     for given, (start, end), full in zip(group, bounds, stays, strict=True):
         here, runner = slice(start, end), given.runner
         runner.stays = full

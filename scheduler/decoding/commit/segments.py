@@ -101,7 +101,7 @@ class Segments:
         least_here = self.spread(least)
         better = among & (score > least_here) & self.inside
         equal = among & ~better & ~(score < least_here) & self.inside
-        before = np.cumsum(equal) - equal
+        before: Longs = np.cumsum(equal) - equal
         room = before[self.starts] + taken - self.count(better)
         return better | (equal & (before < self.spread(room)))
 

@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 
 from ....contract import Doubles
-from ..base import Bools, CommitDecision, CommitRule, HostCommitRule, Longs, StepView
-from ..segments import Segments
+from ..base import CommitDecision, CommitRule, HostCommitRule, StepView
+from ..segments import Bools, Longs, Segments
 
 
 class Applied(HostCommitRule):
@@ -36,4 +36,5 @@ def _passing(numbers: Sequence[tuple[float, ...]], lanes: Segments, confidence: 
     rank = np.arange(1, falling.shape[1] + 1)
     passes = (falling >= threshold - factor / (rank + 1)) | (rank <= sure) | ((last_free > 0) & (rank == count))
     passes &= rank <= count
-    return np.logical_and.accumulate(passes, axis=1).sum(axis=1)
+    count_passing: Longs = np.logical_and.accumulate(passes, axis=1).sum(axis=1)
+    return count_passing

@@ -8,7 +8,8 @@ import numpy as np
 
 from ....contract import Doubles, Ints
 from ...params import Params, Range
-from ..base import Bools, StepView, best
+from ..base import StepView, best
+from ..segments import Bools
 from ..shared.speculation import Ensemble, Turn
 
 END_RANKS = 4  # an end token that is not among so many likeliest tokens has no probability

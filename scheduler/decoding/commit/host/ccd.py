@@ -9,7 +9,8 @@ import numpy as np
 
 from ....contract import Ints
 from ...params import Params, Range
-from ..base import CommitDecision, HostCommitRule, Longs, StepView
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import Longs
 from ..shared.schedule import Schedule, quotas
 
 NOTHING = -1
@@ -64,4 +65,5 @@ class Ccd(HostCommitRule):
         widest = due + (due * buffer[owner]).astype(np.intp)
         width = np.minimum((view.steps - warmup + 3)[owner], widest)
         few = lanes.count(view.open) <= FEW * lanes.sizes
-        return np.maximum(1, np.where(few, np.minimum(width, 2), width))
+        found: Longs = np.maximum(1, np.where(few, np.minimum(width, 2), width))
+        return found

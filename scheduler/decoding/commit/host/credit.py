@@ -9,8 +9,8 @@ import numpy as np
 
 from ....contract import Doubles, Floats, Ints
 from ...params import Params, Range
-from ..base import CommitDecision, HostCommitRule, Longs, StepView
-from ..segments import whole_rows
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import Longs, whole_rows
 
 LIKELY = 8  # tokens of a position whose credit counts
 SLOTS = 4  # tokens of a position that have credit; the one with least credit is replaced
@@ -121,8 +121,8 @@ class Likely:
 
 def _sum(columns: Doubles) -> Doubles:
     """The sums [n] of `columns` [ranks, n], in the order in which numpy sums a row of them."""
-    if len(columns) < LIKELY:
-        return np.add.reduce(columns)
-    while len(columns) > 1:
+    if len(columns) == LIKELY:  # by pairs
         columns = columns[::2] + columns[1::2]
-    return columns[0]
+        columns = columns[::2] + columns[1::2]
+    total: Doubles = np.add.reduce(columns)
+    return total

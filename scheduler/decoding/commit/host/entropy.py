@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Self
 
 from ...params import Params, Range
-from ..base import NONE, CommitDecision, HostCommitRule, StepView
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE
 
 
 class Entropy(HostCommitRule):

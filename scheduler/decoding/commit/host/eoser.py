@@ -9,7 +9,8 @@ import numpy as np
 
 from ...lane_tree import Lane
 from ...params import Choice, Params, Range, doublings
-from ..base import CommitDecision, HostCommitRule, Lanes, Longs, StepView
+from ..base import CommitDecision, HostCommitRule, Lanes, StepView
+from ..segments import Longs
 from ..shared.schedule import Schedule, quotas
 
 

@@ -8,7 +8,8 @@ from typing import Self
 import numpy as np
 
 from ...params import Params, Range
-from ..base import NONE, CommitDecision, HostCommitRule, StepView
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE
 
 
 class ExploreThenExploit(HostCommitRule):

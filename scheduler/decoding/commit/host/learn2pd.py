@@ -9,7 +9,8 @@ import numpy as np
 
 from ....contract import Doubles, Floats
 from ...params import Choice, Params
-from ..base import NONE, Bools, CommitDecision, HostCommitRule, StepView
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE, Bools
 from ..shared import forecast
 from ..shared.weights import certainty, product, weights
 

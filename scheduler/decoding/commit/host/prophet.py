@@ -10,7 +10,8 @@ import numpy as np
 
 from ....contract import Doubles, Ints
 from ...params import Params, Range
-from ..base import NONE, Bools, CommitDecision, HostCommitRule, Longs, StepView
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE, Bools, Longs
 from ..shared.schedule import Schedule, quotas
 
 OPEN = "open"  # all that is left of the answer

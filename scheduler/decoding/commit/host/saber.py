@@ -9,7 +9,8 @@ import numpy as np
 
 from ....contract import Doubles, Measure
 from ...params import Choice, Params, Range
-from ..base import Bools, CommitDecision, HostCommitRule, StepView
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import Bools
 
 SHARE = 8  # one position in so many commits is taken back
 
@@ -35,7 +36,7 @@ class Saber(HostCommitRule):
 
     @property
     def kind(self) -> Hashable:
-        return self._float
+        return self.measure
 
     def __init__(self, params: Params, length: int) -> None:
         self._at_least, double = params.integer("at_least"), params["precision"] == "double"

@@ -10,7 +10,7 @@ import numpy as np
 from ....contract import Doubles, Floats
 from ...params import Choice, Params
 from ..base import CommitDecision, HostCommitRule, StepView
-from ..segments import whole_rows
+from ..segments import Longs, whole_rows
 from ..shared import forecast
 from ..shared.weights import LEAST_DOUBT, certainty, product, weights
 
@@ -19,7 +19,7 @@ REACH = 32  # positions after the first open one from which on all are equally f
 MOST_ENTROPY = 10.0  # nats; the entropy of what replaces an end token has no other bound
 
 
-def features(confidence: Doubles, entropy: Doubles, momentum: Doubles, distance: Doubles) -> Floats:
+def features(confidence: Doubles, entropy: Doubles, momentum: Doubles, distance: Doubles | Longs) -> Floats:
     """[n, 4] from confidence, entropy, the change of confidence since the step before, and the distance from the first
     open position of the lane. Confidence and entropy count by their magnitudes."""
     spread = -np.log10(np.clip(entropy, LEAST_DOUBT, MOST_ENTROPY)) / 4.0

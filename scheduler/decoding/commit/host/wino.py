@@ -10,7 +10,8 @@ import numpy as np
 from ....contract import MOST_RANKS
 from ...lane_tree import Lane
 from ...params import Params, Range
-from ..base import Bools, CommitDecision, HostCommitRule, Replica, StepView
+from ..base import CommitDecision, HostCommitRule, Replica, StepView
+from ..segments import Bools
 
 SHARE = np.float32(0.7)  # of a block's masks that a forward may commit, but
 LEAST, MOST = 5, 20  # at least and at most so many

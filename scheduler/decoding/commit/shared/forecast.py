@@ -16,7 +16,8 @@ import numpy as np
 
 from ....contract import Doubles
 from ...params import Params, Range, Values
-from ..base import Bools, StepView
+from ..base import StepView
+from ..segments import Bools, Longs
 
 PARAMS: Mapping[str, Values] = {"horizon": Range(0, 16, whole=True), "coverage": Range(0.0, 1.0)}
 DEFAULTS: Mapping[str, object] = {"horizon": 2, "coverage": 0.8}
@@ -96,7 +97,7 @@ def _lower_bound(state: Doubles, horizon: Doubles) -> Doubles:
 def _covered(view: StepView, same: Bools) -> Doubles:
     """[n] the share of the positions before one in its lane that are committed or proposed again."""
     lanes, settled = view.lanes, ~view.open | same
-    counted = np.cumsum(settled) - settled
+    counted: Longs = np.cumsum(settled) - settled
     before = np.arange(len(same)) - lanes.spread(lanes.starts)
     shares = (counted - lanes.spread(counted[lanes.starts]) + (before == 0)) / np.maximum(before, 1)
     return np.where(lanes.inside, shares, 0.0)

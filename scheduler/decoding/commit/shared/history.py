@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from ....contract import Floats
-from ..base import Longs, StepView
-from ..segments import Array, whole_rows
+from ..base import StepView
+from ..segments import Array, Longs, whole_rows
 
 LIKELY = 8  # tokens of a sketch
 LEAST = 1e-12  # probabilities below count as this much, as in KLASS's code

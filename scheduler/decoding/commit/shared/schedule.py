@@ -9,7 +9,8 @@ from typing import Self
 import numpy as np
 
 from ...params import Params
-from ..base import Lanes, Longs
+from ..base import Lanes
+from ..segments import Longs
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +33,5 @@ def quotas(schedules: Sequence[Schedule], lanes: Lanes) -> Longs:
     """[lanes] the positions that the next forward of each lane must commit, by the schedule [r] of its request."""
     block, forwards = np.array([(one.block, one.forwards) for one in schedules])[lanes.owner].T
     least, more = np.divmod(block, forwards)
-    return np.maximum(1, least + (np.minimum(lanes.steps, forwards - 1) < more))
+    due: Longs = np.maximum(1, least + (np.minimum(lanes.steps, forwards - 1) < more))
+    return due
