@@ -8,6 +8,7 @@ one kind are decided in one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,7 +64,7 @@ class HostRuleRunner:
         self.drafting = self.speculator is not None and not guided  # a grammar decides what comes next
         self.read_by_policy = decoder.policy.reads_view and self.ensemble is None and not self.drafting
         # Requests for which it is equal are decided in one call.
-        self.kind: Hashable = (type(rule), rule.ranks, rule.measure, self.drafting, rule.kind)
+        self.kind: Hashable = (type(rule), rule.ranks, rule.measure, self.drafting, self.read_by_policy, rule.kind)
 
     def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
         """The replica rows that the next step computes after the canvas."""
@@ -121,26 +122,37 @@ def decide(inputs: Sequence[RuleInput], result: StepResult) -> list[Commits | Ba
         kinds.setdefault(given.runner.kind, []).append(number)
     for numbers in kinds.values():
         group = [inputs[number] for number in numbers]
-        failed = _read_by_policies(group, result)
-        rest = [number for at, number in enumerate(numbers) if at not in failed]
-        for at, error in failed.items():
-            decided[numbers[at]] = error
-        if rest:
-            for number, commits in zip(rest, _of_kind([inputs[number] for number in rest], result), strict=True):
-                decided[number] = commits
+        reading = group[0].runner.read_by_policy
+        commits = _after_policies(group, result) if reading else _of_kind(group, result)
+        for number, one in zip(numbers, commits, strict=True):
+            decided[number] = one
     return decided
 
 
-def _of_kind(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
+def _after_policies(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
+    """The decisions for requests of one kind, after their lane policies have read the step. These may cut lanes."""
+    view = _view([_own(given) for given in group], result)
+    raised = []
+    for number, given in enumerate(group):
+        read = partial(given.runner.decoder.policy.read_view, given.tree, view.part(number), given.runner.vocabulary)
+        raised.append(_attempted(read))
+    rest = [given for given, error in zip(group, raised, strict=True) if error is None]
+    if len(rest) == len(group):
+        return _of_kind(group, result, replace(view, lanes=_lanes(group, view.positions, view.requests)))
+    commits = iter(_of_kind(rest, result) if rest else [])
+    return [next(commits) if error is None else error for error in raised]
+
+
+def _of_kind(group: list[RuleInput], result: StepResult, view: StepView | None = None) -> list[Commits | BaseException]:
     """The decisions for requests of one kind, together. If that raises, then one by one, so that only the request fails
-    that is the cause."""
+    that is the cause. The `view` is that of their canvases, if it is there already."""
     runner = group[0].runner
     if runner.ensemble is not None:
         decided = _attempted(lambda: _of_ensembles(group, result))
     elif runner.drafting:
         decided = _attempted(lambda: _of_drafts(group, result))
     else:
-        decided = _attempted(lambda: _of_canvases(group, result))
+        decided = _attempted(lambda: _of_canvases(group, view or _view([_own(given) for given in group], result)))
     if not isinstance(decided, BaseException):
         return decided
     if len(group) == 1:
@@ -148,8 +160,7 @@ def _of_kind(group: list[RuleInput], result: StepResult) -> list[Commits | BaseE
     return [commits for given in group for commits in _of_kind([given], result)]
 
 
-def _of_canvases(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
-    view = _view([_own(given) for given in group], result)
+def _of_canvases(group: list[RuleInput], view: StepView) -> list[Commits | BaseException]:
     rules: list[Any] = [given.runner.rule for given in group]
     decision = type(rules[0]).choose(rules, view)
     tokens = _drafted(group, view, _waiting(group, view, decision.tokens))
@@ -206,21 +217,6 @@ def _observed(entries: list[Entry], view: StepView, rows: range) -> Commits:
         raise TypeError("this rule has one canvas")
     canvas = ensemble.observe([view.part(row) for row in rows])
     return Commits(np.arange(len(canvas)), canvas.copy(), np.zeros(len(canvas), np.int64))
-
-
-def _read_by_policies(group: list[RuleInput], result: StepResult) -> dict[int, BaseException]:
-    """Show the step to the lane policies that read it, which may cut lanes. Returns what they raise, by request."""
-    reading = [number for number, given in enumerate(group) if given.runner.read_by_policy]
-    failed: dict[int, BaseException] = {}
-    if reading:
-        view = _view([_own(group[number]) for number in reading], result)
-        for row, number in enumerate(reading):
-            given = group[number]
-            read = given.runner.decoder.policy.read_view
-            error = _attempted(partial(read, given.tree, view.part(row), given.runner.vocabulary))
-            if error is not None:
-                failed[number] = error
-    return failed
 
 
 def _attempted(call: Callable[[], T]) -> T | BaseException:
@@ -294,7 +290,7 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
         ranked=ranked,
         logprobs=logprobs,
         requests=requests,
-        lanes=_lanes([entry.of.tree for entry in entries], positions, requests),
+        lanes=_lanes([entry.of for entry in entries], positions, requests),
         ends=runner.ends,
         steps=np.array([entry.of.step for entry in entries]),
         replica=_replica(entries, requests.sizes, result) if runner.replicated else None,
@@ -347,14 +343,14 @@ def _likeliest(result: StepResult, parts: Parts, ranks: int) -> tuple[Ints, Floa
     return parts.of(result.scores.ranked[:, :ranks]), parts.of(result.scores.logprobs[:, :ranks])
 
 
-def _lanes(trees: list[LaneTree], positions: Longs, requests: Segments) -> Lanes:
+def _lanes(inputs: list[RuleInput], positions: Longs, requests: Segments) -> Lanes:
     """The lanes of all requests, without those that have none of the `positions` [n]."""
-    lanes = [lane for tree in trees for lane in tree.live]
-    counts = [len(tree.live) for tree in trees]
+    lanes = [lane for given in inputs for lane in given.tree.live]
+    counts = [len(given.tree.live) for given in inputs]
     starts, ends = np.array([lane.start for lane in lanes]), np.array([lane.end for lane in lanes])
     forced = np.array([lane.active for lane in lanes], np.bool_)
     forced[np.cumsum(counts) - counts] = True
-    owner = np.repeat(np.arange(len(trees)), counts)
+    owner = np.repeat(np.arange(len(inputs)), counts)
     places, offset = positions + FAR * requests.index, FAR * owner
     starts, ends = places.searchsorted(starts + offset), places.searchsorted(ends + offset)
     some = starts < ends

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +53,11 @@ class Ranges:
             return cls(slices, None)
         return cls(slices, positions + np.repeat(np.cumsum(sizes) - sizes - first, requests.sizes))
 
+    def part(self, number: int, positions: Longs) -> Ranges:
+        """The range of one request, which has these `positions` [n]."""
+        own = self.slices[number]
+        return Ranges([own], None if own.stop - own.start == len(positions) else positions - own.start)
+
     def gather(self, kept: Sequence[Array]) -> Array:
         """[n, ...] of arrays [r] by canvas position."""
         found = np.concatenate([array[here] for array, here in zip(kept, self.slices, strict=True)])
@@ -81,13 +87,18 @@ class Lanes(Segments):
 
     def of(self, request: int, start: int, size: int) -> Lanes:
         """The lanes of one request, whose `size` positions begin at `start`."""
-        first, last = self.owner.searchsorted((request, request + 1)).tolist()
+        first, last = bisect_left(self._owners, request), bisect_left(self._owners, request + 1)
         bounds = self.starts[first:last] - start, self.ends[first:last] - start
-        return Lanes(self.lanes[first:last], bounds, np.zeros(last - first, np.intp), self.forced[first:last], size)
+        return Lanes(self.lanes[first:last], bounds, self.owner[first:last] - request, self.forced[first:last], size)
+
+    @cached_property
+    def _owners(self) -> list[int]:
+        found: list[int] = self.owner.tolist()
+        return found
 
     def owners(self, rules: Sequence[Rule]) -> list[Rule]:
         """[s] the one of `rules` [r] that each lane belongs to."""
-        return [rules[number] for number in self.owner.tolist()]
+        return [rules[number] for number in self._owners]
 
     @cached_property
     def leftmost(self) -> Bools:
@@ -215,7 +226,7 @@ class StepView:
         return StepView(
             canvases=[self.canvases[number]],
             mask_id=self.mask_id,
-            ranges=Ranges.of(self.positions[here], Segments(np.zeros(1, np.intp), np.full(1, size), size)),
+            ranges=self.ranges.part(number, self.positions[here]),
             positions=self.positions[here],
             canvas_tokens=self.canvas_tokens[here],
             tokens=self.tokens[here],
@@ -223,7 +234,7 @@ class StepView:
             entropy=self.entropy[here],
             ranked=self.ranked[here],
             logprobs=self.logprobs[here],
-            requests=Segments(np.zeros(1, np.intp), np.full(1, size), size),
+            requests=Segments(self.requests.starts[number : number + 1] - start, np.array([size]), size),
             lanes=self.lanes.of(number, start, size),
             ends=self.ends,
             steps=self.steps[number : number + 1],
