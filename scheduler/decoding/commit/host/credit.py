@@ -49,7 +49,7 @@ class Credit(HostCommitRule):
         kept_ids, kept_credit = [rule._ids for rule in rules], [rule._credit for rule in rules]
         all_ids, all_credit = view.gather(kept_ids), view.gather(kept_credit)
         at = np.flatnonzero(open_ & lanes.inside)
-        _, alpha, beta, gamma = numbers[view.requests.index[at]].T
+        _, alpha, beta, gamma = numbers.T.take(view.requests.index[at], axis=1)
         found = Likely(view, at)
         ids, credit, slot = _earned(
             all_ids.take(at, axis=0).T, all_credit.take(at, axis=0).T * beta.astype(np.float32), found, gamma
@@ -107,9 +107,10 @@ class Likely:
             unsure[row] = True
         total += _sum(weight)
         banned = np.flatnonzero(refine)  # no end token may come there
-        weight[:, banned] = np.where(view.ends[ranked[:, banned]], 0.0, weight[:, banned])
+        rank, row = np.nonzero(view.ends[ranked.take(banned, axis=1)])
+        weight[rank, banned[row]] = 0.0
         place = np.zeros(self.size, np.intp)
-        place[unsure] = weight[:, unsure].argmax(0)
+        place[unsure] = weight.compress(unsure, axis=1).argmax(0)
         tokens, confidence = view.tokens[at], view.confidence[at]
         stays = np.flatnonzero(tokens != ranked[0])
         likely, probability = ranked[place, rows], weight[place, rows]
