@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0# the torch that `make constraints` tests
 ARGS ?=
+FRONTENDS ?= 0# of the servers that `make chaos` starts
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -41,12 +42,12 @@ test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)
 
-chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures for two idle cores
+chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures for two idle cores; FRONTENDS=3
 	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto tests/chaos/test_faults.py $(ARGS)
-	$(BIN)/python -m tests.chaos.bombs
-	$(BIN)/python -m tests.chaos.overload
+	$(BIN)/python -m tests.chaos.bombs --frontends $(FRONTENDS)
+	$(BIN)/python -m tests.chaos.overload --frontends $(FRONTENDS)
 
-soak: $(VENV)/with-test ## ten minutes of good and bad requests to one server; ARGS="--seconds 60 --seed 2"
+soak: $(VENV)/with-test ## ten minutes of good and bad requests to one server; ARGS="--seconds 60 --frontends 3"
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 lint: $(VENV)/with-dev ## check style, types and the Dockerfile
@@ -64,7 +65,9 @@ bench: $(VENV)/with-bench ## measure answer quality and host time
 	$(BIN)/python -P -m asynclane.bench.quality $(ARGS)
 	$(BIN)/python -P -m asynclane.bench.steps.host
 
-bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes; writes results, plot and README
+LEVELS := 1,2,4,8,16,32,64,128,256
+
+bench-gpu: $(VENV)/with-bench ## measure serving, steps and kernels on a GPU, in minutes; writes results, plots and docs/performance.md
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape llada-8b --json bench/results/offline-llada-8b.json
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape dream-7b --json bench/results/offline-dream-7b.json
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape sdar-8b --page-size 16 --json bench/results/offline-sdar-8b.json
@@ -72,7 +75,11 @@ bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes;
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape llada-moe-7b --json bench/results/offline-llada-moe-7b.json
 	$(BIN)/python -P -m asynclane.bench.kernels --json bench/results/kernels.json
 	$(BIN)/python -P -m asynclane.bench.steps.roofline
-	$(BIN)/python -P -m asynclane.bench.report.tables --write README.md
+	$(BIN)/python -P -m asynclane.bench.serving --shape sdar-8b --mixed 64 --levels $(LEVELS) --json bench/results/serving-sdar-8b.json
+	$(BIN)/python -P -m asynclane.bench.serving --shape llada2-mini --levels $(LEVELS) --json bench/results/serving-llada2-mini.json
+	$(BIN)/python -P -m asynclane.bench.serving --shape llada-8b --levels $(LEVELS) --json bench/results/serving-llada-8b.json
+	$(BIN)/python -P -m asynclane.bench.serving.picture
+	$(BIN)/python -P -m asynclane.bench.report.tables --write docs/performance.md
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis tests/e2e/node/node_modules

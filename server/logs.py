@@ -27,11 +27,12 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="-")
 
 
 @contextmanager
-def logging_to(descriptor: int, level: str, form: str) -> Iterator[None]:
-    """Log to a file descriptor until the block ends. `form` is text or json."""
+def logging_to(descriptor: int, level: str, form: str, process: str = "") -> Iterator[None]:
+    """Log to a file descriptor until the block ends. `form` is text or json; `process` names this process to those who
+    read lines of several."""
     root = logging.getLogger()
     handler, before = QueuedHandler(descriptor), root.level
-    handler.setFormatter(FORMATS[form]())
+    handler.setFormatter(FORMATS[form](process))
     handler.addFilter(Repeats())
     root.addHandler(handler)
     root.setLevel(level.upper())
@@ -132,6 +133,10 @@ class Repeats(logging.Filter):
 class JsonFormat(logging.Formatter):
     """One JSON object in ASCII, with the record's `fields`."""
 
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = {"process": process} if process else {}
+
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(self.entry(record), default=str)
 
@@ -141,6 +146,7 @@ class JsonFormat(logging.Formatter):
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
+            **self._process,
             "logger": record.name,
             "request_id": REQUEST_ID.get(),
             "message": record.getMessage().strip()[:LINE_CHARS] + more,
@@ -152,11 +158,14 @@ class JsonFormat(logging.Formatter):
 
 
 class TextFormat(JsonFormat):
-    """Time, level, logger, request id, message and fields. Only a line of a traceback begins with a space."""
+    """Time, level, the process if it has a name, logger, request id, message and fields. Only a line of a traceback
+    begins with a space."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = self.entry(record)
-        head = " ".join(_escaped(str(entry.pop(name))) for name in ("time", "level", "logger"))
+        head = " ".join(
+            _escaped(str(entry.pop(name))) for name in ("time", "level", "process", "logger") if name in entry
+        )
         request_id, message = _quoted(entry.pop("request_id")), _escaped(entry.pop("message"))
         traceback = entry.pop("traceback", "")
         fields = "".join(f" {name}={_quoted(str(value))}" for name, value in entry.items())

@@ -11,14 +11,15 @@ import torch
 
 from asynclane.models.checkpoint.config import ModelError, read_config
 from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.exec.graphs import StepGraphs
 from asynclane.models.exec.memory import Memory
-from asynclane.models.exec.pack import Batch
+from asynclane.models.exec.pack import Shape
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Restriction, Row, Span, StepPlan
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Restriction, Row, Sampling, Span, StepPlan
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.cases import PARAMETERS, STORY, cases
-from ..support.driver import MODEL, Spec, embedded_runner, run
+from ..support.driver import BLOCKS_MODEL, LIMITS, MODEL, Spec, embedded_runner, run
 from ..support.golden import CASES, assert_published
 
 pytestmark = [
@@ -47,6 +48,21 @@ def test_requests_batched_with_others_answer_as_each_does_alone(
     together = dict(zip(table, run(runner, vocabulary, list(table.values())), strict=True))
     for name, spec in table.items():
         assert run(runner, vocabulary, [spec])[0].canvas.tolist() == together[name].canvas.tolist(), name
+
+
+@pytest.mark.parametrize(("dtype", "deterministic"), FORMATS)
+def test_chunks_of_a_prompt_change_no_answer(dtype: str, deterministic: bool, vocabulary: Vocabulary) -> None:
+    """Some steps compute nothing but chunks, and project no position."""
+    runner = embedded_runner(dtype, "cuda", model=BLOCKS_MODEL, deterministic=deterministic)
+    pattern = read_config(BLOCKS_MODEL).pattern
+    prompts = [(STORY * 12)[:size] for size in (400, 90, 250, 16)]
+    specs = [Spec(prompt, 32, "fast-dllm", sampling=Sampling(n % 2, seed=n)) for n, prompt in enumerate(prompts)]
+    whole = [answer.canvas.tolist() for answer in run(runner, vocabulary, specs, pattern=pattern)]
+    for size in (16, 64):
+        limits = replace(LIMITS, prefill_tokens=size)
+        assert [answer.canvas.tolist() for answer in run(runner, vocabulary, specs, limits, pattern=pattern)] == whole
+        for spec, wanted in zip(specs, whole, strict=True):
+            assert run(runner, vocabulary, [spec], limits, pattern=pattern)[0].canvas.tolist() == wanted
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS)
@@ -82,7 +98,7 @@ def test_a_restricted_position_takes_only_what_is_allowed(exact: Runner, runner:
     words = np.zeros(-(-read_config(MODEL).vocab_size // 32), np.int32)
     words[1] = 1 << 5
     first = plan.rows[0].spans[0].start
-    restricted = replace(plan.rows[0], restriction=Restriction(first, words))
+    restricted = plan.rows[0]._replace(restriction=Restriction(first, words))
     plan = replace(plan, rows=(restricted, plan.rows[1]))
     found, wanted = exact.execute(plan), runner.execute(plan)
     assert found.proposals[0] == 37
@@ -105,17 +121,17 @@ def test_a_runner_that_is_garbage_does_not_spoil_the_capture_of_another(monkeypa
     with torch.cuda.graph(graphs[0]):
         torch.zeros(1, device="cuda").add_(1)
     graphs.append(graphs)  # type: ignore[arg-type]
-    runner = embedded_runner("float32", "cuda")
-    assert runner._graphs is not None
-    compute = runner._graphs._compute
+    compute = StepGraphs._compute
 
-    def collecting(batch: Batch) -> torch.Tensor:
+    def collecting(self: StepGraphs, shape: Shape, words: torch.Tensor) -> torch.Tensor | None:
         if torch.cuda.is_current_stream_capturing() and gc.isenabled():
             gc.collect()
-        return compute(batch)
+        return compute(self, shape, words)
 
-    monkeypatch.setattr(runner._graphs, "_compute", collecting)
+    monkeypatch.setattr(StepGraphs, "_compute", collecting)
     del graphs
+    runner = embedded_runner("float32", "cuda")
+    assert runner.graph_counts.captures
     assert len(runner.execute(plan_of([(3, 40)])).tokens) == 40
 
 
