@@ -183,10 +183,6 @@ class StepView:
         found.flags.writeable = False  # rules read it again and again
         return found
 
-    def nothing(self) -> Bools:
-        """[n] false everywhere."""
-        return np.zeros(len(self.positions), np.bool_)
-
     def each(self, values: Array | Sequence[object]) -> Array:
         """[n] the value [r] of the request that each position belongs to."""
         return np.repeat(np.asarray(values), self.requests.sizes)

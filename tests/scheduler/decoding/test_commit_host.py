@@ -14,6 +14,7 @@ from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitR
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
 from asynclane.scheduler.decoding.commit.segments import Segments
 from asynclane.scheduler.decoding.commit.shared import forecast
+from asynclane.scheduler.decoding.commit.shared.weights import ROWS, product
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import Params
 from asynclane.scheduler.request import Outcome
@@ -248,6 +249,15 @@ def test_the_filter_serves_lanes_longer_than_its_window() -> None:
     rule = rule_of("learn2pd", eotp=False)
     long = decide(rule, view([0.9999] * (2 * WINDOW + 5)))
     assert (long.tokens == TOKEN).all()
+
+
+def test_a_product_of_a_row_is_the_same_whatever_rows_come_with_it() -> None:
+    random = np.random.default_rng(0)
+    rows, matrix = random.random((3 * ROWS + 5, 24), np.float32), random.random((24, 72), np.float32)
+    together = product(rows, matrix)
+    np.testing.assert_allclose(together, rows @ matrix, rtol=1e-5)
+    for count in (1, 2, ROWS, ROWS + 1):
+        assert (product(rows[-count:], matrix) == together[-count:]).all()
 
 
 def cutting(ends: list[int], confidence: list[float], takes: float) -> int | None:
