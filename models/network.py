@@ -123,6 +123,14 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A step in the last block, whose keys and values are written."""
+
+    queries: Tensor  # [T, H, D]
+    residual: Tensor  # [T, dim]
+
+
 class Transformer:
     """The network, ready to run."""
 
@@ -138,6 +146,10 @@ class Transformer:
         Writes keys and values of all T tokens. After those of the last block only projected positions matter, so the
         rest of that block is computed for them alone.
         """
+        return self.conclude(self.begin(canvases, batch, pages), batch, pages)
+
+    def begin(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Unfinished:
+        """All that does not depend on the projected positions: up to the keys and values of the last block."""
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too
         rotated = positions if batch.rope_positions is None else batch.rope_positions
@@ -151,21 +163,30 @@ class Transformer:
             qkv = linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
             queries = rope_write_kv(qkv, cos, sin, keys, values, places, block.qk_norm)
-            row_starts, at, plan = batch.row_starts, positions, batch.attention
             if index + 1 == config.layers:
-                queries, residual = queries[batch.projected], residual[batch.projected]
-                row_starts, at = batch.projected_starts, positions[batch.projected]
-                plan = batch.projected_attention
-                if not len(queries):  # the plan needs keys and values alone
-                    return residual
+                return Unfinished(queries, residual)
             x = paged_attention(
-                queries, keys, values, table, row_starts, batch.visible, config.block_size, at, batch.mask_offsets, plan
-            )
+                queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
+                batch.mask_offsets, batch.attention,
+            )  # fmt: skip
             x, residual = add_rms_norm(linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps)
             x = self._feed_forward(x, block)
-            if index + 1 < config.layers:
-                x, residual = add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
-        return residual + x
+            x, residual = add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
+        raise ValueError("a network has a block at least")
+
+    def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
+        """The rest of the last block at the projected positions: hidden states [N, dim]."""
+        config, block, fixed = self.config, self.weights.blocks[-1], self.numerics.fixed
+        queries, residual = unfinished.queries[batch.projected], unfinished.residual[batch.projected]
+        if not len(queries):  # the plan needs keys and values alone
+            return residual
+        table, at = pages.table[batch.row_slots], batch.targets - config.logit_shift
+        x = paged_attention(
+            queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, config.block_size,
+            at, batch.mask_offsets, batch.projected_attention,
+        )  # fmt: skip
+        x, residual = add_rms_norm(linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps)
+        return residual + self._feed_forward(x, block)
 
     def _feed_forward(self, x: Tensor, block: Block) -> Tensor:
         """x [T, dim] through the MLP that every token passes, and the experts that it chooses."""

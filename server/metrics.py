@@ -7,7 +7,7 @@ another process has `frontend.counts.Relay` instead, which sends its counts to t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,11 +62,37 @@ class LogCollector(Collector):
         yield CounterMetricFamily("asynclane_log_lines_dropped", "Log lines that nobody read in time", dropped)
 
 
+class GraphCounts(Protocol):
+    """Graphs captured, and steps of which a part ran without one."""
+
+    @property
+    def captures(self) -> int: ...
+
+    @property
+    def eager_steps(self) -> int: ...
+
+
+class GraphCollector(Collector):
+    """The device's own counts, read when metrics are scraped."""
+
+    def __init__(self, counts: Callable[[], GraphCounts]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        counts = self._counts()
+        yield CounterMetricFamily("asynclane_graph_captures", "CUDA graphs captured", counts.captures)
+        yield CounterMetricFamily(
+            "asynclane_steps_without_graph", "Steps of a GPU of which a part ran without a graph", counts.eager_steps
+        )
+
+
 class Metrics:
-    def __init__(self, pages_total: int = 0) -> None:
+    def __init__(self, pages_total: int = 0, graph_counts: Callable[[], GraphCounts] | None = None) -> None:
         self.registry = registry = CollectorRegistry()
         self._log = LogCollector()
         registry.register(self._log)
+        if graph_counts is not None:
+            registry.register(GraphCollector(graph_counts))
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"asynclane_{name}", text, labels, registry=registry)

@@ -78,6 +78,14 @@ class Settings:
     deterministic: bool = _switch(
         "answers that are the same to the bit whatever they are batched with, in every dtype, at some cost in speed"
     )
+    cuda_graph_sizes: str | None = _word(
+        None,
+        "positions of the steps whose CUDA graphs are captured at start, with commas between them; others are padded to"
+        " these, or run without a graph; default: 48 sizes up to --max-step-tokens 4096",
+    )
+    compile_cache: str | None = _word(
+        None, "directory in which a GPU's compiled kernels are kept for the next start; default: Triton's own"
+    )
     threads: int | None = _number(None, "CPU threads of the model; default: OMP_NUM_THREADS, or every core", 1, 4096)
     max_model_len: int | None = _number(
         None, "context in tokens; default: the checkpoint's, or --max-step-tokens if less", 2
@@ -203,6 +211,16 @@ def split_origins(text: str) -> list[str]:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
     return origins
+
+
+def split_sizes(text: str) -> tuple[int, ...]:
+    """The numbers of `--cuda-graph-sizes`. Raises `SettingsError`."""
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise SettingsError(
+            f"--cuda-graph-sizes must be whole numbers with commas between them, not {text!r}"
+        ) from None
 
 
 def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

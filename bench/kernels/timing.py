@@ -8,7 +8,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -31,7 +31,13 @@ def captured(compute: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
+class Replayed(Protocol):
+    """A graph, or several in a row."""
+
+    def replay(self) -> None: ...
+
+
+def replay_ms(graph: Replayed) -> float:
     """Median milliseconds of a replay."""
     graph.replay()
     torch.cuda.synchronize()

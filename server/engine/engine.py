@@ -24,6 +24,7 @@ from ...scheduler import (
     Sampling,
     Scheduler,
     StepPlan,
+    StepResult,
     Update,
     resolve,
 )
@@ -86,6 +87,7 @@ class Engine:
         self._failed_steps = 0  # since one succeeded
         self._watchdog = Watchdog(lambda limit_s: self._die(f"a step took longer than {limit_s:g} s"))
         self._began = 0.0  # when the step began whose updates are delivered
+        self._unreported: tuple[StepPlan, StepResult, float, int] | None = None  # its seconds and commits, too
 
     @property
     def health(self) -> Health:
@@ -350,8 +352,9 @@ class Engine:
         updates: list[Update] = []
         while not self.death.done():
             while len(in_flight) < self._device.depth and (plan := self._scheduler.plan()) is not None:
-                in_flight.append((plan, await self._device.launch(plan, self._watchdog)))
+                in_flight.append((plan, self._device.launch(plan, self._watchdog)))
             self._deliver(self._scheduler.lost() + updates)
+            self._report()
             updates = []
             if in_flight:
                 updates = await self._execute(*in_flight.popleft())
@@ -369,8 +372,10 @@ class Engine:
         several steps have failed in a row."""
         self._watchdog.begin(self._device.step_timeout_s)
         self._began = self._since
+        host_s = time.perf_counter() - self._since  # of planning and delivering
         try:
-            result = await self._device.collect(waiter)
+            result = await self._device.collect(plan, waiter)
+            ended = time.perf_counter()
             updates = self._scheduler.commit(result)
         except errors.INTERRUPTS:
             raise
@@ -383,14 +388,24 @@ class Engine:
                 self._die("the device is lost")
             elif self._failed_steps >= self._device.max_failed_steps:
                 self._die(f"{self._failed_steps} steps failed in a row")
+            self._since = time.perf_counter()
         else:
             self._failed_steps = 0
-            step_s, budget_tokens = time.perf_counter() - self._since, self._scheduler.limits.step_tokens
-            host_s = max(0.0, step_s - result.device_s)  # two clocks may disagree
-            committed = sum(len(update.tokens) for update in updates)
-            self._metrics.observe_step(StepReport(plan.tokens, budget_tokens, committed, host_s, result.device_s))
-        self._since = time.perf_counter()
+            self._since = time.perf_counter()
+            self._unreported = plan, result, self._since - self._began, sum(len(update.tokens) for update in updates)
+            if self._scheduler.halving is not None:
+                self._scheduler.halving.observe(host_s + self._since - ended, plan.tokens)
         return updates
+
+    def _report(self) -> None:
+        """Count the last step, now that the next one is under way."""
+        if self._unreported is None:
+            return
+        plan, result, step_s, committed = self._unreported
+        self._unreported = None
+        host_s = max(0.0, step_s - result.device_s)  # two clocks may disagree
+        budget_tokens = self._scheduler.limits.step_tokens
+        self._metrics.observe_step(StepReport(plan.tokens, budget_tokens, committed, host_s, result.device_s))
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:

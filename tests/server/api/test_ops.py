@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from asynclane.models.exec.runner import GraphCounts
 from asynclane.scheduler import Load, RequestStats
 from asynclane.server.engine.messages import AnswerTimes, Counts, Health
 from asynclane.server.metrics import Metrics, StepReport
@@ -122,6 +123,16 @@ def test_a_step_moves_what_it_reports() -> None:
     assert values(metrics, "kv_pages_used", "kv_pages_kept", "kv_pages") == [40, 30, 100]
     assert values(metrics, "step_row_tokens_sum", "step_budget_share_sum", "step_seconds_count host") == [128, 1.0, 2]
     assert values(metrics, "step_seconds_sum device") == [pytest.approx(0.014)]
+
+
+def test_graphs_are_counted_by_the_device() -> None:
+    counts = [GraphCounts(5, 0), GraphCounts(5, 7)]
+    metrics = Metrics(graph_counts=lambda: counts[0])
+    names = "graph_captures_total", "steps_without_graph_total"
+    assert values(metrics, *names) == [5, 0]
+    del counts[0]
+    assert values(metrics, *names) == [5, 7]
+    assert values(Metrics(), *names) == [None, None]
 
 
 def test_requests_are_counted_by_how_they_end() -> None:

@@ -373,31 +373,6 @@ async def test_a_stop_gives_up_a_step_that_hangs(bench: Bench) -> None:
     await assert_dead(bench, "a step did not end while the server was shutting down")
 
 
-async def test_the_event_loop_goes_on_while_a_plan_is_captured(bench: Bench) -> None:
-    """A start that takes long has the device's thread, and later plans wait for it."""
-    gate, started, known = threading.Event(), [], [False, True]
-    captured = iter([*known, *[True] * 1000])
-
-    def start(plan: StepPlan) -> Callable[[], StepResult]:
-        started.append(threading.current_thread().name)
-        if len(started) == 1:
-            gate.wait()
-        return partial(bench.executor.inner.execute, plan)
-
-    bench.use(start, captured=lambda plan: next(captured))
-    async with running(bench):
-        answers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: len(started) == 1)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert len(started) == 1
-        gate.set()
-        for answer in answers:
-            assert "".join(delta.text for delta in await answer) == ANSWER
-    assert started[0] == "device"
-    assert set(started[1:]) == {threading.current_thread().name}
-
-
 @pytest.mark.parametrize("steps", [0, 1, 3])
 async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: Bench, steps: int) -> None:
     async with running(bench):
