@@ -123,9 +123,9 @@ class Sequence:
     def stats(self) -> RequestStats:
         tree = self.tree
         prompt_tokens = self.prompt_length if self.steps or self.prefilled else 0
+        lanes = tree.born, tree.forks, tree.cancelled
         positions = prompt_tokens, self.cached_tokens, self.computed_tokens
-        counts = self.steps, tree.born, tree.forks, tree.cancelled, self.refreshes, self.reused_refreshes
-        return make(RequestStats, positions + counts)
+        return make(RequestStats, (*positions, self.steps, *lanes, self.refreshes, self.reused_refreshes))
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:

@@ -76,7 +76,7 @@ async def measure(text: Tokenizer, requests: int) -> dict[str, float]:
         """Nobody reads here."""
 
     watched = AnswerOptions(512, stop=("a duck sat", "the end"))
-    cases = {
+    cases: dict[str, Callable[[], float]] = {
         "link": lambda: seconds(work, text, plain, link.send, nothing),
         "memory": lambda: in_memory(False),
         "memory and text": lambda: in_memory(True),
