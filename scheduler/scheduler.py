@@ -21,6 +21,7 @@ from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
 from .decoding.lane_tree import LaneCounts
 from .decoding.vocabulary import END, Vocabulary
+from .host_rules import INTERRUPTS, Commits, RuleInput, decide
 from .lane_events import LaneEvents
 from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
 from .layout import Holding
@@ -31,11 +32,9 @@ from .sequence import NO_END, PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
-# A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other. A library in
-# Rust raises a panic as a BaseException.
+# A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
 WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each access runs Python code
-INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)  # they concern the process
 
 
 class QueueFull(Exception):
@@ -383,14 +382,18 @@ class Scheduler:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those
         that failed, and the tokens [positions] at all spans after host commit rules have decided."""
         snapshots, failed, tokens, edges = dict[int, LaneSnapshot](), set[int](), result.tokens, step.edges
+        decided = _decided(step.requests, edges, result)
         for planned, start, end in zip(step.requests, edges[:-1], edges[1:], strict=True):
             sequence = planned.sequence
             try:
                 if planned.spans:
-                    decided = sequence.take(planned.spans, result, slice(start, end))
-                    if decided is not None:
+                    commits = decided.get(sequence.id)
+                    if isinstance(commits, BaseException):
+                        raise commits
+                    left = sequence.take(planned.spans, result, slice(start, end), commits)
+                    if left is not None:
                         tokens = tokens.copy() if tokens is result.tokens else tokens
-                        tokens[start : start + len(decided)] = decided
+                        tokens[start : start + len(left)] = left
                 if planned.window.drives:
                     snapshots[sequence.id] = sequence.snapshot()
             except INTERRUPTS:
@@ -468,3 +471,16 @@ class Scheduler:
             if sequence.lease is not None:
                 sequence.lease.end()
         sequence.move(FINISHED)
+
+
+def _decided(
+    requests: list[PlannedRequest], edges: list[int], result: StepResult
+) -> dict[int, Commits | BaseException]:
+    """The decisions of host commit rules, by request, or what they have raised. `edges` [requests + 1] are where each
+    request's part of the result begins."""
+    inputs: dict[int, RuleInput] = {}
+    for planned, start, end in zip(requests, edges[:-1], edges[1:], strict=True):
+        sequence = planned.sequence
+        if planned.spans and sequence.host_rule is not None:
+            inputs[sequence.id] = sequence.rule_input(sequence.host_rule, planned.spans, slice(start, end))
+    return dict(zip(inputs, decide([*inputs.values()], result), strict=True)) if inputs else {}

@@ -17,7 +17,7 @@ from .decoding.lanes.base import ABSENT
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Continuation, GrammarGuide
-from .host_rules import Commits, HostRuleRunner
+from .host_rules import Commits, HostRuleRunner, RuleInput
 from .lane_events import LaneEventRecorder, LaneEvents
 from .lane_status import LaneSnapshot, RequestStatus
 from .layout import LAYOUTS, Holding, RowLayout, RowSource
@@ -240,24 +240,26 @@ class Sequence:
             return window
         return window._replace(start=max(window.start, self._begin()))
 
-    def take(self, spans: tuple[Span, ...], result: StepResult, part: slice) -> Ints | None:
-        """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
-        Returns the tokens that the host has left there, from the start of `part` on; None: those of the result."""
+    def rule_input(self, rule: HostRuleRunner, spans: tuple[Span, ...], part: slice) -> RuleInput:
+        """The input of the host commit rule: `part` of a step's result, which belongs to `spans`."""
+        return RuleInput(rule, self.tree, self.steps, spans, part)
+
+    def take(self, spans: tuple[Span, ...], result: StepResult, part: slice, decided: Commits | None) -> Ints | None:
+        """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's;
+        a host commit rule has `decided`. Returns the tokens that the host has left there, from the start of `part` on;
+        None: those of the result."""
         if self._only_writes:
             _write_spans(self.canvas, self.prompt_length, spans, result.tokens[part])
             return None
-        positions = _positions(spans)
-        if self.request.decoder.replica_positions:  # replica rows lie after the canvas
-            positions = positions[positions < self.request.length]
+        rule, guide = self.host_rule, self.guide
+        if decided is None or (rule is not None and rule.ensemble is not None):
+            positions = _positions(spans) - self.prompt_length
+        else:
+            positions = decided.positions
         own = slice(part.start, part.start + len(positions))
         if self.cache.reads_canvas:
-            self.cache.observe(StepConfidence(positions, result.confidence[own]))
-        positions = positions - self.prompt_length  # not in place: the cache keeps the absolute ones
-        rule, guide = self.host_rule, self.guide
-        if rule is None:
-            commits = Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
-        else:
-            commits = rule.decide(self.tree, self.steps, positions, result, part)
+            self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own]))
+        commits = decided or Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
         self._write(commits, result.scores)
         if self.stability is not None:
             open_ = commits.tokens == self.tree.mask_id

@@ -77,8 +77,11 @@ def _elapsed_ms(work: Callable[[], object], repeats: int) -> float:
 
 
 def sets_of(moved_bytes: int, cache_bytes: int) -> int:
-    """Return the number of sets of inputs that ensures that none is still in the cache when its turn comes again."""
-    return max(1, min(MOST_SETS, -(-CACHES * cache_bytes // max(moved_bytes, 1))))
+    """Return the number of sets of inputs that ensures that none is still in the cache when its turn comes again.
+
+    At least two: a part of a single large set would still be there.
+    """
+    return max(2, min(MOST_SETS, -(-CACHES * cache_bytes // max(moved_bytes, 1))))
 
 
 def require_gpu(parser: argparse.ArgumentParser) -> None:
