@@ -27,12 +27,11 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="-")
 
 
 @contextmanager
-def logging_to(descriptor: int, level: str, form: str, process: str = "") -> Iterator[None]:
-    """Log to a file descriptor until the block ends. `form` is text or json; `process` names this process to those who
-    read lines of several."""
+def logging_to(descriptor: int, level: str, form: str) -> Iterator[None]:
+    """Log to a file descriptor until the block ends. `form` is text or json."""
     root = logging.getLogger()
     handler, before = QueuedHandler(descriptor), root.level
-    handler.setFormatter(FORMATS[form](process))
+    handler.setFormatter(FORMATS[form]())
     handler.addFilter(Repeats())
     root.addHandler(handler)
     root.setLevel(level.upper())
@@ -44,6 +43,13 @@ def logging_to(descriptor: int, level: str, form: str, process: str = "") -> Ite
         root.setLevel(before)
         root.removeHandler(handler)
         handler.close()
+
+
+def name_process(name: str) -> None:
+    """Let each further line of this process have its name, for those who read lines of several."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, JsonFormat):
+            handler.formatter.process = name
 
 
 def lines_dropped() -> int:
@@ -133,9 +139,7 @@ class Repeats(logging.Filter):
 class JsonFormat(logging.Formatter):
     """One JSON object in ASCII, with the record's `fields`."""
 
-    def __init__(self, process: str = "") -> None:
-        super().__init__()
-        self._process = {"process": process} if process else {}
+    process = ""
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(self.entry(record), default=str)
@@ -146,7 +150,7 @@ class JsonFormat(logging.Formatter):
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
-            **self._process,
+            **({"process": self.process} if self.process else {}),
             "logger": record.name,
             "request_id": REQUEST_ID.get(),
             "message": record.getMessage().strip()[:LINE_CHARS] + more,

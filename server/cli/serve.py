@@ -26,7 +26,7 @@ def serve_main(settings: Settings) -> int:
     # The port first: a model takes long to load, and a port that is taken should be reported before.
     with (
         bind(settings.host, settings.port) as listener,
-        logging_to(STDERR, settings.log_level, settings.log_format, "engine" if settings.frontends else ""),
+        logging_to(STDERR, settings.log_level, settings.log_format),
     ):
         split_origins(settings.allowed_origins or "*")  # now: a model takes long to load
         settings.front_ends(on_gpu=False)

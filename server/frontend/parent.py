@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 
 from ..app import STOP_S, Loaded
+from ..logs import name_process
 from ..settings import Settings
 from .fleet import Fleet
 from .process import EXIT_S, FAILED, Setup, exit_hard
@@ -35,6 +36,7 @@ def serve_apart(settings: Settings, loaded: Loaded, listener: socket.socket, lim
     `KeyboardInterrupt` after a Ctrl-C that was not ignored before."""
     if os.name != "posix":
         raise CannotStart("--frontends: processes cannot share a socket on this system: give 0")
+    name_process("engine")
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     count = loaded.frontends
     setup = Setup(

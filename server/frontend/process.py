@@ -26,7 +26,7 @@ from ..engine.messages import FromEngine, Serving, ToEngine
 from ..http.connections import ConnectionConfig, log_accept_errors
 from ..http.keys import Keys
 from ..link import Link, receive_frame
-from ..logs import STDERR, logging_to
+from ..logs import STDERR, logging_to, name_process
 from ..schema.responses import ModelCard
 from ..settings import Settings
 from ..structured.grammar import Grammars
@@ -118,7 +118,8 @@ def main() -> None:
     except EOFError:
         sys.exit(FAILED)
     settings = Settings(**setup.settings)
-    with logging_to(STDERR, settings.log_level, settings.log_format, name):
+    with logging_to(STDERR, settings.log_level, settings.log_format):
+        name_process(name)
         try:
             failed = _serve(setup, settings, end, SharedListener(fileno=listener))
         except Exception:

@@ -111,10 +111,14 @@ class AnswerStream:
                 self._over = True
                 assert self._failure is not None
                 raise error_of(self._failure)
-            delta = self._next(*self._waiting.popleft())
+            delta = self.read_now()
             if delta is not None:
                 return delta
         raise StopAsyncIteration
+
+    def read_now(self) -> Delta | None:
+        """The text of what has come, if there is any."""
+        return self._next(*self._waiting.popleft()) if self._waiting else None
 
     def _next(self, progress: Progress, at: float) -> Delta | None:
         try:
