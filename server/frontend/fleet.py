@@ -10,13 +10,17 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+
+from msgspec import structs
 
 from ..engine.engine import Engine
 from ..engine.messages import FromEngine, Reload, Stop, ToEngine
 from ..engine.port import Port
 from ..http.connections import FLUSH_S
+from ..http.keys import Key
 from ..link import Link, send_frame
 from ..metrics import Metrics
 from .process import CODE, Setup
@@ -54,7 +58,11 @@ class Fleet:
 
     async def start(self, count: int) -> None:
         """Start front ends, and wait until they accept connections. Raises `ValueError` if one does not."""
-        children = [await self._spawn(f"frontend-{number + 1}") for number in range(count)]
+        try:
+            children = [await self._spawn(f"frontend-{number + 1}") for number in range(count)]
+        except OSError as error:
+            self.kill()
+            raise ValueError(f"a front end did not start: {error}") from None
         done, late = await asyncio.wait({child.serving for child in children}, timeout=START_S)
         if late or any(serving.exception() for serving in done):
             self.kill()
@@ -75,8 +83,9 @@ class Fleet:
         ends = [asyncio.to_thread(_wait, child.process, timeout_s) for child in children]
         await asyncio.gather(*ends)
 
-    def reload(self) -> None:
-        """Let the front ends read their API keys again."""
+    def reload(self, keys: Sequence[Key]) -> None:
+        """Let the front ends read their API keys again. Those that start later begin with these `keys`."""
+        self._setup = structs.replace(self._setup, keys=keys)
         self._post(Reload())
 
     def cut(self) -> None:
@@ -98,14 +107,24 @@ class Fleet:
                 child.port.flush()
 
     def _start(self, name: str) -> Child:
+        """Raises `OSError`: there may be no process, descriptor or memory left."""
         ours, theirs = socket.socketpair()
         passed = theirs.fileno(), self._listener.fileno()
         command = [sys.executable, "-I", "-c", CODE.format(MODULE), name, *map(str, passed), *sys.path]
-        with theirs:
-            process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
+        try:
+            with theirs:
+                process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
+            try:
+                send_frame(ours, self._setup)
+            except OSError:  # it has been killed already
+                process.kill()
+                process.wait()
+                raise
+        except OSError:
+            ours.close()
+            raise
         child = Child(name, process, ours, asyncio.get_running_loop().create_future())
         self._children.add(child)
-        send_frame(ours, self._setup)
         return child
 
     async def _spawn(self, name: str) -> Child:
@@ -148,18 +167,27 @@ class Fleet:
     async def _replace(self, child: Child) -> None:
         child.process.kill()
         code = await asyncio.to_thread(child.process.wait)
+        how = f"has ended (signal {-code})" if code < 0 else f"has ended (exit code {code})"
+        while await self._may_replace(child.name, how):
+            try:
+                await self._spawn(child.name)
+            except OSError as error:
+                how = f"does not start ({error})"
+            else:
+                return
+
+    async def _may_replace(self, name: str, how: str) -> bool:
+        """Log how a front end has ended. Return, after a pause, whether there is to be another one."""
         now = time.monotonic()
         recent = [at for at in self._deaths if at > now - WITHIN_S]
         self._deaths.append(now)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if len(recent) == MOST_DEATHS:
-            logging.getLogger(__name__).error("%s has ended (%s)", child.name, how)
+            logging.getLogger(__name__).error("%s %s", name, how)
             self._engine.fail(f"{MOST_DEATHS + 1} front ends have ended within {WITHIN_S:g} s")
-            return
-        logging.getLogger(__name__).error("%s has ended (%s), and is replaced", child.name, how)
+            return False
+        logging.getLogger(__name__).error("%s %s, and is replaced", name, how)
         await asyncio.sleep(PAUSE_S * 2 ** len(recent))
-        if not self._stopping and not self._engine.death.done():
-            await self._spawn(child.name)
+        return not self._stopping and not self._engine.death.done()
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -46,6 +46,7 @@ def serve_apart(settings: Settings, loaded: Loaded, listener: socket.socket, lim
         ),
         card=dataclasses.asdict(loaded.card),
         directory=str(loaded.parts.directory.resolve()),
+        keys=loaded.keys.valid,
         max_connections=-(-limit // count),
         descriptors=descriptors,
     )
@@ -94,7 +95,7 @@ class Parent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signal, number, end)
         if self._settings.api_keys_file is not None:
-            loop.add_signal_handler(signal.SIGHUP, self.fleet.reload)
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         await engine.start()
         engine.death.add_done_callback(report)
         try:
@@ -119,6 +120,11 @@ class Parent:
         finally:
             await engine.stop(STOP_S)
             self._loaded.parts.grammars.close()
+
+    def _reload(self) -> None:
+        keys = self._loaded.keys
+        keys.reload()
+        self.fleet.reload(keys.valid)
 
     def _signal(self, number: int, end: asyncio.Event) -> None:
         """The first signal drains, the second ends draining, and the third ends the process without errors for those

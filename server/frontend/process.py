@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import uvicorn
 from ..app import create_app
 from ..engine.messages import FromEngine, Serving, ToEngine
 from ..http.connections import ConnectionConfig, log_accept_errors
-from ..http.keys import Keys
+from ..http.keys import Key, Keys
 from ..link import Link, receive_frame
 from ..logs import STDERR, logging_to, name_process
 from ..schema.responses import ModelCard
@@ -45,12 +46,14 @@ CODE = "import sys; sys.path[:] = sys.argv[4:]; from {} import main; main()"
 
 class Setup(msgspec.Struct, frozen=True):
     """All that one of so many `frontends` must know to begin. `settings` and `card` are the fields of `Settings` and
-    `ModelCard`; the limits of connections and of unread bytes are this front end's part."""
+    `ModelCard`; the limits of connections and of unread bytes are this front end's part. `keys` are those that the
+    others have: the file may have been changed since, and be of no use."""
 
     frontends: int
     settings: dict[str, Any]
     card: dict[str, Any]
     directory: str  # of the checkpoint
+    keys: Sequence[Key]
     max_connections: int
     descriptors: int
 
@@ -131,7 +134,7 @@ def main() -> None:
 
 def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: SharedListener) -> bool:
     """Return whether the engine has failed."""
-    keys = Keys.of(settings, setup.frontends)
+    keys = Keys.of(settings, setup.frontends, setup.keys)
     text = Tokenizer(Path(setup.directory))
     text.prepare()
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)

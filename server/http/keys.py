@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -42,36 +42,38 @@ class Key:
 class Keys:
     """The API keys of a server. Without any, requests need none."""
 
-    def __init__(self, unnamed: str | None, path: Path | None, processes: int = 1) -> None:
-        """`path` is that of the named keys. So many `processes` share what a key may have. Raises `BadKeys` and
-        `OSError`."""
+    def __init__(
+        self, unnamed: str | None, path: Path | None, processes: int = 1, valid: Sequence[Key] | None = None
+    ) -> None:
+        """`path` is that of the named keys, which are read unless it is known which are `valid`. So many `processes`
+        share what a key may have. Raises `BadKeys` and `OSError`."""
         self.processes = processes
+        self.valid = read_keys(unnamed, path) if valid is None else valid
         self._unnamed = unnamed
         self._path = path
-        self._keys = read_keys(unnamed, path)
 
     @classmethod
-    def of(cls, settings: Settings, processes: int = 1) -> Self:
+    def of(cls, settings: Settings, processes: int = 1, valid: Sequence[Key] | None = None) -> Self:
         path = None if settings.api_keys_file is None else Path(settings.api_keys_file)
-        return cls(settings.api_key, path, processes)
+        return cls(settings.api_key, path, processes, valid)
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self.valid)
 
     def find(self, given: bytes) -> Key | None:
         """The key that is `given`. All are compared, each in constant time."""
         digest = _digest(given)
-        matches = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+        matches = [key for key in self.valid if hmac.compare_digest(key.digest, digest)]
         return matches[0] if matches else None
 
     def reload(self) -> None:
         """Read the file again. If it cannot be used, the keys stay as they are."""
         try:
-            self._keys = read_keys(self._unnamed, self._path)
+            self.valid = read_keys(self._unnamed, self._path)
         except (BadKeys, OSError) as error:
             logging.getLogger(__name__).error("the API keys stay as they are: %s", error)
         else:
-            logging.getLogger(__name__).info("%d API keys are valid now", len(self._keys))
+            logging.getLogger(__name__).info("%d API keys are valid now", len(self.valid))
 
 
 def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:

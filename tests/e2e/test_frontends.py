@@ -21,6 +21,7 @@ from ..support.servers import (
     PARIS,
     STORY,
     TOM,
+    WAIT_S,
     Server,
     front_ends,
     gauge,
@@ -119,6 +120,36 @@ def test_a_front_end_that_is_killed_is_replaced_and_the_others_notice_nothing(ap
     assert idle(apart.url)
     assert len({*first, *front_ends(apart.process.pid)}) == 3
     assert any("has ended (signal 9), and is replaced" in line for line in apart.log)
+
+
+@pytest.mark.parametrize("broken", ["ann:", None])
+def test_a_front_end_that_is_replaced_has_the_keys_of_the_others(tmp_path: Path, broken: str | None) -> None:
+    file = tmp_path / "keys"
+    file.write_text("ann:k1")
+    server = start_server("--frontends", "1", "--api-keys-file", str(file))
+
+    def status(key: str) -> int:
+        return httpx.get(f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+
+    try:
+        file.write_text("bob:k2")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: status("k2") == 200)
+        if broken is None:
+            file.unlink()
+        else:
+            file.write_text(broken)
+        (first,) = front_ends(server.process.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_for(lambda: not alive(first) and front_ends(server.process.pid) != [])
+        assert [httpx.get(f"{server.url}/health", timeout=WAIT_S).status_code, status("k2"), status("k1")] == [
+            200,
+            200,
+            401,
+        ]
+        assert server.process.poll() is None
+    finally:
+        stop_server(server)
 
 
 def test_the_metrics_are_those_of_all(apart: Server) -> None:

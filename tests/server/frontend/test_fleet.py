@@ -1,0 +1,109 @@
+"""Front ends that cannot be started, at first or in the place of others."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, cast
+
+import pytest
+
+from asynclane.server.engine.messages import FromEngine, ToEngine
+from asynclane.server.engine.port import Port
+from asynclane.server.frontend import fleet as module
+from asynclane.server.frontend.fleet import MOST_DEATHS, Fleet
+from asynclane.server.frontend.process import Setup
+from asynclane.server.metrics import Metrics
+
+from ...support.servers import WAIT_S
+
+SETUP = Setup(1, settings={}, card={}, directory="", keys=[], max_connections=1, descriptors=1)
+# Says that it serves, and ends once it has been told what to do.
+SHORT_LIVED = r"""
+import socket, struct, sys
+end = socket.socket(fileno=int(sys.argv[1]))
+message = b"\x91\x91\xa7Serving"
+end.sendall(struct.pack("=I", len(message)) + message)
+end.recv(1)
+"""
+start_process = subprocess.Popen
+
+
+class Engine:
+    """As much of an engine as a fleet needs."""
+
+    def __init__(self) -> None:
+        self.death = Future[str]()
+
+    def connect(self, send: Callable[[list[FromEngine]], None]) -> Port:
+        def receive(port: Port, messages: list[ToEngine]) -> None:
+            port.serving()
+
+        return Port(receive, send)  # type: ignore[arg-type]
+
+    def disconnect(self, port: Port) -> None:
+        pass
+
+    def fail(self, reason: str) -> None:
+        self.death.set_result(reason)
+
+
+def no_process(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def killed_at_once(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+    process = start_process([sys.executable, "-I", "-S", "-c", ""])
+    process.wait()
+    return process
+
+
+FAULTS = [no_process, killed_at_once]
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as listener:
+        yield listener
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_fleet_that_cannot_start_says_so(
+    fault: Callable[..., Any], listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.subprocess, "Popen", fault)
+    with pytest.raises(ValueError, match=r"^a front end did not start: .*(unavailable|Broken pipe|reset)"):
+        await Fleet(Engine(), Metrics(), listener, SETUP).start(2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_front_end_that_cannot_be_replaced_is_tried_again_until_the_engine_fails(
+    fault: Callable[..., Any],
+    listener: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine, faults = Engine(), [fault] * MOST_DEATHS
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if not caplog.messages:
+            theirs = str(options["pass_fds"][0])
+            return start_process([sys.executable, "-I", "-S", "-c", SHORT_LIVED, theirs], **options)
+        return cast("subprocess.Popen[bytes]", faults.pop()())
+
+    monkeypatch.setattr(module.subprocess, "Popen", start)
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    await Fleet(engine, Metrics(), listener, SETUP).start(1)  # type: ignore[arg-type]
+    async with asyncio.timeout(WAIT_S):
+        while not engine.death.done():
+            await asyncio.sleep(0.01)
+    assert engine.death.result() == f"{MOST_DEATHS + 1} front ends have ended within 60 s"
+    assert not faults
+    assert [message.split(" (")[0] for message in caplog.messages] == ["frontend-1 has ended"] + [
+        "frontend-1 does not start"
+    ] * MOST_DEATHS
