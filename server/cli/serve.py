@@ -23,6 +23,7 @@ from ..settings import Settings, split_origins
 
 def serve_main(settings: Settings) -> int:
     """Serve until a signal. Raises `ValueError` and `OSError` with one line that says why it cannot begin."""
+    open_standard_streams()
     # The port first: a model takes long to load, and a port that is taken should be reported before.
     with (
         bind(settings.host, settings.port) as listener,
@@ -86,6 +87,16 @@ def _serve(settings: Settings, service: Service, listener: socket.socket, config
             logging.shutdown()
             os._exit(FAILED)
     return 0 if server.started else FAILED
+
+
+def open_standard_streams() -> None:
+    """Open a null device in place of each standard stream that is closed. Otherwise the port would get its number, and
+    in a front end that is its own input."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from ..app import STOP_S, Loaded
 from ..logs import name_process
+from ..schema.limits import default_body_bytes
 from ..settings import Settings
 from .fleet import Fleet
 from .process import EXIT_S, FAILED, Setup, exit_hard
@@ -31,6 +32,14 @@ def url_of(listener: socket.socket) -> str:
     return f"http://{host}:{port}"
 
 
+def unread_part(settings: Settings, count: int, max_model_len: int) -> int:
+    """The bytes of large bodies that may come or wait at once in each of so many front ends: room for one at least, if
+    the server has it."""
+    total = settings.max_unread_bytes
+    longest = settings.max_body_bytes or default_body_bytes(max_model_len)
+    return max(-(-total // count), min(total, longest))
+
+
 def serve_apart(settings: Settings, loaded: Loaded, listener: socket.socket, limit: int, descriptors: int) -> int:
     """Serve until a signal, or until the engine fails for good. Returns the exit code. Raises `CannotStart`, and
     `KeyboardInterrupt` after a Ctrl-C that was not ignored before."""
@@ -42,7 +51,7 @@ def serve_apart(settings: Settings, loaded: Loaded, listener: socket.socket, lim
     setup = Setup(
         frontends=count,
         settings=dataclasses.asdict(
-            dataclasses.replace(settings, max_unread_bytes=-(-settings.max_unread_bytes // count))
+            dataclasses.replace(settings, max_unread_bytes=unread_part(settings, count, loaded.card.max_model_len))
         ),
         card=dataclasses.asdict(loaded.card),
         directory=str(loaded.parts.directory.resolve()),

@@ -104,7 +104,8 @@ class FrontEnd(uvicorn.Server):
 
 def exit_hard() -> None:
     """End the process with `FAILED` after `EXIT_S`, whatever hangs."""
-    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # needs neither the event loop nor the interpreter
+    # Needs neither the event loop nor the interpreter, nor a `sys.stderr`, which is None if that was closed at first.
+    faulthandler.dump_traceback_later(EXIT_S, exit=True, file=2)
     last = threading.Timer(EXIT_S + 0.5, os._exit, [FAILED])  # needs nobody who reads those stacks
     last.daemon = True
     last.start()

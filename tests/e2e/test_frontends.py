@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -150,6 +151,27 @@ def test_a_front_end_that_is_replaced_has_the_keys_of_the_others(tmp_path: Path,
         assert server.process.poll() is None
     finally:
         stop_server(server)
+
+
+def test_a_server_without_standard_streams_serves() -> None:
+    """As some supervisors start it. Its log goes nowhere, so the port has to be known."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    with started([*closed, *ASYNCLANE, "serve", "--port", port, "--frontends", "1"]) as process:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: process.poll() is not None or answers(f"{url}/ready"))
+        assert httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
+        process.terminate()
+        assert process.wait(EXIT_S) == 0
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=WAIT_S).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_the_metrics_are_those_of_all(apart: Server) -> None:
