@@ -102,23 +102,21 @@ def test_the_pod_outlives_its_drain_and_is_probed_as_the_server_behaves(helm: st
 @pytest.mark.parametrize("values", [*VALUES], ids=lambda path: path.name)
 def test_the_container_has_no_rights_and_writes_only_to_its_volumes(helm: str, values: Path) -> None:
     objects = rendered(helm, "--values", str(values))
-    for (kind, name), _ in objects.items():
-        if kind != "Deployment":
-            continue
-        spec = pod(objects, name)
-        container = spec["containers"][0]
-        assert spec["securityContext"]["runAsNonRoot"]
-        assert spec["securityContext"]["runAsUser"] == 10001
-        assert not spec["automountServiceAccountToken"]
-        assert not spec["enableServiceLinks"]
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
-        writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-        assert writable == {"/tmp", "/cache"}
-        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+    (name,) = (name for kind, name in objects if kind == "Deployment")
+    spec = pod(objects, name)
+    container = spec["containers"][0]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert not spec["automountServiceAccountToken"]
+    assert not spec["enableServiceLinks"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"/tmp", "/cache"}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
 
 
 @pytest.mark.parametrize("values", [*VALUES], ids=lambda path: path.name)

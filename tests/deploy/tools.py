@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -60,6 +61,13 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """The command's result, whatever its exit code."""
     options = {"env": environment(), "timeout": 120, **options}
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def free_port() -> int:
+    """A port that no one listens on, for programs that cannot choose one."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def documents(text: str) -> list[dict[str, Any]]:
