@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -73,10 +72,3 @@ def free_port() -> int:
 def documents(text: str) -> list[dict[str, Any]]:
     """The objects of a YAML file."""
     return [found for found in yaml.safe_load_all(text) if found]
-
-
-def yaml_files() -> Iterator[Path]:
-    """All files below `deploy/` that are YAML as they stand."""
-    for path in sorted(DEPLOY.rglob("*.y*ml")):
-        if path.parent.name != "templates":
-            yield path
