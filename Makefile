@@ -68,7 +68,9 @@ bench: $(VENV)/with-bench ## measure answer quality and host time
 	$(BIN)/python -P -m asynclane.bench.quality $(ARGS)
 	$(BIN)/python -P -m asynclane.bench.steps.host
 
-bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes; writes results, plot and README
+LEVELS := 1,2,4,8,16,32,64,128,256
+
+bench-gpu: $(VENV)/with-bench ## measure serving, steps and kernels on a GPU, in minutes; writes results, plots and docs/performance.md
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape llada-8b --json bench/results/offline-llada-8b.json
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape dream-7b --json bench/results/offline-dream-7b.json
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape sdar-8b --page-size 16 --json bench/results/offline-sdar-8b.json
@@ -76,7 +78,11 @@ bench-gpu: $(VENV)/with-bench ## measure steps and kernels on a GPU, in minutes;
 	$(BIN)/python -P -m asynclane.bench.steps.offline --shape llada-moe-7b --json bench/results/offline-llada-moe-7b.json
 	$(BIN)/python -P -m asynclane.bench.kernels --json bench/results/kernels.json
 	$(BIN)/python -P -m asynclane.bench.steps.roofline
-	$(BIN)/python -P -m asynclane.bench.report.tables --write README.md
+	$(BIN)/python -P -m asynclane.bench.serving --shape sdar-8b --mixed 64 --levels $(LEVELS) --json bench/results/serving-sdar-8b.json
+	$(BIN)/python -P -m asynclane.bench.serving --shape llada2-mini --levels $(LEVELS) --json bench/results/serving-llada2-mini.json
+	$(BIN)/python -P -m asynclane.bench.serving --shape llada-8b --levels $(LEVELS) --json bench/results/serving-llada-8b.json
+	$(BIN)/python -P -m asynclane.bench.serving.picture
+	$(BIN)/python -P -m asynclane.bench.report.tables --write docs/performance.md
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis \

@@ -118,10 +118,10 @@ class Request:
 class RequestStats(NamedTuple):
     """The counters of one request so far. Positions count once for each forward that computes them."""
 
-    prompt_tokens: int = 0  # 0 until its first forward
+    prompt_tokens: int = 0  # 0 until its first step
     cached_tokens: int = 0  # of the prompt, computed for other requests
     computed_tokens: int = 0  # positions
-    forwards: int = 0
+    forwards: int = 0  # chunks of the prompt are none
     lanes: int = 0
     forks: int = 0
     cancelled_lanes: int = 0

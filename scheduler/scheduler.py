@@ -55,7 +55,7 @@ class Scheduler:
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self.pattern = pattern
-        self._turns = Turns()
+        self._turns, self._prompt_turns = Turns(), Turns()  # to be admitted, and to compute prompts
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
         self._in_flight: deque[list[PlannedRequest]] = deque()  # the requests of each step, oldest step first
@@ -117,16 +117,21 @@ class Scheduler:
         candidates = self._fair(self._candidates())
         placements: list[Placement] = []
         step: dict[int, PlannedRequest] = {}
+        ends: dict[int, int] = {}  # up to where each request of the step computes
         room, share = self.limits.step_tokens, self._share(candidates)
         for planned in candidates:
             sequence = planned.sequence
-            if share > 0 and planned.tokens <= room and sequence.may_begin(step):
+            if share > 0 and planned.tokens <= room and sequence.may_begin(ends):
                 room -= planned.tokens
                 share -= planned.tokens
                 placements += sequence.layout.placements
                 sequence.layout.placements.clear()
                 sequence.move(State.STEPPING)
                 step[sequence.id] = planned
+                ends[sequence.id] = planned.window.end
+                if planned.prompt_tokens:
+                    request = sequence.request
+                    self._prompt_turns.take(request.client, cost=planned.prompt_tokens / request.weight)
         if not step:
             return None
         self._in_flight.append([*step.values()])
@@ -261,9 +266,13 @@ class Scheduler:
             self._admit()
             self._set_block_lengths()
             free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
+            prompt_ends = self._prompt_ends(free)
             for sequence in sorted(free, key=attrgetter("served_at", "id")):
+                prompt_end = prompt_ends.get(sequence.id)
+                if prompt_end == 0:
+                    continue
                 try:
-                    candidates.append(sequence.plan())
+                    candidates.append(sequence.plan(prompt_end))
                 except INTERRUPTS:
                     raise
                 except BaseException:
@@ -271,6 +280,32 @@ class Scheduler:
                     self._lost.append(self._fail(sequence))
             if lost == len(self._lost):
                 return candidates
+
+    def _prompt_ends(self, free: list[Sequence]) -> dict[int, int]:
+        """The position up to which each request may compute its prompt in the next step, by id; 0: it waits. A limit
+        bounds the prompt positions of all steps in flight together, so that requests that run go on beside them.
+        Clients take turns, and of one client whoever was admitted first goes first."""
+        found: dict[int, int] = {}
+        if not self.limits.prefill_tokens:
+            return found
+        room = self.limits.prefill_tokens
+        room -= sum(planned.prompt_tokens for step in self._in_flight for planned in step)
+        new = [sequence for sequence in free if not sequence.steps]
+        for sequence in sorted(new, key=lambda one: self._prompt_turns.begin(one.request.client)):
+            start, end = sequence.open_prompt()
+            if start < end:
+                stop = self._chunk_end(start, min(end, start + room), end) if sequence.may_begin(found) else start
+                found[sequence.id] = stop if stop > start else 0
+                room -= stop - start
+        return found
+
+    def _chunk_end(self, start: int, limit: int, end: int) -> int:
+        """The end of a chunk of a prompt from `start` up to `limit`: that of the prompt if it is in reach, or the last
+        border of pages, or of blocks."""
+        if limit == end:
+            return end
+        page = limit - limit % self.limits.page_size
+        return page if page > start else max(start, self.pattern.floor(limit))
 
     def _fair(self, candidates: list[PlannedRequest]) -> list[PlannedRequest]:
         """The candidates, without those by which one client would make a step take more than twice as long as it takes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,8 @@ STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so m
 class PlannedRequest:
     """A request in a step: its rows, their `spans` and `tokens`, and what its commit needs to know.
 
-    `open` are the masks before the step, of a request that adapts to the load.
+    `open` are the masks before the step, of a request that adapts to the load. `prompt_tokens` are those of `tokens`
+    that count against the limit on prompt positions in one step.
     """
 
     sequence: Sequence
@@ -44,6 +45,12 @@ class PlannedRequest:
     spans: tuple[Span, ...]
     tokens: int
     open: int
+    prompt_tokens: int = 0
+
+    @property
+    def prompt_chunk(self) -> bool:
+        """True if the step computes a chunk of the prompt and nothing else: it is no forward of the request."""
+        return 0 < self.prompt_tokens == self.tokens
 
 
 class Sequence:
@@ -83,6 +90,7 @@ class Sequence:
         self.predicted_end = NO_END  # the first end token that the network is about to commit
         self.sent = 0  # canvas positions before it were handed out
         self.served_at = 0  # the scheduler's step that last carried it, or admitted it
+        self.prefilled = 0  # absolute positions before it were computed in chunks of the prompt, before all forwards
         self.steps = self.computed_tokens = self.cached_tokens = self.refreshes = self.reused_refreshes = 0
 
     @property
@@ -98,7 +106,7 @@ class Sequence:
     def stats(self) -> RequestStats:
         tree = self.tree
         return RequestStats(
-            prompt_tokens=self.prompt_length if self.steps else 0,
+            prompt_tokens=self.prompt_length if self.steps or self.prefilled else 0,
             cached_tokens=self.cached_tokens,
             computed_tokens=self.computed_tokens,
             forwards=self.steps,
@@ -132,21 +140,42 @@ class Sequence:
         everything = Holding(holding.slots, (*lease.numbers, *holding.pages))
         self.layout = LAYOUTS[self.request.decoder.layout](everything, self.source, page_size)
 
-    def may_begin(self, stepping: Collection[int]) -> bool:
-        """Return whether the pages that it does not compute in its first step are known, or computed by the requests
-        `stepping` with it."""
-        return bool(self.steps) or self.lease is None or self.lease.ready(stepping)
+    def may_begin(self, stepping: Mapping[int, int]) -> bool:
+        """Return whether the pages that it does not compute itself are known, or computed by the requests `stepping`
+        with it, each of them up to a position."""
+        return bool(self.steps or self.prefilled) or self.lease is None or self.lease.ready(stepping)
 
-    def plan(self) -> PlannedRequest:
-        """The next step of the request, which may still have to wait."""
+    def open_prompt(self) -> tuple[int, int]:
+        """The start and the end of the prompt's whole blocks that are still to be computed. Their keys and values
+        depend on no later position, so steps before the first forward may compute them, in chunks."""
+        pattern = self.tree.pattern
+        if self.steps or not pattern.block_size or not self.cache.keeps_prompt:
+            return 0, 0
+        start, end = self._begin(), pattern.floor(max(0, self.prompt_length - pattern.logit_shift))
+        return min(start, end), end
+
+    def _begin(self) -> int:
+        """The first position that no step before the first forward has computed, of this request or of others."""
+        return self.prefilled or (self.lease.begin() if self.lease is not None else 0)
+
+    def plan(self, prompt_end: int | None = None) -> PlannedRequest:
+        """The next step of the request, which may still have to wait. With a `prompt_end` the step computes the open
+        part of the prompt up to there, and drives the lanes if that is all of it."""
         lookahead_end = self._lookahead_end()
         extent = self._extent(lookahead_end)
         window = self._window(extent)
+        prompt_tokens = 0
+        if prompt_end is not None:
+            start, end = self.open_prompt()
+            prompt_tokens = prompt_end - start
+            if prompt_end < end:
+                window = ComputeRange(start, prompt_end, prompt_end, drives=False)
         inputs = StepInputs(self.steps, self.frontier, self.end_at, lookahead_end)
         rows = self.layout.rows(window, inputs)
         spans = tuple([span for row in rows for span in row.spans])
         open_ = self.open_tokens() if self.request.decoder.adaptive else 0
-        return PlannedRequest(self, window, extent, rows, spans, sum([row.tokens for row in rows]), open_)
+        tokens = sum([row.tokens for row in rows])
+        return PlannedRequest(self, window, extent, rows, spans, tokens, open_, prompt_tokens)
 
     def open_tokens(self) -> int:
         """The masks that can still be reached."""
@@ -173,7 +202,8 @@ class Sequence:
         return len(self.canvas) if cut is None else cut + 1
 
     def _window(self, extent: RequestExtent) -> ComputeRange:
-        """The positions that the next step computes. The first step leaves out what others have computed."""
+        """The positions that the next step computes. The first forward leaves out what steps before it, or other
+        requests, have computed."""
         window = self.cache.compute_range(extent)
         if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
@@ -181,9 +211,9 @@ class Sequence:
             self._revises or self.request.decoder.replica_positions
         ):  # committed positions are looked at again, or replicated
             window = window.covering(extent.first, extent.last)
-        if self.lease is None or self.steps:
+        if self.steps:
             return window
-        return window._replace(start=max(window.start, self.lease.begin()))
+        return window._replace(start=max(window.start, self._begin()))
 
     def take(self, spans: tuple[Span, ...], result: StepResult, part: slice) -> Ints | None:
         """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
@@ -244,7 +274,10 @@ class Sequence:
 
     def advance(self, planned: PlannedRequest, statuses: list[LaneStatus] | None) -> LaneEvents | None:
         """Count a step, and let the lanes advance if it drove them: `statuses` belong to the live lanes. Returns the
-        lane events of a watched request."""
+        lane events of a watched request. A chunk of the prompt is no forward, and does not count as a step."""
+        if planned.prompt_chunk:
+            self._advance_prompt(planned)
+            return None
         window, extent = planned.window, planned.extent
         progress = Progress(0, 0, extent.frontier) if statuses is None else self._advance_lanes(statuses)
         step, self.steps, known = self.steps, self.steps + 1, self.layout.known
@@ -286,11 +319,20 @@ class Sequence:
             self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], self._vocabulary)
         return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
 
+    def _advance_prompt(self, planned: PlannedRequest) -> None:
+        """Count a chunk of the prompt."""
+        if not self.prefilled:
+            self.cached_tokens = planned.window.start
+        self.prefilled = planned.window.end
+        self.computed_tokens += planned.tokens
+        if self.lease is not None:
+            self.lease.computed(self.prefilled)
+
     def _share_pages(self, lease: Lease, planned: PlannedRequest) -> None:
         """Others may read the pages that a step has left in their last state."""
         if self.steps == 1:
-            self.cached_tokens = planned.window.start
-            lease.computed()
+            self.cached_tokens = self.cached_tokens if self.prefilled else planned.window.start
+            lease.computed(planned.window.end)
         prompt, size = self.request.prompt, self.prompt_length
 
         def text(start: int, end: int) -> Ints:
@@ -301,7 +343,9 @@ class Sequence:
 
     def report(self, events: LaneEvents | None) -> Update:
         """The tokens that have become final since the last report, without end tokens, and how the request has ended,
-        if it has."""
+        if it has. Nothing is final before the first forward."""
+        if not self.steps:
+            return self.report_end()
         start, self.sent = self.sent, max(self.sent, min(self.frontier, self.end_at))
         scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
         self.outcome = self._ending()
@@ -309,7 +353,7 @@ class Sequence:
         return Update(self.id, tokens, self.outcome, self.stats, self._failure(), events, scores)
 
     def report_end(self) -> Update:
-        """The end of the request, without what its last step brought."""
+        """The state of the request, without what its last step brought: its end, or a chunk of its prompt."""
         return Update(self.id, self.canvas[:0], self.outcome, self.stats, self._failure())
 
     def _failure(self) -> Failure | None:

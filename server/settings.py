@@ -77,6 +77,12 @@ class Settings:
         256, "requests that may wait; beyond them each client has an equal part, and more are refused with 429", 1
     )
     max_step_tokens: int = _number(4096, "positions that one forward may compute", 1)
+    chunked_prefill_size: int | None = _number(
+        None,
+        "prompt positions that one step may compute, over all requests: long prompts go in chunks, and streams go on"
+        " beside them; 0: whole prompts at once; default: 512 with a block-causal model; others take only 0",
+        0,
+    )
     kv_cache_tokens: int | None = _number(
         None,
         "positions whose keys and values fit, over all requests; default: 16384, or what a GPU has left",

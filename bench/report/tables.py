@@ -1,6 +1,6 @@
-"""Writes the README's GPU figures from the results of `steps.offline`, `steps.serving` and `kernels`.
+"""Writes the figures of docs/performance.md from the results of `serving`, `steps.offline`, `steps.memory`, `kernels`.
 
-Usage: python -m asynclane.bench.report.tables [--results bench/results] [--write README.md]
+Usage: python -m asynclane.bench.report.tables [--results bench/results] [--write docs/performance.md]
 The text is written between two comments, `BEGIN` and `END`; without --write it is printed.
 """
 
@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from . import RESULTS
+from .page import markdown
+from .page import number as _number
+from .page import where as _where
+from .serving import PLOT, read_serving, serving_section
 
-BEGIN = "<!-- made by `python -m asynclane.bench.report.tables --write README.md` -->"
+BEGIN = "<!-- made by `python -m asynclane.bench.report.tables --write docs/performance.md` -->"
 END = "<!-- end of what bench.report.tables made -->"
 GIB = 2**30
 FORMATS = ("", "-deterministic", "-fp8")
@@ -49,11 +53,6 @@ def _read(path: Path) -> dict[str, Any] | None:
     return figures
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return tables of runs with the same loads, those with the library's times first."""
     sure, alone = [run for run in runs if compared(run)], [run for run in runs if not compared(run)]
@@ -63,6 +62,7 @@ def steps_section(runs: Sequence[Mapping[str, Any]]) -> str:
         for run in sure:
             head += [f"{MODELS[run['shape']]} ours ms", "library ms", "ratio"]
         parts.append(f"""\
+## Steps
 Whole steps on one {_where(sure[0])}: random weights in bfloat16, rows of up to 64 positions
 over {sure[0]["keys"]} keys (`make bench-gpu`). Ours is what the server replays, confidence and commit included; the
 library's is cuBLAS and SDPA in a graph of the same process. The ratio is ours over theirs: below 1 ours is faster.
@@ -88,40 +88,35 @@ def _step_rows(runs: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> lis
     return rows
 
 
-def read_served(results: Path) -> list[dict[str, Any]]:
-    """Return the runs of `steps.serving` on a checkpoint of each shape, in the order of `MODELS`."""
-    found = {shape: _read(results / f"serving-{shape}.json") for shape in MODELS}
+def read_memory(results: Path) -> list[dict[str, Any]]:
+    """Return the runs of `steps.memory` on a checkpoint of each shape, in the order of `MODELS`."""
+    found = {shape: _read(results / f"memory-{shape}.json") for shape in MODELS}
     return [run | {"shape": shape} for shape, run in found.items() if run is not None]
 
 
-def served_section(runs: Sequence[Mapping[str, Any]]) -> str:
-    head = ["checkpoint", "weights GiB", "K/V GiB", "workspace GiB", "peak GiB", "loaded s", "step ms", "tokens/s"]
+def memory_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    head = ["checkpoint", "weights GiB", "K/V GiB", "workspace GiB", "peak GiB", "loaded s"]
     sizes = ("weights_bytes", "pages_bytes", "workspace_bytes", "peak_reserved_bytes")
     rows = [
-        [
-            MODELS[run["shape"]],
-            *(f"{run[size] / GIB:.2f}" for size in sizes),
-            _number(run["loaded_s"], 1, 0),
-            _number(run["step_ms"], 1, 1),
-            _number(run["tokens_per_s"], 1, 0),
-        ]
+        [MODELS[run["shape"]], *(f"{run[size] / GIB:.2f}" for size in sizes), _number(run["loaded_s"], 1, 0)]
         for run in runs
     ]
     first = runs[0]
     return f"""\
+## Memory
 Checkpoints of full size with random weights (`python -m asynclane.bench.steps.checkpoint`), loaded as by the server,
-and {first["requests"]} requests of {first["max_tokens"]} tokens at once (`python -m asynclane.bench.steps.serving
+and {first["requests"]} requests of {first["max_tokens"]} tokens at once (`python -m asynclane.bench.steps.memory
 --kv-cache-tokens {first["kv_cache_tokens"]}`), on one {_where(first)}. The peak is what torch has taken of the GPU.
 
 {markdown(head, rows)}"""
 
 
 def read_formats(results: Path) -> list[dict[str, Any]]:
-    """Return the runs of `steps.serving`, each with the accuracy by `quality` in the same number format."""
+    """Return the runs of `steps.memory`, each with the accuracy by `quality` in the same number format."""
     path = results / "quality-numerics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     qualities = [json.loads(line) for line in lines]
-    runs = [read for name in FORMATS if (read := _read(results / f"serving{name}.json")) is not None]
+    runs = [read for name in FORMATS if (read := _read(results / f"memory{name}.json")) is not None]
     for run in runs:
         wanted = run["quantization"], run["deterministic"]
         found = [q["decoders"][0] for q in qualities if (q["quantization"], q["deterministic"]) == wanted]
@@ -130,25 +125,21 @@ def read_formats(results: Path) -> list[dict[str, Any]]:
 
 
 def formats_section(runs: Sequence[Mapping[str, Any]]) -> str:
-    head = ["`asynclane serve`", "accuracy", "step ms", "steps", "device idle", "tokens/s", "memory over stated"]
+    head = ["`asynclane serve`", "accuracy", "weights GiB", "peak GiB", "peak over stated"]
     rows = [
         [
             _flag(run),
             _number(run["accuracy"], 1, 3),
-            _number(run["step_ms"], 1, 1),
-            str(run["steps"]),
-            f"{100 * run['idle_share']:.1f} %",
-            _number(run["tokens_per_s"], 1, 0),
+            *(f"{run[size] / GIB:.2f}" for size in ("weights_bytes", "peak_reserved_bytes")),
             f"{100 * (run['reserved_over_stated'] - 1):.1f} %",
         ]
         for run in runs
     ]
     return f"""\
 Number formats on one {_where(runs[0])}: {runs[0]["requests"]} requests of {runs[0]["max_tokens"]} tokens at once on
-LLaDA-8B's shape with random weights (`python -m asynclane.bench.steps.serving`, on what `python -m
-asynclane.bench.steps.checkpoint` writes), and the accuracy of the embedded model on 400 problems (`python -m
-asynclane.bench.quality asynclane --problems 400 --batch 64 --dtype bfloat16`, with the same flag). Twice the steps are
-halves, of which two are in flight.
+LLaDA-8B's shape with random weights (`python -m asynclane.bench.steps.memory`), and the accuracy of the embedded model
+on 400 problems (`python -m asynclane.bench.quality asynclane --problems 400 --batch 64 --dtype bfloat16`, with the same
+flag). Stated are weights, keys and values, and workspace, as the server plans them.
 
 {markdown(head, rows)}"""
 
@@ -164,6 +155,7 @@ def kernels_section(run: Mapping[str, Any]) -> str:
     copy = run["peaks"]["copy_bytes_per_s"]
     product = run["peaks"]["matrix_operations_per_s"]
     return f"""\
+## Kernels
 Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`). On this card a
 copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a bfloat16 matrix product does
 {product / 1e12:.0f} TFLOP/s. The last column compares with the time that a copy takes for a kernel's bytes, each read
@@ -176,7 +168,7 @@ reading is faster than copying, and so does FP8. `torch` is the same kernel writ
 
 </details>
 
-![time of a step over its positions, beside a copy's and a product's](bench/results/roofline.png)"""
+![time of a step over its positions, beside a copy's and a product's](../bench/results/roofline.png)"""
 
 
 def families_section(run: Mapping[str, Any]) -> str:
@@ -222,20 +214,22 @@ def _kernel_table(run: Mapping[str, Any]) -> str:
     return markdown(head, rows)
 
 
-def _where(run: Mapping[str, Any]) -> str:
-    return f"{run['card']} (torch {run['versions']['torch']}, {run['date'][:10]})"
-
-
-def _number(value: float | None, factor: float, digits: int) -> str:
-    return "-" if value is None else f"{value * factor:.{digits}f}"
+def http_section(runs: Sequence[Mapping[str, Any]], drawn: bool) -> str:
+    """Return the tables of `serving`, and its picture if there is one."""
+    picture = f"![tokens a second and gaps over streams](../bench/results/{PLOT})" if drawn else ""
+    return "\n\n".join(part for part in ("## Over HTTP", serving_section(runs), picture) if part)
 
 
 def section(results: Path) -> str:
     """Return the sections of the results that exist."""
     runs, kernels = read_steps(results), read_kernels(results)
-    parts = [steps_section(runs)] if runs else []
-    if served := read_served(results):
-        parts.append(served_section(served))
+    parts = []
+    if serving := read_serving(results):
+        parts.append(http_section(serving, (results / PLOT).is_file()))
+    if runs:
+        parts.append(steps_section(runs))
+    if memory := read_memory(results):
+        parts.append(memory_section(memory))
     if formats := read_formats(results):
         parts.append(formats_section(formats))
     if kernels is not None:

@@ -43,7 +43,10 @@ class Pool:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The resources of a device. `step_tokens` bounds the positions of a step; the longest row must fit, because a row
-    of a bidirectional network cannot be cut. With `prefix_sharing` pages stay known after their request has ended."""
+    of a bidirectional network cannot be cut. With `prefix_sharing` pages stay known after their request has ended.
+
+    `prefill_tokens` bounds the prompt positions of a step over all requests, for a block-causal network alone; 0 is no
+    bound, and a prompt is computed at once."""
 
     slots: int
     pages: int
@@ -52,6 +55,7 @@ class Limits:
     max_model_len: int
     max_queue: int
     prefix_sharing: bool = False
+    prefill_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.step_tokens < self.max_model_len:
@@ -69,6 +73,13 @@ class Limits:
         """These limits. Raises `ValueError` if they do not suit a network with this attention pattern."""
         if self.prefix_sharing:
             pattern.require_sharing("--prefix-sharing")
+        if self.prefill_tokens:
+            pattern.require_sharing("--chunked-prefill-size")
+            if self.prefill_tokens < pattern.block_size:
+                raise ValueError(
+                    f"--chunked-prefill-size {self.prefill_tokens} is less than the model's block of"
+                    f" {pattern.block_size}: raise it, or give 0 for whole prompts"
+                )
         pattern.require_whole("--page-size", self.page_size)
         pattern.require_whole("--max-model-len", self.max_model_len)
         return self

@@ -7,15 +7,16 @@ with the canvas, which is the same masks for all choices of one prompt. There th
 choices, and a page goes with its last reader.
 
 Several requests may need a page that nobody has computed. The first of them to run is its leader; the others start in
-the same step, or once the leader's step is done. Whoever reads a page also reads those before it. So a page without
-readers has no page with readers after it, and the last pages are dropped first.
+the same step, or once the leader's step is done. A leader that computes its prompt in chunks makes pages known chunk by
+chunk. Whoever reads a page also reads those before it. So a page without readers has no page with readers after it, and
+the last pages are dropped first.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..contract import Ints
@@ -168,14 +169,19 @@ class Lease:
                 return index * self._prefixes.page_size
         return len(self.pages) * self._prefixes.page_size
 
-    def ready(self, stepping: Collection[int]) -> bool:
-        """True if the reader's first step may go along with the requests `stepping`: every page is known, or computed
-        in the same step."""
-        return all(page.known or page.leader == self._reader or page.leader in stepping for page in self.pages)
+    def ready(self, stepping: Mapping[int, int]) -> bool:
+        """True if the reader's first step may go along with the requests `stepping`, each of which computes up to a
+        position: every page is known, computed in the same step, or the reader's to compute."""
+        size = self._prefixes.page_size
+        for end, page in enumerate(self.pages, 1):
+            served = page.known or page.leader == self._reader
+            if not served and (page.leader is None or stepping.get(page.leader, 0) < end * size):
+                return False
+        return True
 
-    def computed(self) -> None:
-        """The reader's first step is done. It has seen all pages."""
-        for page in self.pages:
+    def computed(self, end: int) -> None:
+        """The reader has computed its part of the positions before `end`, and seen the others."""
+        for page in self.pages[: end // self._prefixes.page_size]:
             page.known = True
 
     def grow(self, final: int, text: Callable[[int, int], Ints], own: Sequence[int]) -> int:

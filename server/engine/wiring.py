@@ -35,6 +35,7 @@ from .engine import Engine
 
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
+PREFILL_TOKENS = 512  # of a block-causal model in one step: SDAR-8B's takes 22 ms with them, not 8 (bench/LOG.md)
 STEP_TIMEOUT_S = 60.0
 LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
 MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
@@ -183,6 +184,9 @@ def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) 
         raise ValueError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
     page_size = settings.page_size or _page_size(pattern)
     sharing = bool(pattern.block_size) if settings.prefix_sharing is None else settings.prefix_sharing
+    chunk = settings.chunked_prefill_size
+    if chunk is None:
+        chunk = max(PREFILL_TOKENS, pattern.block_size) if pattern.block_size else 0
     return Limits(
         slots=settings.max_num_seqs,
         pages=-(-(settings.kv_cache_tokens or length) // page_size),
@@ -191,6 +195,7 @@ def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) 
         max_model_len=length,
         max_queue=settings.max_queue,
         prefix_sharing=sharing,
+        prefill_tokens=chunk,
     ).checked(pattern)
 
 

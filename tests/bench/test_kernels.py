@@ -16,7 +16,7 @@ from asynclane.bench.kernels import run as kernels
 from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Workload
 from asynclane.bench.kernels.run import Peaks, all_cases, compare, figures, show
 from asynclane.bench.kernels.timing import sets_of
-from asynclane.bench.steps import offline, serving
+from asynclane.bench.steps import memory, offline
 
 CPU = torch.device("cpu")
 PEAKS = Peaks(copy_bytes_per_s=2e12, matrix_operations_per_s=5e14)
@@ -138,7 +138,7 @@ def test_a_kernel_that_writes_its_inputs_changes_no_reference_and_nan_is_an_erro
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
-    ("main", "arguments"), [(kernels.main, []), (offline.main, []), (serving.main, ["--model", "tiny-llada"])]
+    ("main", "arguments"), [(kernels.main, []), (offline.main, []), (memory.main, ["--model", "tiny-llada"])]
 )
 def test_without_a_gpu_it_says_so_in_one_line(
     main: Callable[..., int], arguments: list[str], capsys: pytest.CaptureFixture[str]

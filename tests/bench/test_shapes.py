@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from asynclane.bench.steps import checkpoint, serving
+from asynclane.bench.steps import checkpoint
 from asynclane.bench.steps.offline import Load, plan_of
 from asynclane.bench.steps.shapes import SHAPES
 from asynclane.models.checkpoint.config import ModelConfig, read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.server.engine.messages import AnswerOptions
 from asynclane.server.engine.offline import Offline
-from asynclane.server.metrics import Metrics, StepReport
 from asynclane.server.settings import Settings
 
 
@@ -64,13 +63,6 @@ def test_a_checkpoint_of_each_shape_is_served(shape: str, tmp_path: Path) -> Non
         (answer,) = offline.answer([[100, 101, 102]], AnswerOptions(8))
     assert answer.usage.completion_tokens <= 8
     assert all(word.startswith("w") or word == "." for word in answer.text.split())
-
-
-def test_step_seconds_are_those_of_the_metrics() -> None:
-    metrics = Metrics()
-    assert serving.step_seconds(metrics) == (0, 0, 0)
-    metrics.observe_step(StepReport(row_tokens=1, budget_tokens=1, committed=1, host_s=0.25, device_s=0.5))
-    assert serving.step_seconds(metrics) == (0.25, 0.5, 1)
 
 
 def test_a_row_asks_only_for_positions_that_it_can_predict() -> None:

@@ -1,4 +1,4 @@
-"""The README's GPU figures are those of the results, and the plot can be drawn without a GPU."""
+"""The figures of docs/performance.md are those of the results, and the plot can be drawn without a GPU."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def write_runs(folder: Path) -> None:
     (folder / "kernels.json").write_text(json.dumps(whole), encoding="utf-8")
 
 
-def test_the_readme_holds_what_the_results_say() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_page_holds_what_the_results_say() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     made = section(ROOT / "bench" / "results")
     assert made
-    assert text == rewritten(text, made), "run `python -m asynclane.bench.report.tables --write README.md`"
+    assert text == rewritten(text, made), "run `python -m asynclane.bench.report.tables --write docs/performance.md`"
 
 
 def test_tables_of_steps_and_kernels(tmp_path: Path) -> None:

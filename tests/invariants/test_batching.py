@@ -6,6 +6,7 @@ log-probabilities are compared to the bit.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +21,11 @@ from ..support.scale import part
 PARTS = 4
 # Networks that run a part of their cases alone in `make test`. The others have every decoder, rule and cache.
 ONE_IN = {"shifted": 3, **dict.fromkeys(FAMILIES, 4)}
-CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched", "prefix sharing")
+CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
+FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # block-causal networks alone can do these
 TABLES = [
-    (name, circumstance)
-    for name in ("tiny-llada", "tiny-sdar", *SMALL)
-    for circumstance in CIRCUMSTANCES
-    if circumstance != "prefix sharing" or name in ("tiny-sdar", "block-causal")  # others cannot share
+    *itertools.product(("tiny-llada", "tiny-sdar", *SMALL), CIRCUMSTANCES),
+    *itertools.product(("tiny-sdar", "block-causal"), FOR_BLOCKS),
 ]
 
 
@@ -46,6 +46,8 @@ def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str
         options["limits"] = net.tight
     elif circumstance == "prefix sharing":
         options["limits"] = replace(net.limits, prefix_sharing=not net.limits.prefix_sharing)
+    elif circumstance == "prompts in chunks":
+        options["limits"] = replace(net.limits, prefill_tokens=net.pattern.block_size)
     else:
         specs, options["arrive_every"] = [replace(spec, watched=True) for spec in specs], 1
     answers = net.run(specs, **options)

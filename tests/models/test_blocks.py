@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from asynclane.scheduler import Scheduler, Vocabulary
+from asynclane.scheduler import Sampling, Scheduler, Vocabulary
 
 from ..support.cases import CHATS, TEXT, comparable, network
-from ..support.driver import Answer, Spec, full_logits, serve
+from ..support.driver import TWO_IN_FLIGHT, Answer, Spec, full_logits, serve
 from ..support.golden import WHOLE
 from ..support.scale import part
 
@@ -83,6 +83,21 @@ def test_the_next_turn_of_a_conversation_starts_after_the_last_answer(vocabulary
     _, second = after_each_other(vocabulary, turn, following)
     assert second.cached_tokens == 400 + 100 // BLOCK * BLOCK
     assert comparable(second) == comparable(SDAR.run([following])[0])
+
+
+@pytest.mark.parametrize("sharing", [True, False], ids=["prefix-sharing", "no-prefix-sharing"])
+def test_answers_are_the_same_whatever_the_size_of_chunks_of_the_prompt(sharing: bool) -> None:
+    cases = [(400, "fast-dllm"), (90, "asynclane"), (240, "asynclane"), (75, "fast-dllm")]
+    specs = [
+        Spec(LONG[:size], 24, decoder, sampling=Sampling(number % 2, seed=7), ranks=2, watched=number == 1)
+        for number, (size, decoder) in enumerate(cases)
+    ]
+    whole = [comparable(SDAR.run([spec], replace(SDAR.limits, prefix_sharing=sharing))[0]) for spec in specs]
+    for size in (BLOCK, 64):
+        limits = replace(SDAR.limits, prefix_sharing=sharing, prefill_tokens=size)
+        assert [comparable(SDAR.run([spec], limits)[0]) for spec in specs] == whole
+        for options in ({}, {"halving": TWO_IN_FLIGHT, "arrive_every": 2}):
+            assert [comparable(answer) for answer in SDAR.run(specs, limits, **options)] == whole
 
 
 def after_each_other(vocabulary: Vocabulary, *specs: Spec) -> list[Answer]:

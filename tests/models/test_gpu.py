@@ -14,11 +14,11 @@ from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.pack import Batch
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Restriction, Row, Span, StepPlan
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Restriction, Row, Sampling, Span, StepPlan
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.cases import PARAMETERS, STORY, cases
-from ..support.driver import MODEL, Spec, embedded_runner, run
+from ..support.driver import BLOCKS_MODEL, LIMITS, MODEL, Spec, embedded_runner, run
 from ..support.golden import CASES, assert_published
 
 pytestmark = [
@@ -47,6 +47,21 @@ def test_requests_batched_with_others_answer_as_each_does_alone(
     together = dict(zip(table, run(runner, vocabulary, list(table.values())), strict=True))
     for name, spec in table.items():
         assert run(runner, vocabulary, [spec])[0].canvas.tolist() == together[name].canvas.tolist(), name
+
+
+@pytest.mark.parametrize(("dtype", "deterministic"), FORMATS)
+def test_chunks_of_a_prompt_change_no_answer(dtype: str, deterministic: bool, vocabulary: Vocabulary) -> None:
+    """Some steps compute nothing but chunks, and project no position."""
+    runner = embedded_runner(dtype, "cuda", model=BLOCKS_MODEL, deterministic=deterministic)
+    pattern = read_config(BLOCKS_MODEL).pattern
+    prompts = [(STORY * 12)[:size] for size in (400, 90, 250, 16)]
+    specs = [Spec(prompt, 32, "fast-dllm", sampling=Sampling(n % 2, seed=n)) for n, prompt in enumerate(prompts)]
+    whole = [answer.canvas.tolist() for answer in run(runner, vocabulary, specs, pattern=pattern)]
+    for size in (16, 64):
+        limits = replace(LIMITS, prefill_tokens=size)
+        assert [answer.canvas.tolist() for answer in run(runner, vocabulary, specs, limits, pattern=pattern)] == whole
+        for spec, wanted in zip(specs, whole, strict=True):
+            assert run(runner, vocabulary, [spec], limits, pattern=pattern)[0].canvas.tolist() == wanted
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS)

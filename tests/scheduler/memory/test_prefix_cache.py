@@ -92,6 +92,30 @@ WithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 10, stat
 TestWithoutSharing = WithoutSharing.TestCase
 
 
+class Chunked(SharedPrefixes):
+    limits = replace(SHARING, prefill_tokens=20)
+
+
+Chunked.TestCase.settings = settings(max_examples=100 if ALL else 20, stateful_step_count=40)
+TestChunked = Chunked.TestCase
+
+
+class ChunkedInFlight(Chunked):
+    depth = 2
+
+
+ChunkedInFlight.TestCase.settings = settings(max_examples=100 if ALL else 15, stateful_step_count=40, deadline=None)
+TestChunkedInFlight = ChunkedInFlight.TestCase
+
+
+class ChunkedWithoutSharing(Chunked):
+    limits = replace(LIMITS, prefill_tokens=4)
+
+
+ChunkedWithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 10, stateful_step_count=40)
+TestChunkedWithoutSharing = ChunkedWithoutSharing.TestCase
+
+
 def serve(
     executor: BlockCausalExecutor, scheduler: Scheduler, *prompts: list[int], cache_salt: str = "", length: int = 12
 ) -> list[Sequence]:
@@ -165,7 +189,7 @@ def test_the_least_recently_used_prefix_goes_first_and_its_last_pages_before_its
         lease, own = prefixes.take(name, 2, number)
         assert own == ()
         assert lease.begin() == 0
-        lease.computed()
+        lease.computed(4)
         lease.end()
     lease, _ = prefixes.take(names[0], 2, 4)  # used again
     assert lease.begin() == 4
@@ -185,8 +209,9 @@ def test_what_a_leader_has_not_computed_when_it_leaves_another_one_computes() ->
     names = prefixes.block_hashes(np.full(4, 1, np.int32), "", None)
     (first, _), (second, _) = (prefixes.take(names, 3, number) for number in range(2))
     assert (first.begin(), second.begin()) == (0, 4)
-    assert not second.ready([])
-    assert second.ready([0])
+    assert not second.ready({})
+    assert not second.ready({0: 2})
+    assert second.ready({0: 4})
     first.end()
     assert second.begin() == 0
     second.end()

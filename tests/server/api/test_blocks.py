@@ -74,6 +74,14 @@ async def test_sharing_can_be_switched_off(served: Open) -> None:
         assert [cached((await complete(http, 7))[1]) for _ in range(2)] == [0, 0]
 
 
+@pytest.mark.parametrize("size", [16, 100, None])
+async def test_usage_does_not_depend_on_the_chunks_of_a_prompt(served: Open, size: int | None) -> None:
+    async with served(chunked_prefill_size=0) as http:
+        whole = [await complete(http, 7, temperature=1.0, seed=3) for _ in range(2)]
+    async with served(chunked_prefill_size=size) as http:
+        assert [await complete(http, 7, temperature=1.0, seed=3) for _ in range(2)] == whole
+
+
 async def test_defaults_suit_the_network_and_other_values_are_refused_with_the_reason(served: Open) -> None:
     async with served() as http:
         (card,) = (await http.get("/v1/models")).json()["data"]
@@ -99,6 +107,7 @@ async def test_defaults_suit_the_network_and_other_values_are_refused_with_the_r
     [
         ({"max_step_tokens": 8}, "--max-step-tokens 8 leaves no context"),
         ({"page_size": 40}, "--page-size 40 must be a multiple of the model's block of 16"),
+        ({"chunked_prefill_size": 8}, "--chunked-prefill-size 8 is less than the model's block of 16: raise it"),
         ({"max_model_len": 100}, "--max-model-len 100 must be a multiple of the model's block of 16"),
     ],
 )
@@ -110,3 +119,8 @@ def test_sizes_are_of_whole_blocks(settings: dict[str, Any], message: str) -> No
 def test_a_bidirectional_model_refuses_to_share_prefixes() -> None:
     with pytest.raises(ValueError, match="--prefix-sharing is for block-causal models"):
         build.build_parts(Settings(prefix_sharing=True))
+
+
+def test_a_bidirectional_model_refuses_chunks_of_prompts() -> None:
+    with pytest.raises(ValueError, match="--chunked-prefill-size is for block-causal models"):
+        build.build_parts(Settings(chunked_prefill_size=512))

@@ -1,0 +1,72 @@
+"""The requests of a load: random prompts, and a quota that fixes how many tokens each forward commits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+WORDS = (100, 1000)  # ids of ordinary words of every model that is measured
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A decoder that fills each block in a fixed number of forwards, whatever the network says."""
+
+    decoder: str
+    block: int
+    forwards: int
+
+    def steps(self, max_tokens: int) -> int:
+        """Return the parameter `steps` of an answer: forwards for all of its blocks."""
+        return self.forwards * -(-max_tokens // self.block)
+
+
+# By shape: the quotas of equal answers, then of mixed ones. Any other model has the first.
+LANES = Quota("asynclane", 32, 9)
+QUOTAS: Mapping[str, tuple[Quota, Quota]] = {
+    "llada-8b": (LANES, LANES),
+    "sdar-8b": (Quota("fast-dllm", 4, 2), Quota("fast-dllm", 4, 1)),
+    "llada2-mini": (Quota("fast-dllm", 32, 16), Quota("fast-dllm", 32, 16)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Streamed completions without an end token, each followed by the next. Lengths are drawn from a range in tokens,
+    both ends included. No two prompts begin alike, so that none is in the prefix cache; or each stream `repeats` its
+    own."""
+
+    name: str
+    streams: int
+    prompt_tokens: tuple[int, int]
+    max_tokens: tuple[int, int]
+    quota: Quota
+    model: str
+    repeats: bool = False
+
+    def body(self, stream: int, number: int) -> dict[str, Any]:
+        """Return a stream's request of this number."""
+        rng = random.Random(f"{self.name} {self.streams} {stream} {0 if self.repeats else number}")
+        max_tokens = rng.randint(*self.max_tokens)
+        prompt = [rng.randint(*WORDS) for _ in range(rng.randint(*self.prompt_tokens))]
+        return {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "decoder": self.quota.decoder,
+            "steps": self.quota.steps(max_tokens),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        ranges = {name: tuple(fields[name]) for name in ("prompt_tokens", "max_tokens")}
+        return cls(**{**fields, **ranges, "quota": Quota(**fields["quota"])})

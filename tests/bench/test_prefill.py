@@ -1,0 +1,32 @@
+"""The pauses of streams are simulated with the real scheduler: a limit on prompt positions bounds them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asynclane.bench.steps.prefill import CURVE, main, read_curve
+
+
+def test_a_limit_bounds_the_pauses_and_costs_few_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--limits", "0,512", "--streams", "16", "--seconds", "4"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    whole, chunked = figures["limits"]
+    assert (whole["limit"], chunked["limit"]) == (0, 512)
+    assert chunked["gap_p99.9"] < 40 < whole["gap_p99.9"]
+    assert chunked["tokens_per_s"] > 0.8 * whole["tokens_per_s"] > 0
+
+
+def test_the_curve_is_the_measured_one() -> None:
+    assert read_curve(CURVE)(256) == pytest.approx(8.243e-3)
+    with pytest.raises(ValueError, match=r"pyproject\.toml is no file of steps\.offline"):
+        read_curve(Path("pyproject.toml"))
+
+
+@pytest.mark.parametrize("limits", ["x", "0,3"])
+def test_limits_below_a_block_are_refused(limits: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--limits", limits])
+    assert repr(limits) in capsys.readouterr().err

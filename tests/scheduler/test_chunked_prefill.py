@@ -1,0 +1,202 @@
+"""Prompts of a block-causal network are computed in chunks, within a limit for each step, and no answer changes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asynclane.scheduler.contract import Sampling, StepPlan
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.resolve import resolve
+from asynclane.scheduler.memory.pages import Limits
+from asynclane.scheduler.request import Outcome, Request, RequestStats
+from asynclane.scheduler.scheduler import Scheduler
+from asynclane.scheduler.sequence import Sequence as Running
+from asynclane.scheduler.step_cost import Halving, StepCost
+
+from ..support.fakes import BlockCausalExecutor, add, vocabulary
+
+BLOCK, PAGE = 4, 8
+PATTERN = AttentionPattern(block_size=BLOCK)
+LIMITS = Limits(slots=80, pages=4000, page_size=PAGE, step_tokens=20_000, max_model_len=2000, max_queue=100)
+ROW = 2 * BLOCK  # of a running request: the block before is computed once more with its last tokens
+SIZES = [BLOCK, PAGE, 20, 64, 100, 1000, 0]
+LINEAR = Halving(StepCost([0, 1000], [1e-6, 1.0]))
+
+
+def propose(slot: int, position: int) -> tuple[int, float]:
+    """Tokens and confidence of a position, whichever slot and step computes it."""
+    rng = random.Random(position)
+    return rng.randrange(2, 19), rng.random()
+
+
+@dataclass
+class Loop:
+    """A scheduler and its device, with two steps in flight if there is a `halving`."""
+
+    limits: Limits
+    halving: Halving | None = None
+    running: dict[int, Running] = field(default_factory=dict)
+    plans: list[StepPlan] = field(default_factory=list)
+    prompts: list[int] = field(default_factory=list)  # prompt positions, of whole blocks, of each step
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.limits, vocabulary(), halving=self.halving, pattern=PATTERN)
+        self.executor = BlockCausalExecutor(propose, BLOCK, PAGE)
+        self.executor.length = LIMITS.max_model_len
+        self._in_flight: deque[StepPlan] = deque()
+        self._borders: dict[int, int] = {}  # of each slot: where the whole blocks of its prompt end
+
+    def add(self, prompt: Sequence[int], length: int = 24, client: str = "", **fields: Any) -> Running:
+        decoder = resolve(fields.pop("decoder", "fast-dllm"), {}, length, PATTERN)
+        request = Request(len(self.running), np.array(prompt, np.int32), length, decoder, client=client)
+        sequence = add(self.scheduler, replace(request, **fields))
+        self.running[sequence.id] = sequence
+        return sequence
+
+    def step(self) -> StepPlan | None:
+        """Plan as many steps as go, and commit the oldest, which is returned."""
+        while len(self._in_flight) < (1 if self.halving is None else 2) and (plan := self.scheduler.plan()):
+            self._in_flight.append(plan)
+        if not self._in_flight:
+            return None
+        plan = self._in_flight.popleft()
+        self.plans.append(plan)
+        for placement in plan.placements:
+            self._borders[placement.slot] = PATTERN.floor(len(placement.prompt))
+        self.prompts.append(sum(max(0, min(row.end, self._borders[row.slot]) - row.start) for row in plan.rows))
+        for update in self.scheduler.commit(self.executor.execute(plan)):
+            assert update.outcome is not Outcome.FAILED
+        self.scheduler.check_integrity()
+        return plan
+
+    def finish(self) -> list[Running]:
+        while self.step():
+            pass
+        assert self.scheduler.idle
+        return [*self.running.values()]
+
+
+def prompt(size: int, seed: int = 0) -> list[int]:
+    return random.Random(f"{size} {seed}").choices(range(2, 19), k=size)
+
+
+def facts(sequences: Sequence[Running]) -> list[tuple[list[int], RequestStats]]:
+    return [(s.canvas.tolist(), s.stats) for s in sequences]
+
+
+@pytest.mark.parametrize("decoder", ["fast-dllm", "asynclane", "freedave", "d3llm"])
+@pytest.mark.parametrize("sharing", [True, False], ids=["prefix-sharing", "no-prefix-sharing"])
+def test_answers_and_usage_are_the_same_whatever_the_size_of_chunks(decoder: str, sharing: bool) -> None:
+    wanted = None
+    for size in SIZES:
+        for depth in (None, LINEAR):
+            loop = Loop(replace(LIMITS, prefix_sharing=sharing, prefill_tokens=size), depth)
+            for number, length in enumerate((300, 1, 37, 64, 99)):
+                loop.add(prompt(length), decoder=decoder, sampling=Sampling(1.0, seed=number), watched=number == 1)
+            found = facts(loop.finish())
+            wanted = wanted or found
+            assert found == wanted, (size, depth)
+
+
+@pytest.mark.parametrize("size", SIZES[:-1])
+def test_a_long_prompt_does_not_hold_up_those_that_run(size: int) -> None:
+    loop = Loop(replace(LIMITS, prefill_tokens=size))
+    streams = [loop.add(prompt(8, number), length=800) for number in range(6)]
+    while not all(stream.steps for stream in streams):
+        loop.step()
+    long = loop.add(prompt(1600))
+    while not long.steps:
+        before = [stream.steps for stream in streams if not stream.outcome]
+        plan = loop.step()
+        assert plan is not None
+        assert plan.tokens <= size + ROW * len(streams) + ROW
+        after = [stream.steps for stream in streams if not stream.outcome]
+        assert len(before) != len(after) or all(b + 1 == a for a, b in zip(after, before, strict=True))
+    assert long.computed_tokens == 1600 + BLOCK
+    loop.finish()
+
+
+def test_many_prompts_share_the_limit_and_go_on_in_the_order_in_which_they_came() -> None:
+    loop = Loop(replace(LIMITS, prefill_tokens=512))
+    new = [loop.add(prompt(200, number)) for number in range(64)]
+    begun: list[int] = []
+    while len(begun) < len(new):
+        plan = loop.step()
+        assert plan is not None
+        assert loop.prompts[-1] <= 512
+        begun += [one.id for one in new if one.steps and one.id not in begun]
+    assert len(loop.plans) == 64 * 200 // 512
+    assert begun == sorted(begun)
+    assert loop.prompts == [512] * 25
+    loop.finish()
+
+
+def test_the_limit_is_for_all_steps_in_flight_together() -> None:
+    loop = Loop(replace(LIMITS, prefill_tokens=64), LINEAR)
+    for number in range(12):
+        loop.add(prompt(40 * number, number), length=60)
+    loop.finish()
+    pairs = [one + other for one, other in itertools.pairwise(loop.prompts)]
+    assert max(pairs) <= 64
+    assert sum(loop.prompts) == sum(40 * number for number in range(12))
+
+
+def test_clients_take_turns_with_their_prompts() -> None:
+    """One that sends many long ones does not keep another waiting for all of them."""
+    loop = Loop(replace(LIMITS, prefill_tokens=64))
+    for number in range(20):
+        loop.add(prompt(640, number), client="greedy")
+    loop.step()
+    late = loop.add(prompt(320), client="other")
+    steps = 0
+    while not late.steps:
+        loop.step()
+        steps += 1
+    assert steps <= 2 * 320 // 64 + 1
+    loop.finish()
+
+
+def test_what_of_a_prompt_was_computed_stays_when_its_request_leaves() -> None:
+    """Another one that waits for the same pages goes on from there."""
+    loop = Loop(replace(LIMITS, prefix_sharing=True, prefill_tokens=64))
+    first, second = loop.add([*prompt(320), 3]), loop.add([*prompt(320), 4])
+    for _ in range(2):
+        loop.step()
+    assert (first.stats.computed_tokens, first.stats.forwards, first.stats.prompt_tokens) == (128, 0, 321)
+    assert second.stats == RequestStats(lanes=second.stats.lanes)
+    loop.scheduler.end(first.id, Outcome.ABORTED)
+    loop.finish()
+    assert second.cached_tokens == 128
+    assert sum(loop.prompts) == 320
+
+
+def test_a_request_with_the_same_prompt_follows_and_computes_nothing_again() -> None:
+    loop = Loop(replace(LIMITS, prefix_sharing=True, prefill_tokens=64))
+    same = [loop.add([*prompt(320), last], length=16) for last in (3, 4, 5)]
+    other = loop.add(prompt(100, 9))
+    loop.finish()
+    assert [sequence.cached_tokens for sequence in (*same, other)] == [0, 320, 320, 0]
+    assert sum(loop.prompts) == 320 + 100
+
+
+def test_only_a_cache_that_keeps_the_prompt_has_it_in_chunks() -> None:
+    loop = Loop(replace(LIMITS, prefill_tokens=64))
+    decoder = resolve("fast-dllm", {"cache": "none"}, 24, PATTERN)
+    sequence = add(loop.scheduler, Request(0, np.array(prompt(320), np.int32), 24, decoder))
+    assert sum(row.tokens for row in (loop.step() or loop.plans[0]).rows) == 324
+    assert sequence.steps == 1
+
+
+def test_a_limit_that_does_not_suit_the_network_is_refused() -> None:
+    with pytest.raises(ValueError, match="--chunked-prefill-size is for block-causal models"):
+        Scheduler(replace(LIMITS, prefill_tokens=512), vocabulary())
+    with pytest.raises(ValueError, match="--chunked-prefill-size 3 is less than the model's block of 4: raise it"):
+        Scheduler(replace(LIMITS, prefill_tokens=3), vocabulary(), pattern=PATTERN)
