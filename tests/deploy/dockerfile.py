@@ -13,7 +13,7 @@ FLAG = re.compile(r"--[a-z-]+=\S+\s+")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What stands between two lines FROM: `base` is an image or another stage."""
+    """The lines from one FROM to the next; `base` is an image or another stage."""
 
     name: str
     base: str
@@ -51,7 +51,7 @@ def last(stages: list[Stage], kind: str) -> str:
 
 
 def variables(stages: list[Stage]) -> dict[str, str]:
-    """What ENV sets; $NAME stays in it."""
+    """The variables that ENV sets; $NAME stays in them."""
     pairs = [word for stage in stages for value in stage.all("ENV") for word in shlex.split(value)]
     return dict(pair.split("=", 1) for pair in pairs)
 

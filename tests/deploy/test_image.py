@@ -20,9 +20,9 @@ import httpx
 import pytest
 import yaml
 
+from ..support.checkout import sent_to_docker
 from ..support.processes import started
 from ..support.servers import PARIS, Server, wait_for
-from ..test_packaging import sent_to_docker
 from .dockerfile import Stage, exec_form, labels, last, lineage, read, shell, variables
 from .tools import DEPLOY, ROOT, documents, free_port, needed, run
 
