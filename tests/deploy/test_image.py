@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from ..support.checkout import sent_to_docker
 from ..support.processes import started
@@ -234,29 +232,3 @@ def test_the_image_serves_on_a_read_only_root_and_drains(built: tuple[str, Path]
         assert "Paris" in answer["choices"][0]["message"]["content"]
         process.terminate()
         assert process.wait(timeout=40) == 0
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """Each command `docker` of a page's blocks, in words."""
-    for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-        for line in block.replace("\\\n", " ").splitlines():
-            if line.startswith(("docker ", "TORCH_INDEX=", "MODELS=")):
-                yield shlex.split(line, comments=True)
-
-
-def test_the_pages_start_the_images_that_the_dockerfile_builds() -> None:
-    found = list(commands(DEPLOY / "README.md"))
-    runs = [words for words in found if words[:2] == ["docker", "run"]]
-    assert runs
-    for words in runs:
-        assert {"--read-only", "--cap-drop", "--security-opt"} <= set(words) or "--entrypoint" in words
-        assert {"asynclane:gpu", "asynclane:cpu"} & set(words)
-    for words in found:
-        if words[:2] == ["docker", "build"] and "--target" in words:
-            assert words[words.index("--target") + 1] in STAGES
-
-
-def test_every_file_is_yaml_that_a_reader_of_it_takes() -> None:
-    for path in sorted(DEPLOY.rglob("*.y*ml")):
-        if path.parent.name != "templates":
-            assert list(yaml.safe_load_all(path.read_text())), path
