@@ -20,7 +20,7 @@ URL = "http://127.0.0.1:8000"
 
 def commands(page: Path, name: str) -> Iterator[list[str]]:
     """The words of each command of that name in the blocks of the page, without variables before it."""
-    for block in re.findall(r"^```\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```\w*\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             for command in line.split(" | "):
                 if name not in command:  # another command may have a quotation of several lines
