@@ -239,5 +239,5 @@ def test_a_chart_that_was_packed_holds_rules_and_dashboard(helm: str, tmp_path: 
     (packed,) = tmp_path.glob("*.tgz")
     flags = ["--set", "prometheusRule.enabled=true,dashboard.enabled=true"]
     done = run([helm, "template", "asynclane", str(packed), *flags])
-    assert "AsynclaneDown" in done.stdout
+    assert "AsynclaneGone" in done.stdout
     assert "asynclane.json" in done.stdout
