@@ -2,6 +2,7 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0# the torch that `make constraints` tests
 ARGS ?=
+FRONTENDS ?= 0# of the servers that `make chaos` starts
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -45,12 +46,12 @@ test-deploy: $(VENV)/with-dev ## check deploy/ and the Dockerfile; skips what th
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)
 
-chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures for two idle cores
-	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto tests/chaos/test_faults.py $(ARGS)
-	$(BIN)/python -m tests.chaos.bombs
-	$(BIN)/python -m tests.chaos.overload
+chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures for two idle cores; FRONTENDS=3
+	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto tests/chaos/test_faults.py tests/e2e/test_frontends.py $(ARGS)
+	$(BIN)/python -m tests.chaos.bombs --frontends $(FRONTENDS)
+	$(BIN)/python -m tests.chaos.overload --frontends $(FRONTENDS)
 
-soak: $(VENV)/with-test ## ten minutes of good and bad requests to one server; ARGS="--seconds 60 --seed 2"
+soak: $(VENV)/with-test ## ten minutes of good and bad requests to one server; ARGS="--seconds 60 --frontends 3"
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 lint: $(VENV)/with-dev ## check style, types and the Dockerfile

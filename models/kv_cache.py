@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kernels.elementwise import kv_places
 from .checkpoint.config import ModelConfig
-from .exec.pack import NOWHERE, Batch
+from .exec.pack import Batch
 
 
 class KvPages:
@@ -38,6 +39,4 @@ class KvPages:
 
     def places(self, batch: Batch) -> Tensor:
         """The place of each token's keys and values: [T] int64, `page * page_size + offset`; negative for padding."""
-        page = self.table[batch.slots, batch.positions.clamp_min(0) // self.page_size].long()
-        place = page * self.page_size + batch.positions % self.page_size
-        return torch.where(batch.positions < 0, NOWHERE, place)
+        return kv_places(self.table, batch.slots, batch.positions, self.page_size)

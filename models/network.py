@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..kernels.attention import paged_attention
 from ..kernels.common.types import Fp8Matrix, Matrix, QkNorm, Routing
-from ..kernels.elementwise import add_rms_norm, embed, rms_norm, rope_write_kv, swiglu
+from ..kernels.elementwise import add_rms_norm, embed, rms_norm
 from ..kernels.experts import experts_mlp, route
+from ..kernels.fused import linear_add_rms_norm, linear_rope_write_kv, linear_swiglu
 from ..kernels.linear import linear
 from .checkpoint.config import ModelConfig
 from .checkpoint.families import Source, layer_sources, top_sources
@@ -123,6 +124,14 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A step in the last block, whose keys and values are written."""
+
+    queries: Tensor  # [T, H, D]
+    residual: Tensor  # [T, dim]
+
+
 class Transformer:
     """The network, ready to run."""
 
@@ -133,58 +142,71 @@ class Transformer:
         self._cos, self._sin = _rotations(config, weights.embedding.device)
 
     def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
-        """canvases [slots, length] int64 -> hidden states [N, dim] of the projected positions, before the final norm.
+        """canvases [slots, length] int64 -> hidden states [N, dim] of the projected positions, after the final norm.
 
         Writes keys and values of all T tokens. After those of the last block only projected positions matter, so the
         rest of that block is computed for them alone.
         """
+        return self.conclude(self.begin(canvases, batch, pages), batch, pages)
+
+    def begin(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Unfinished:
+        """All that does not depend on the projected positions: up to the keys and values of the last block."""
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too
         rotated = positions if batch.rope_positions is None else batch.rope_positions
         cos, sin = self._cos[rotated], self._sin[rotated]
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
-        blocks, fixed = self.weights.blocks, self.numerics.fixed
+        blocks, fixed, eps = self.weights.blocks, self.numerics.fixed, config.norm_eps
         residual = embed(canvases, batch.slots, positions, self.weights.embedding)
-        x = rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
+        x = rms_norm(residual, blocks[0].attn_norm, eps)
         for index, block in enumerate(blocks):
-            qkv = linear(x, block.qkv, fixed).view(len(positions), -1, config.head_dim)
             keys, values = pages.keys[index], pages.values[index]
-            queries = rope_write_kv(qkv, cos, sin, keys, values, places, block.qk_norm)
-            row_starts, at, plan = batch.row_starts, positions, batch.attention
+            queries = linear_rope_write_kv(x, block.qkv, cos, sin, keys, values, places, block.qk_norm, fixed)
             if index + 1 == config.layers:
-                queries, residual = queries[batch.projected], residual[batch.projected]
-                row_starts, at = batch.projected_starts, positions[batch.projected]
-                plan = batch.projected_attention
-                if not len(queries):  # the plan needs keys and values alone
-                    return residual
+                return Unfinished(queries, residual)
             x = paged_attention(
-                queries, keys, values, table, row_starts, batch.visible, config.block_size, at, batch.mask_offsets, plan
-            )
-            x, residual = add_rms_norm(linear(x, block.attn_out, fixed), residual, block.ff_norm, config.norm_eps)
-            x = self._feed_forward(x, block)
-            if index + 1 < config.layers:
-                x, residual = add_rms_norm(x, residual, blocks[index + 1].attn_norm, config.norm_eps)
-        return residual + x
+                queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
+                batch.mask_offsets, batch.attention,
+            )  # fmt: skip
+            x, residual = linear_add_rms_norm(x, block.attn_out, residual, block.ff_norm, eps, fixed)
+            x, residual = self._feed_forward(x, residual, block, blocks[index + 1].attn_norm)
+        raise ValueError("a network has a block at least")
 
-    def _feed_forward(self, x: Tensor, block: Block) -> Tensor:
-        """x [T, dim] through the MLP that every token passes, and the experts that it chooses."""
-        mlp, routed, fixed = block.mlp, block.routed, self.numerics.fixed
-        dense = None
-        if mlp is not None:
-            dense = linear(swiglu(linear(x, mlp.gate_up, fixed)), mlp.ff_out, fixed)
+    def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
+        """The rest of the last block at the projected positions, and the final norm: hidden states [N, dim]."""
+        config, block = self.config, self.weights.blocks[-1]
+        queries, residual = unfinished.queries[batch.projected], unfinished.residual[batch.projected]
+        if not len(queries):  # the plan needs keys and values alone
+            return residual
+        table, at = pages.table[batch.row_slots], batch.targets - config.logit_shift
+        x = paged_attention(
+            queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, config.block_size,
+            at, batch.mask_offsets, batch.projected_attention,
+        )  # fmt: skip
+        x, residual = linear_add_rms_norm(
+            x, block.attn_out, residual, block.ff_norm, config.norm_eps, self.numerics.fixed
+        )
+        return self._feed_forward(x, residual, block, self.weights.norm)[0]
+
+    def _feed_forward(self, x: Tensor, residual: Tensor, block: Block, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """x [T, dim] through the MLP that every token passes, and the experts that it chooses, is added to the residual
+        [T, dim]: (the normed sum, the sum)."""
+        mlp, routed, fixed, eps = block.mlp, block.routed, self.numerics.fixed, self.config.norm_eps
         if routed is None:
-            if dense is None:
+            if mlp is None:
                 raise ValueError("a layer has neither an MLP nor experts")
-            return dense
+            inner = linear_swiglu(x, mlp.gate_up, fixed)
+            return linear_add_rms_norm(inner, mlp.ff_out, residual, norm, eps, fixed)
         chosen, weights = route(linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
-        sparse = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
-        return sparse if dense is None else sparse + dense
+        found = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
+        if mlp is not None:
+            found = found + linear(linear_swiglu(x, mlp.gate_up, fixed), mlp.ff_out, fixed)
+        return add_rms_norm(found, residual, norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [N, dim] -> logits [N, V]."""
-        normed = rms_norm(hidden, self.weights.norm, self.config.norm_eps)
-        return linear(normed, self.weights.head, self.numerics.fixed)
+        """Hidden states [N, dim] after the final norm -> logits [N, V]."""
+        return linear(hidden, self.weights.head, self.numerics.fixed)
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:

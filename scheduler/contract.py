@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+make = tuple.__new__  # of a NamedTuple and all of its fields: half as long as its own constructor takes
+
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,7 @@ class DeviceCommitRule:
         return self.measure is Measure.PROBABILITY and not self.noise
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The part `[start, end)` of a row in which masks may commit: a lane, or the look-ahead after all lanes.
 
     Without `may_end` no end token is proposed: the next best token stands in, with its own small probability. A
@@ -106,8 +110,7 @@ class RowCopy(NamedTuple):
     mask_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.
 
     Keys and values are written in place. Then its queries see all keys in `[0, visible)`, without a causal mask. A row
@@ -150,14 +153,58 @@ class Placement:
     copied: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+class Columns(NamedTuple):
+    """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`. Span s has the
+    rule `rules[rule_numbers[s]]`. The last six are fields of the rows."""
+
+    slots: Ints
+    starts: Ints
+    ends: Ints
+    visible: Ints
+    steps: Ints
+    span_counts: Ints
+    span_starts: Ints
+    span_ends: Ints
+    may_end: Bools
+    joined: Bools
+    rule_numbers: Ints
+    rules: tuple[DeviceCommitRule, ...]
+    samplings: tuple[Sampling, ...]
+    biases: tuple[tuple[Bias, ...], ...]
+    ranks: tuple[int | None, ...]
+    restrictions: tuple[Restriction | None, ...]
+    host_tokens: tuple[Ints | None, ...]
+    copies: tuple[RowCopy | None, ...]
+
+    @classmethod
+    def of(cls, rows: tuple[Row, ...]) -> Columns:
+        *bounds, spans, samplings, steps, biases, ranks, restrictions, tokens, copies = (
+            zip(*rows, strict=True) if rows else [()] * 12
+        )
+        parts = [*chain.from_iterable(spans)]
+        starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5
+        keys = [*map(id, rules)]  # requests share rules
+        distinct = dict(zip(keys, rules, strict=True))
+        places = dict(zip(distinct, range(len(distinct)), strict=True))
+        numbers = [np.array(part, np.int32) for part in (*bounds, steps, [*map(len, spans)], starts, ends)]
+        flags = np.array(may_end, np.bool_), np.array(joined, np.bool_)
+        rule_numbers = np.array([*map(places.__getitem__, keys)], np.int32)
+        optional = samplings, biases, ranks, restrictions, tokens, copies
+        return make(cls, (*numbers, *flags, rule_numbers, tuple(distinct.values()), *optional))
+
+
+@dataclass(frozen=True)
 class StepPlan:
     placements: tuple[Placement, ...]
     rows: tuple[Row, ...]
 
+    @cached_property
+    def columns(self) -> Columns:
+        return Columns.of(self.rows)
+
     @property
     def tokens(self) -> int:
-        return sum(row.tokens for row in self.rows)
+        return int((self.columns.ends - self.columns.starts).sum())
 
 
 @dataclass(frozen=True, slots=True)

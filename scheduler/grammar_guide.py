@@ -92,8 +92,8 @@ class GrammarGuide:
         if self._allowed is None:
             self._allowed = self.constraint.allowed()
         self._spans = row.spans
-        spans = tuple(replace(span, rule=_without_commits(span.rule)) for span in row.spans)
-        return replace(row, spans=spans, restriction=Restriction(position, self._allowed))
+        spans = tuple(span._replace(rule=_without_commits(span.rule)) for span in row.spans)
+        return row._replace(spans=spans, restriction=Restriction(position, self._allowed))
 
     def take(self, first: int, frontier: int, result: StepResult, part: slice, chosen: Bools | None) -> Continuation:
         """The tokens from canvas position `frontier` on, of what a step has proposed.

@@ -21,6 +21,8 @@ from .memory.pages import Limits
 
 
 class State(Enum):
+    __hash__ = object.__hash__  # Enum's own one is Python code, which each step would run several times
+
     WAITING = "waiting"  # queued, without slot and pages
     RUNNING = "running"  # has a slot and pages, not in a step in flight
     STEPPING = "stepping"  # in a step in flight: the device reads and writes its pages
@@ -136,9 +138,8 @@ class Failure(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The effect of one step on one request.
+class Update(NamedTuple):
+    """The effect of one step on one request. There is none for a step that brought nothing, except the first.
 
     `tokens` [n] became final, in output order, end tokens excluded; `scores` are their log-probabilities, if the
     request has `ranks`. `outcome` is None while the request runs. A failed request has a `failure` if its client can

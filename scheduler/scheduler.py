@@ -10,33 +10,49 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Collection
+from itertools import accumulate
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from .contract import Ints, Placement, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
-from .decoding.lane_tree import Role
+from .decoding.lane_tree import LaneCounts
 from .decoding.vocabulary import END, Vocabulary
+from .host_rules import INTERRUPTS, Commits, RuleInput, decide
 from .lane_events import LaneEvents
 from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
 from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
 from .request import Ended, Load, Outcome, Request, State, Update
-from .sequence import PlannedRequest, Sequence
+from .sequence import NO_END, PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
-# A rule, a policy, a cache or a grammar raised. That concerns the request it belongs to, and no other. A library in
-# Rust raises a panic as a BaseException.
+# A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
-INTERRUPTS = (GeneratorExit, KeyboardInterrupt, SystemExit)  # they concern the process
+WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each access runs Python code
 
 
 class QueueFull(Exception):
     """The queue is full, and the client has its part of it."""
+
+
+class StepInFlight(NamedTuple):
+    """A step between its plan and its commit."""
+
+    plan: StepPlan
+    requests: list[PlannedRequest]
+
+    @property
+    def edges(self) -> list[int]:
+        """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
+        columns = self.plan.columns
+        ends = [0, *(columns.span_ends - columns.span_starts).cumsum().tolist()]
+        return [ends[spans] for spans in accumulate([len(planned.spans) for planned in self.requests], initial=0)]
 
 
 class Scheduler:
@@ -55,30 +71,32 @@ class Scheduler:
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self.pattern = pattern
+        self._lanes = LaneCounts()
         self._turns, self._prompt_turns = Turns(), Turns()  # to be admitted, and to compute prompts
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
-        self._in_flight: deque[list[PlannedRequest]] = deque()  # the requests of each step, oldest step first
+        self._in_flight: deque[StepInFlight] = deque()  # oldest first
         self._lost: list[Update] = []  # ends of requests that could not be planned
 
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def make_room(self, client: str) -> bool:
-        """Admit what can be admitted if the queue is full. Return whether it takes another request of a client."""
-        if self._over_queue(client, more=1):
+    def make_room(self, client: str, reserved: Counter[str] | None = None) -> bool:
+        """Admit what can be admitted if the queue is full. Return whether it takes another request of a client, besides
+        those for which places are `reserved`, by client."""
+        coming = Counter([client]) + (reserved or Counter())
+        if self._over_queue(client, coming):
             self._admit()  # as `add` does
-        return self._over_queue(client, more=1) is None
+        return self._over_queue(client, coming) is None
 
     def load(self) -> Load:
-        lanes = [lane.role for sequence in self.running.values() for lane in sequence.tree.live]
-        refining, kept = lanes.count(Role.REFINE), self._prefixes.idle
+        kept = self._prefixes.idle
         return Load(
             waiting=len(self.waiting),
             running=len(self.running),
-            refine_lanes=refining,
-            generate_lanes=len(lanes) - refining,
+            refine_lanes=self._lanes.refining,
+            generate_lanes=self._lanes.live - self._lanes.refining,
             pages_used=self.pages.used - kept,
             pages_kept=kept,
             pages_total=self.pages.size,
@@ -91,7 +109,7 @@ class Scheduler:
         if len(request.prompt) < self.pattern.logit_shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
-        sequence = Sequence(request, self._vocabulary, self.pattern)
+        sequence = Sequence(request, self._vocabulary, self.pattern, self._lanes)
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
         if self._over_queue(request.client):
@@ -104,7 +122,7 @@ class Scheduler:
         """End a request. Its slots and pages are free now, or at the commit of the step that carries it. Returns None
         if it has ended before, or is about to."""
         sequence = self.waiting.get(request_id) or self.running.get(request_id)
-        if sequence is None or sequence.state is State.LEAVING:
+        if sequence is None or sequence.state is LEAVING:
             return None
         ended = Ended(sequence.state, sequence.stats)
         self._end(sequence, outcome)
@@ -126,7 +144,7 @@ class Scheduler:
                 share -= planned.tokens
                 placements += sequence.layout.placements
                 sequence.layout.placements.clear()
-                sequence.move(State.STEPPING)
+                sequence.move(STEPPING)
                 step[sequence.id] = planned
                 ends[sequence.id] = planned.window.end
                 if planned.prompt_tokens:
@@ -134,27 +152,29 @@ class Scheduler:
                     self._prompt_turns.take(request.client, cost=planned.prompt_tokens / request.weight)
         if not step:
             return None
-        self._in_flight.append([*step.values()])
-        return StepPlan(tuple(placements), tuple([row for planned in step.values() for row in planned.rows]))
+        plan = StepPlan(tuple(placements), tuple([row for planned in step.values() for row in planned.rows]))
+        self._in_flight.append(StepInFlight(plan, [*step.values()]))
+        return plan
 
     def commit(self, result: StepResult) -> list[Update]:
         """Take in the oldest step in flight: lanes advance, final tokens are handed out, ended requests are freed."""
         self._step += 1
-        step = self._in_flight[0]
-        snapshots, failed, tokens = self._take(step, result)
+        step = self._in_flight[0].requests
+        snapshots, failed, tokens = self._take(self._in_flight[0], result)
         self._predict_ends(step, result, tokens)
         self._learn(step)
         statuses = dict(zip(snapshots, lane_statuses([*snapshots.values()], self._vocabulary), strict=True))
-        updates = []
+        updates = list[Update]()
         for planned in step:
             sequence = planned.sequence
             sequence.served_at = self._step
             try:
                 if sequence.id in failed:
                     updates.append(self._fail(sequence))
-                else:
-                    events = sequence.advance(planned, statuses.get(sequence.id))
-                    updates.append(self._update(sequence, events))
+                    continue
+                update = self._update(sequence, sequence.advance(planned, statuses.get(sequence.id)))
+                if update is not None:
+                    updates.append(update)
             except INTERRUPTS:
                 raise
             except BaseException:
@@ -165,7 +185,7 @@ class Scheduler:
 
     def fail(self) -> list[Update]:
         """The oldest step in flight raised: end the requests that it carried, and only those."""
-        return [self._fail(planned.sequence) for planned in self._in_flight.popleft()]
+        return [self._fail(planned.sequence) for planned in self._in_flight.popleft().requests]
 
     def lost(self) -> list[Update]:
         """The ends, since the last call, of requests that no step carries because their planning failed."""
@@ -177,19 +197,22 @@ class Scheduler:
         self.slots.check([slot for s in self.running.values() for slot in s.holding.slots])
         own = [page for s in self.running.values() for page in s.holding.pages]
         self.pages.check(own + self._prefixes.check(s.lease for s in self.running.values() if s.lease is not None))
-        if any(s.state is not State.WAITING for s in self.waiting.values()):
+        if any(s.state is not WAITING for s in self.waiting.values()):
             raise RuntimeError("a request in the queue is not waiting")
-        if any(s.state in (State.WAITING, State.FINISHED) for s in self.running.values()):
+        if any(s.state in (WAITING, FINISHED) for s in self.running.values()):
             raise RuntimeError("a running request is waiting or finished")
 
-    def _over_queue(self, client: str, more: int = 0) -> str | None:
-        """The limit that the queue exceeds, in words, with so many `more` requests of a client. Beyond `max_queue` each
-        client still has an equal part of it: one that fills the queue keeps nobody out."""
-        limit, total = self.limits.max_queue, len(self.waiting) + more
+    def _over_queue(self, client: str, coming: Counter[str] | None = None) -> str | None:
+        """The limit that the queue exceeds for a client, in words, with the requests that are `coming`, by client.
+        Beyond `max_queue` each client still has an equal part of it: one that fills the queue keeps nobody out."""
+        limit, total = self.limits.max_queue, len(self.waiting)
+        if coming is not None:
+            # While nobody waits, free slots take the first of those that come.
+            total += max(1, coming.total() - (0 if self.waiting else self.slots.free))
         if total <= limit:
             return None
         clients = Counter(sequence.request.client for sequence in self.waiting.values())
-        clients[client] += more
+        clients.update(coming or ())
         own = clients[client]
         if own <= limit // len(clients):
             return None
@@ -207,7 +230,7 @@ class Scheduler:
                 sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
             lease, own = self._prefixes.take(sequence.block_hashes, pages, sequence.id)
             sequence.served_at = self._step
-            sequence.move(State.RUNNING)
+            sequence.move(RUNNING)
             self.running[sequence.id] = sequence
             try:
                 sequence.admit(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
@@ -264,8 +287,9 @@ class Scheduler:
         while True:
             candidates, lost = [], len(self._lost)
             self._admit()
-            self._set_block_lengths()
-            free = [sequence for sequence in self.running.values() if sequence.state is State.RUNNING]
+            if self.budget is not None:
+                self._set_block_lengths(self.budget)
+            free = [sequence for sequence in self.running.values() if sequence.state is RUNNING]
             prompt_ends = self._prompt_ends(free)
             for sequence in sorted(free, key=attrgetter("served_at", "id")):
                 prompt_end = prompt_ends.get(sequence.id)
@@ -289,7 +313,7 @@ class Scheduler:
         if not self.limits.prefill_tokens:
             return found
         room = self.limits.prefill_tokens
-        room -= sum(planned.prompt_tokens for step in self._in_flight for planned in step)
+        room -= sum(planned.prompt_tokens for step in self._in_flight for planned in step.requests)
         new = [sequence for sequence in free if not sequence.steps]
         for sequence in sorted(new, key=lambda one: self._prompt_turns.begin(one.request.client)):
             start, end = sequence.open_prompt()
@@ -310,12 +334,12 @@ class Scheduler:
     def _fair(self, candidates: list[PlannedRequest]) -> list[PlannedRequest]:
         """The candidates, without those by which one client would make a step take more than twice as long as it takes
         for the others. One request of each client goes all the same, the longest waiting."""
-        in_flight = [planned for step in self._in_flight for planned in step]
+        in_flight = [planned for step in self._in_flight for planned in step.requests]
+        if len({planned.sequence.request.client for planned in (*in_flight, *candidates)}) < 2:
+            return candidates
         work = Counter[str]()
         for planned in (*in_flight, *candidates):
             work[planned.sequence.request.client] += planned.tokens
-        if len(work) < 2:
-            return candidates
         ((greedy, own),) = work.most_common(1)
         others = work.total() - own
         used = sum(planned.tokens for planned in in_flight if planned.sequence.request.client == greedy)
@@ -335,38 +359,41 @@ class Scheduler:
     def _share(self, candidates: list[PlannedRequest]) -> int:
         """Positions that fill the next step: all there are, or half of the work where two steps are in flight. The
         request that reaches this number still goes, since otherwise it would lose a turn."""
-        wanted = sum(planned.tokens for planned in candidates)
+        wanted = sum([planned.tokens for planned in candidates])
         if self.halving is None:
             return wanted
-        in_flight = sum(planned.tokens for step in self._in_flight for planned in step)
+        in_flight = sum(planned.tokens for step in self._in_flight for planned in step.requests)
         if self.halving.pays(wanted + in_flight):
             return -(-(wanted + in_flight) // 2)
         return 0 if self._in_flight else wanted
 
-    def _set_block_lengths(self) -> None:
+    def _set_block_lengths(self, budget: Budget) -> None:
         """Requests that adapt to the load get blocks as long as it allows."""
         adaptive = self._adaptive()
-        if self.budget is not None and adaptive:
-            length = self.budget.block_length(len(adaptive))
+        if adaptive:
+            length = budget.block_length(len(adaptive))
             for sequence in adaptive:
                 sequence.tree.block_length = length
 
     def _adaptive(self) -> list[Sequence]:
         return [sequence for sequence in self.running.values() if sequence.request.decoder.adaptive]
 
-    def _take(self, step: list[PlannedRequest], result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
+    def _take(self, step: StepInFlight, result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those
         that failed, and the tokens [positions] at all spans after host commit rules have decided."""
-        offset, snapshots, failed, tokens = 0, dict[int, LaneSnapshot](), set[int](), result.tokens
-        for planned in step:
-            sequence, start = planned.sequence, offset
-            offset += sum([span.end - span.start for span in planned.spans])
+        snapshots, failed, tokens, edges = dict[int, LaneSnapshot](), set[int](), result.tokens, step.edges
+        decided = _decided(step.requests, edges, result)
+        for planned, start, end in zip(step.requests, edges[:-1], edges[1:], strict=True):
+            sequence = planned.sequence
             try:
                 if planned.spans:
-                    decided = sequence.take(planned.spans, result, slice(start, offset))
-                    if decided is not None:
+                    commits = decided.get(sequence.id)
+                    if isinstance(commits, BaseException):
+                        raise commits
+                    left = sequence.take(planned.spans, result, slice(start, end), commits)
+                    if left is not None:
                         tokens = tokens.copy() if tokens is result.tokens else tokens
-                        tokens[start : start + len(decided)] = decided
+                        tokens[start : start + len(left)] = left
                 if planned.window.drives:
                     snapshots[sequence.id] = sequence.snapshot()
             except INTERRUPTS:
@@ -379,62 +406,81 @@ class Scheduler:
     def _predict_ends(self, step: list[PlannedRequest], result: StepResult, tokens: Ints) -> None:
         """Find where the network is about to end each answer: the first open position at which it proposes an end token
         with enough confidence."""
-        ends = (self._vocabulary.classes[result.proposals] & END) != 0
-        ends &= tokens == self._vocabulary.mask_id
+        open_ = np.flatnonzero(tokens == self._vocabulary.mask_id)
+        ends = open_[(self._vocabulary.classes[result.proposals[open_]] & END) != 0]
         first: dict[int, int] = {}
-        if ends.any():
+        if len(ends):
             spans = []
             for planned in step:
                 threshold = planned.sequence.request.decoder.end_threshold
                 for span in planned.spans:  # a refine lane may not end the answer
                     counts = span.may_end or span.start >= planned.extent.last
                     spans.append(EndSpan(planned.sequence.id, span.start, span.end, threshold if counts else np.inf))
-            first = predicted_ends(spans, ends, result.confidence)
+            first = predicted_ends(spans, ends, result.confidence[ends])
         for planned in step:
-            if planned.window.drives:  # the others have seen nothing new
-                planned.sequence.predict_end(first.get(planned.sequence.id), planned.window)
+            sequence = planned.sequence
+            end = first.get(sequence.id)
+            # Without lanes in the step nothing new was seen.
+            if planned.window.drives and (end is not None or sequence.predicted_end != NO_END):
+                sequence.predict_end(end, planned.window)
 
     def _learn(self, step: list[PlannedRequest]) -> None:
         """Report to the budget what a step brought the requests that adapt to the load."""
+        if self.budget is None:
+            return
         adaptive = [planned for planned in step if planned.sequence.request.decoder.adaptive]
-        if self.budget is not None and adaptive:
+        if adaptive:
             commits = sum(planned.open - planned.sequence.open_tokens() for planned in adaptive)
             self.budget.observe(len(adaptive), sum(planned.tokens for planned in adaptive), commits)
 
-    def _update(self, sequence: Sequence, events: LaneEvents | None) -> Update:
-        if sequence.state is State.LEAVING:
+    def _update(self, sequence: Sequence, events: LaneEvents | None) -> Update | None:
+        if sequence.state is LEAVING:
             self._release(sequence)
             return sequence.report_end()
-        sequence.move(State.RUNNING)
+        sequence.move(RUNNING)
         update = sequence.report(events)
-        if update.outcome is not None:
+        if update is not None and update.outcome is not None:
             self._release(sequence)
         return update
 
     def _fail(self, sequence: Sequence) -> Update:
-        if sequence.state is State.FINISHED:  # it had ended, but the update of that is lost
+        if sequence.state is FINISHED:  # it had ended, but the update of that is lost
             sequence.outcome = Outcome.FAILED
         self._end(sequence, Outcome.FAILED)
-        if sequence.state is State.LEAVING:
+        if sequence.state is LEAVING:
             self._release(sequence)
         return sequence.report_end()
 
     def _end(self, sequence: Sequence, outcome: Outcome) -> None:
-        if sequence.state in (State.LEAVING, State.FINISHED):
+        if sequence.state in (LEAVING, FINISHED):
             return
         sequence.outcome = outcome
-        if sequence.state is State.STEPPING:
-            sequence.move(State.LEAVING)
+        if sequence.state is STEPPING:
+            sequence.move(LEAVING)
         else:
             self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        if sequence.state is State.WAITING:
+        if sequence.state is WAITING:
             del self.waiting[sequence.id]
         else:
             del self.running[sequence.id]
+            sequence.tree.close()
             self.slots.give(sequence.holding.slots)
             self.pages.give(sequence.holding.pages)
             if sequence.lease is not None:
                 sequence.lease.end()
-        sequence.move(State.FINISHED)
+        sequence.move(FINISHED)
+
+
+def _decided(
+    requests: list[PlannedRequest], edges: list[int], result: StepResult
+) -> dict[int, Commits | BaseException]:
+    """The decisions of host commit rules, by request, or what they have raised. `edges` [requests + 1] are where each
+    request's part of the result begins."""
+    inputs: dict[int, RuleInput] = {}
+    for planned, start, end in zip(requests, edges[:-1], edges[1:], strict=True):
+        sequence = planned.sequence
+        if planned.spans and sequence.host_rule is not None:
+            inputs[sequence.id] = sequence.rule_input(sequence.host_rule, planned.spans, slice(start, end))
+    return dict(zip(inputs, decide([*inputs.values()], result), strict=True)) if inputs else {}

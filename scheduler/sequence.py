@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from .contract import DeviceCommitRule, Ints, Row, Scores, Span, StepResult
+from .contract import Ints, Row, Scores, Span, StepResult, make
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
-from .decoding.lane_tree import LaneTree
-from .decoding.lanes.base import ABSENT, LaneStatus
+from .decoding.commit.device import shared_rule
+from .decoding.lane_tree import LaneCounts, LaneTree
+from .decoding.lanes.base import ABSENT
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Continuation, GrammarGuide
-from .host_rules import Commits, HostRuleRunner
+from .host_rules import Commits, HostRuleRunner, RuleInput
 from .lane_events import LaneEventRecorder, LaneEvents
-from .lane_status import LaneSnapshot
+from .lane_status import LaneSnapshot, RequestStatus
 from .layout import LAYOUTS, Holding, RowLayout, RowSource
 from .layout.packed import StepInputs
 from .logit_bias import NEUTRAL, Biasing
@@ -30,8 +31,7 @@ NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRequest:
+class PlannedRequest(NamedTuple):
     """A request in a step: its rows, their `spans` and `tokens`, and what its commit needs to know.
 
     `open` are the masks before the step, of a request that adapts to the load. `prompt_tokens` are those of `tokens`
@@ -50,36 +50,57 @@ class PlannedRequest:
     @property
     def prompt_chunk(self) -> bool:
         """True if the step computes a chunk of the prompt and nothing else: it is no forward of the request."""
-        return 0 < self.prompt_tokens == self.tokens
+        return self.prompt_tokens > 0 and self.prompt_tokens == self.tokens
 
 
 class Sequence:
     """A request as the scheduler carries it. Canvas positions start at 0, after the prompt."""
 
+    # Each step reads most of them of every request: without slots, dictionaries would take a tenth of the host's time.
+    __slots__ = (
+        *("id", "request", "prompt_length", "policy", "tree", "canvas", "cache", "layout", "source"),
+        *("stability", "recorder", "scorebook", "host_rule", "guide", "_nesting", "_nested", "_vocabulary"),
+        *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits"),
+        *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
+        *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
+    )
     layout: RowLayout
 
-    def __init__(self, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern) -> None:
+    def __init__(
+        self, request: Request, vocabulary: Vocabulary, pattern: AttentionPattern, counts: LaneCounts | None = None
+    ) -> None:
+        """Its live lanes are in `counts`."""
         decoder, policy, constraint = request.decoder, request.decoder.policy, request.constraint
         prompt, length, mask_id = len(request.prompt), request.max_tokens, vocabulary.mask_id
         rule = None if decoder.host_rule is None else decoder.host_rule()
         stable_steps = policy.stable_steps or (0 if policy.boundary.known_to(vocabulary) else STABLE_STEPS)
         neutral, guided = request.preferences == NEUTRAL, constraint is not None
         self.request = request
+        self.id = request.id
         self.prompt_length = prompt
+        self.policy = policy
         self.tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
+        if counts is not None:
+            self.tree.counts = counts
         self.canvas = self.tree.canvas
         self.cache = decoder.cache()
-        self.nesting = Nesting.of(policy.boundary, request.prompt, vocabulary)
+        self._nesting = Nesting.of(policy.boundary, request.prompt, vocabulary)
+        self._nested = 0  # the canvas position up to which it is known what is open
         self.stability = Stability(length, stable_steps) if stable_steps else None
         self.recorder = LaneEventRecorder(self.canvas, mask_id) if request.watched else None
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
         self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
         self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
         biasing = None if neutral else Biasing(request.preferences, vocabulary, prompt, length)
-        drafts = DeviceCommitRule(sure=0, threshold=decoder.draft_threshold)
+        drafts = shared_rule(0, decoder.draft_threshold)
         self.source = RowSource(request, self.tree, drafts, biasing, self.host_rule, self.guide)
         self._vocabulary = vocabulary
         self._revises = decoder.revises  # the tokens of a lane are not final before it ends
+        self._computes_lanes = decoder.revises or bool(decoder.replica_positions)  # all of them in each step
+        self._device_decides = rule is None and constraint is None
+        records = self.scorebook is not None or self.stability is not None or self.cache.reads_canvas
+        self._only_writes = self._device_decides and not records
+        self._waits = policy.waits and self._device_decides and self.recorder is None
         self.state = State.WAITING
         self.outcome: Outcome | None = None
         self.holding = Holding((), ())
@@ -94,10 +115,6 @@ class Sequence:
         self.steps = self.computed_tokens = self.cached_tokens = self.refreshes = self.reused_refreshes = 0
 
     @property
-    def id(self) -> int:
-        return self.request.id
-
-    @property
     def pages(self) -> tuple[int, ...]:
         """The pages that it reads: those that it shares and its own."""
         return (*(self.lease.numbers if self.lease is not None else ()), *self.holding.pages)
@@ -105,17 +122,10 @@ class Sequence:
     @property
     def stats(self) -> RequestStats:
         tree = self.tree
-        return RequestStats(
-            prompt_tokens=self.prompt_length if self.steps or self.prefilled else 0,
-            cached_tokens=self.cached_tokens,
-            computed_tokens=self.computed_tokens,
-            forwards=self.steps,
-            lanes=tree.born,
-            forks=tree.forks,
-            cancelled_lanes=tree.cancelled,
-            refreshes=self.refreshes,
-            reused_refreshes=self.reused_refreshes,
-        )
+        prompt_tokens = self.prompt_length if self.steps or self.prefilled else 0
+        lanes = tree.born, tree.forks, tree.cancelled
+        positions = prompt_tokens, self.cached_tokens, self.computed_tokens
+        return make(RequestStats, (*positions, self.steps, *lanes, self.refreshes, self.reused_refreshes))
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -136,7 +146,8 @@ class Sequence:
         self.lease, self.holding = lease, holding
         if self.guide is not None:
             self._continue(self.guide.begin(), None)
-        self.request.decoder.policy.open(self.tree)
+        self.policy.open(self.tree)
+        self._nested = self.tree.live[0].start
         everything = Holding(holding.slots, (*lease.numbers, *holding.pages))
         self.layout = LAYOUTS[self.request.decoder.layout](everything, self.source, page_size)
 
@@ -170,12 +181,16 @@ class Sequence:
             prompt_tokens = prompt_end - start
             if prompt_end < end:
                 window = ComputeRange(start, prompt_end, prompt_end, drives=False)
-        inputs = StepInputs(self.steps, self.frontier, self.end_at, lookahead_end)
+        inputs = make(StepInputs, (self.steps, self.frontier, self.end_at, lookahead_end))
         rows = self.layout.rows(window, inputs)
-        spans = tuple([span for row in rows for span in row.spans])
+        if len(rows) == 1:
+            _, start, end, _, spans, *_ = rows[0]
+            tokens = end - start
+        else:
+            spans = tuple([span for row in rows for span in row.spans])
+            tokens = sum([row.end - row.start for row in rows])
         open_ = self.open_tokens() if self.request.decoder.adaptive else 0
-        tokens = sum([row.tokens for row in rows])
-        return PlannedRequest(self, window, extent, rows, spans, tokens, open_, prompt_tokens)
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, open_, prompt_tokens))
 
     def open_tokens(self) -> int:
         """The masks that can still be reached."""
@@ -186,15 +201,27 @@ class Sequence:
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
         end = self.request.length if len(self.request.suffix) else prompt + lookahead_end
-        canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id) if self.cache.reads_canvas else NO_CANVAS
-        start, last, frontier = prompt + live[0].start, prompt + live[-1].end, pattern.floor(prompt + self.frontier)
-        return RequestExtent(start, last, pattern.ceil(end), frontier, canvas)
+        frontier = prompt + self.frontier
+        if pattern.block_size:
+            end, frontier = pattern.ceil(end), pattern.floor(frontier)
+        canvas = NO_CANVAS
+        if self.cache.reads_canvas:
+            canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id)
+        return make(RequestExtent, (prompt + live[0].start, prompt + live[-1].end, end, frontier, canvas))
 
     def _lookahead_end(self) -> int:
         """The end of the look-ahead after all lanes, a canvas position."""
-        last, lookahead = self.tree.live[-1].end, self.request.decoder.lookahead
-        end = self._canvas_end() if lookahead is None else min(last + lookahead, self.tree.limit)
-        return max(last, min(end, self.predicted_end + 1))
+        tree, lookahead = self.tree, self.request.decoder.lookahead
+        last = tree.live[-1].end
+        if lookahead is None:
+            end = self._canvas_end()
+        else:
+            end = last + lookahead
+            if end > tree.limit:
+                end = tree.limit
+        if end > self.predicted_end:
+            end = self.predicted_end + 1
+        return end if end > last else last
 
     def _canvas_end(self) -> int:
         """The end of the canvas, or where a host commit rule has cut it."""
@@ -207,29 +234,32 @@ class Sequence:
         window = self.cache.compute_range(extent)
         if self.guide is not None:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
-        if (
-            self._revises or self.request.decoder.replica_positions
-        ):  # committed positions are looked at again, or replicated
+        if self._computes_lanes:  # committed positions are looked at again, or replicated
             window = window.covering(extent.first, extent.last)
         if self.steps:
             return window
         return window._replace(start=max(window.start, self._begin()))
 
-    def take(self, spans: tuple[Span, ...], result: StepResult, part: slice) -> Ints | None:
-        """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's.
-        Returns the tokens that the host has left there, from the start of `part` on; None: those of the result."""
-        positions = _positions(spans)
-        if self.request.decoder.replica_positions:  # replica rows lie after the canvas
-            positions = positions[positions < self.request.length]
+    def rule_input(self, rule: HostRuleRunner, spans: tuple[Span, ...], part: slice) -> RuleInput:
+        """The input of the host commit rule: `part` of a step's result, which belongs to `spans`."""
+        return RuleInput(rule, self.tree, self.steps, spans, part)
+
+    def take(self, spans: tuple[Span, ...], result: StepResult, part: slice, decided: Commits | None) -> Ints | None:
+        """Write the commits of a step to the canvas. `part` of its result belongs to `spans`, which are this request's;
+        a host commit rule has `decided`. Returns the tokens that the host has left there, from the start of `part` on;
+        None: those of the result."""
+        if self._only_writes:
+            _write_spans(self.canvas, self.prompt_length, spans, result.tokens[part])
+            return None
+        rule, guide = self.host_rule, self.guide
+        if decided is None or (rule is not None and rule.ensemble is not None):
+            positions = _positions(spans) - self.prompt_length
+        else:
+            positions = decided.positions
         own = slice(part.start, part.start + len(positions))
         if self.cache.reads_canvas:
-            self.cache.observe(StepConfidence(positions, result.confidence[own]))
-        positions = positions - self.prompt_length  # not in place: the cache keeps the absolute ones
-        rule, guide = self.host_rule, self.guide
-        if rule is None:
-            commits = Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
-        else:
-            commits = rule.decide(self.tree, self.steps, positions, result, part)
+            self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own]))
+        commits = decided or Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
         self._write(commits, result.scores)
         if self.stability is not None:
             open_ = commits.tokens == self.tree.mask_id
@@ -257,11 +287,20 @@ class Sequence:
 
     def snapshot(self) -> LaneSnapshot:
         """The live lanes, after `take`."""
-        policy, live = self.request.decoder.policy, self.tree.live
+        policy, tree, live = self.policy, self.tree, self.tree.live
         start, end = live[0].start, live[-1].end
         settled = None if self.stability is None else self.stability.settled(start, end)
-        tokens = self.canvas[start:end]
-        return LaneSnapshot(live, tokens, settled, policy.boundary, self.nesting, policy.min_fill, policy.marks)
+        tokens, crowded = self.canvas[start:end], policy.crowded(tree)
+        rule, fill, marks = policy.boundary, policy.min_fill, policy.marks
+        return make(LaneSnapshot, (live, tokens, settled, rule, self._nesting_here, fill, marks, crowded))
+
+    def _nesting_here(self) -> Nesting:
+        """The brackets, quotes and code block that are open where the first live lane starts."""
+        start = self.tree.live[0].start
+        if self._nested < start:
+            self._nesting = self._nesting.after(self.canvas[self._nested : start], self._vocabulary)
+            self._nested = start
+        return self._nesting
 
     def predict_end(self, end: int | None, window: ComputeRange) -> None:
         """The answer seems to end with the token at the absolute position `end`, or nowhere in `window`. What the
@@ -272,21 +311,33 @@ class Sequence:
             found = min(found, before)
         self.predicted_end = found
 
-    def advance(self, planned: PlannedRequest, statuses: list[LaneStatus] | None) -> LaneEvents | None:
-        """Count a step, and let the lanes advance if it drove them: `statuses` belong to the live lanes. Returns the
+    def advance(self, planned: PlannedRequest, status: RequestStatus | None) -> LaneEvents | None:
+        """Count a step, and let the lanes advance if it drove them: `status` is that of the live lanes. Returns the
         lane events of a watched request. A chunk of the prompt is no forward, and does not count as a step."""
         if planned.prompt_chunk:
             self._advance_prompt(planned)
             return None
         window, extent = planned.window, planned.extent
-        progress = Progress(0, 0, extent.frontier) if statuses is None else self._advance_lanes(statuses)
+        if status is None:
+            progress = Progress(0, 0, extent.frontier)
+        elif status.eventful is None and self._waits:  # mostly
+            for lane, open_ in zip(self.tree.live, status.open, strict=True):
+                lane.steps += 1
+                lane.masks = open_
+            self.frontier = status.first_open
+            progress = make(Progress, (0, 0, self.prompt_length + self.frontier))
+        else:
+            progress = self._advance_lanes(status)
         step, self.steps, known = self.steps, self.steps + 1, self.layout.known
-        extent = extent._replace(frontier=min(extent.frontier, known))
-        self.cache.computed(window, extent, progress._replace(frontier=min(progress.frontier, known)))
-        if self.lease is not None:
+        if known < progress.frontier or known < extent.frontier:
+            extent = extent._replace(frontier=min(extent.frontier, known))
+            progress = progress._replace(frontier=min(progress.frontier, known))
+        self.cache.computed(window, extent, progress)
+        if self.lease is not None and (not step or self.lease.may_grow(planned.extent.frontier)):
             self._share_pages(self.lease, planned)
-        self.refreshes += window.refresh
-        self.reused_refreshes += window.refresh and window.drives
+        if window.refresh:
+            self.refreshes += 1
+            self.reused_refreshes += window.drives
         self.computed_tokens += planned.tokens
         if self.recorder is None:
             return None
@@ -294,29 +345,34 @@ class Sequence:
         start, end = min(row.start for row in rows), max(row.end for row in rows)
         return self.recorder.after(self.tree, step, start - prompt, end - prompt, window.refresh)
 
-    def _advance_lanes(self, statuses: list[LaneStatus]) -> Progress:
-        tree, rule, lanes, started = self.tree, self.host_rule, tuple(self.tree.live), self.tree.live[0].start
+    def _advance_lanes(self, status: RequestStatus) -> Progress:
+        tree, rule, lanes, statuses = self.tree, self.host_rule, tuple(self.tree.live), status.lanes
         finished, forks = tree.finished, tree.forks
         stays = rule is not None and rule.stays
         if self.recorder is not None:
             self.recorder.before(lanes)
-        for lane, status in zip(lanes, statuses, strict=True):
+        for lane, one in zip(lanes, statuses, strict=True):
             lane.steps += 1
-            lane.masks = status.open or int(stays)
+            lane.masks = one.open or int(stays)
         if rule is not None and rule.cut is not None:
             tree.end_at(rule.cut)
-        self.request.decoder.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
+        after = lanes[-1].end
+        self.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
         self.layout.follow()
         if self._revises:  # only lanes that have ended are final
-            statuses = [status for lane, status in zip(lanes, statuses, strict=True) if lane not in tree.live]
-        self.end_at = min([self.end_at, *(status.end_at for status in statuses if status.end_at != ABSENT)])
-        passed, self.frontier = self.frontier, self._next_mask()
+            statuses = [one for lane, one in zip(lanes, statuses, strict=True) if lane not in tree.live]
+        for one in statuses:
+            if one.end_at != ABSENT and one.end_at < self.end_at:
+                self.end_at = one.end_at
+        passed = self.frontier
+        if self._device_decides:
+            self.frontier = self._next_mask(after) if status.first_open == ABSENT else status.first_open
+        else:
+            self.frontier = self._next_mask(self.frontier)
         if rule is not None and rule.sees_ahead:
             self.end_at = min(self.end_at, self._first_end(passed))
         if self._revises and tree.live:
             self.frontier = min(self.frontier, tree.live[0].start)
-        if tree.live:
-            self.nesting = self.nesting.after(self.canvas[started : tree.live[0].start], self._vocabulary)
         return Progress(tree.finished - finished, tree.forks - forks, self.prompt_length + self.frontier)
 
     def _advance_prompt(self, planned: PlannedRequest) -> None:
@@ -341,16 +397,20 @@ class Sequence:
         grown = lease.grow(planned.extent.frontier, text, self.holding.pages)
         self.holding = self.holding._replace(pages=self.holding.pages[grown:])
 
-    def report(self, events: LaneEvents | None) -> Update:
+    def report(self, events: LaneEvents | None) -> Update | None:
         """The tokens that have become final since the last report, without end tokens, and how the request has ended,
-        if it has. Nothing is final before the first forward."""
+        if it has. Nothing is final before the first forward. None if there is nothing to report."""
         if not self.steps:
             return self.report_end()
-        start, self.sent = self.sent, max(self.sent, min(self.frontier, self.end_at))
+        start, self.outcome = self.sent, self._ending()
+        end = self.frontier if self.frontier < self.end_at else self.end_at
+        if end > start:
+            self.sent = end
+        elif self.outcome is None and events is None and self.steps > 1:
+            return None
         scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
-        self.outcome = self._ending()
-        tokens = self.canvas[start : self.sent]
-        return Update(self.id, tokens, self.outcome, self.stats, self._failure(), events, scores)
+        tokens, failure = self.canvas[start : self.sent], None if self.outcome is None else self._failure()
+        return make(Update, (self.id, tokens, self.outcome, self.stats, failure, events, scores))
 
     def report_end(self) -> Update:
         """The state of the request, without what its last step brought: its end, or a chunk of its prompt."""
@@ -364,6 +424,8 @@ class Sequence:
 
     def _ending(self) -> Outcome | None:
         guide, rule, live = self.guide, self.host_rule, self.tree.live
+        if self._device_decides and live and self.frontier <= self.end_at:  # nearly always
+            return None
         if guide is not None and guide.failed:
             return Outcome.FAILED
         settled = self.frontier
@@ -382,10 +444,28 @@ class Sequence:
         ends = np.flatnonzero(self._vocabulary.classes[self.canvas[start : self.frontier]] & END)
         return start + int(ends[0]) if len(ends) else NO_END
 
-    def _next_mask(self) -> int:
+    def _next_mask(self, start: int) -> int:
+        """The first open position from `start` on."""
         end = self._canvas_end()  # drafts may have been written after the cut
-        masked = self.canvas[self.frontier : end] == self.tree.mask_id
-        return self.frontier + int(masked.argmax()) if masked.any() else end
+        if start < end and self.canvas[start] == self.tree.mask_id:
+            return start
+        masked = self.canvas[start:end] == self.tree.mask_id
+        return start + int(masked.argmax()) if masked.any() else end
+
+
+def _write_spans(canvas: Ints, origin: int, spans: tuple[Span, ...], tokens: Ints) -> None:
+    """Write `tokens` [n], of all positions of `spans`, to a canvas that begins at `origin`."""
+    at, start = 0, spans[0].start - origin
+    if spans[-1].end - origin - start == len(tokens):
+        canvas[start : start + len(tokens)] = tokens
+        return
+    end = start
+    for span in spans:  # neighbours are written together
+        if span.start - origin != end:
+            canvas[start:end] = tokens[at : at + end - start]
+            at, start = at + end - start, span.start - origin
+        end = span.end - origin
+    canvas[start:end] = tokens[at:]
 
 
 def _positions(spans: tuple[Span, ...]) -> Longs:

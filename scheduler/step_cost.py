@@ -10,7 +10,6 @@ block_length "auto".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,8 @@ EPOCH = 32  # steps between choices
 SETTLING = 4  # steps after a change of the block length that still show the effect of the one before
 ENOUGH = 500.0  # forwards that a block length needs before any choice: means are then within 3 %
 TRIALS = 16  # one epoch in so many tries the block length with the fewest forwards
+RENEWAL = 0.02  # share of the last step in what is known about the host's time
+LEAST_SLACK_S = 0.0005  # the curve is not more exact
 MARGIN = 0.02  # a faster block length must be so much faster: less is noise of the means
 
 
@@ -46,17 +47,27 @@ class StepCost:
         return float(np.interp(tokens, self._tokens, self._seconds)) + beyond * self._slope
 
 
-@dataclass(frozen=True, slots=True)
 class Halving:
     """Decides whether two steps of half the positions replace one. If they take hardly longer, the device computes one
     while the host is busy with the other, and never waits."""
 
-    cost: StepCost
-    slack_s: float = 0.002  # the most that the second step may cost the device: about the host's time for one
+    def __init__(self, cost: StepCost, slack_s: float = 0.002) -> None:
+        """`slack_s`: the most that the second step may cost the device, until the host's time was observed."""
+        self._cost, self._slack_s = cost, slack_s
+        self._host_s, self._positions = 0.0, 0.0  # sums, of which earlier steps count less
+
+    def observe(self, host_s: float, positions: int) -> None:
+        """The host worked `host_s` seconds for a step of so many positions."""
+        self._host_s = (1 - RENEWAL) * self._host_s + host_s
+        self._positions = (1 - RENEWAL) * self._positions + positions
 
     def pays(self, positions: float) -> bool:
-        """False where a step's time is flat."""
-        return 2 * self.cost(positions / 2) <= self.cost(positions) + self.slack_s
+        """False where the second step costs the device more than it waits for the host otherwise, as where a step's
+        time is flat."""
+        slack_s = self._slack_s
+        if self._positions:
+            slack_s = max(LEAST_SLACK_S, positions * self._host_s / self._positions)
+        return 2 * self._cost(positions / 2) <= self._cost(positions) + slack_s
 
 
 class BlockYields:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -24,11 +24,12 @@ from .api.page import page_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
+from .frontend.client import EngineClient
 from .http.keys import Keys, RequireKey
 from .http.limits import SMALL_BYTES, Bodies
 from .http.paths import PlainPaths
 from .http.request_log import RequestLog
-from .metrics import Metrics
+from .metrics import FrontEndMetrics
 from .off_loop import OffLoop
 from .schema.limits import default_body_bytes
 from .schema.openapi import document
@@ -37,7 +38,10 @@ from .settings import Settings, installed_version, split_origins
 from .structured.grammar import Grammars
 from .text.tokenizer import Tokenizer
 
-__all__ = ["Lifespan", "ModelCard", "Service", "build_service", "create_app"]
+if TYPE_CHECKING:
+    from .engine.wiring import EngineParts
+
+__all__ = ["Lifespan", "ModelCard", "Service", "build_service", "create_app", "load"]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -51,7 +55,7 @@ def create_app(
     engine: AnswerSource,
     tokenizer: Tokenizer,
     settings: Settings,
-    metrics: Metrics,
+    metrics: FrontEndMetrics,
     card: ModelCard,
     lifespan: Lifespan | None = None,
     grammars: Grammars | None = None,
@@ -118,9 +122,18 @@ class Service:
     death: Future[str]
 
 
-def build_service(settings: Settings) -> Service:
-    """Load the model and build the application. Raises `ValueError` and `OSError` with one line that says what is
-    wrong."""
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ready to be served by so many front-end processes, or in this one if `frontends` is 0."""
+
+    parts: EngineParts
+    card: ModelCard
+    keys: Keys
+    frontends: int
+
+
+def load(settings: Settings) -> Loaded:
+    """Load the model. Raises `ValueError` and `OSError` with one line that says what is wrong."""
     from .engine.wiring import build_parts  # here, since it imports torch, which no other application needs
 
     keys = Keys.of(settings)  # first, since a model takes long to load
@@ -132,6 +145,13 @@ def build_service(settings: Settings) -> Service:
         default_decoder=settings.decoder,
         created=int(time.time()),
     )
+    return Loaded(parts, card, keys, settings.front_ends(parts.on_gpu))
+
+
+def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
+    """Build the application beside its engine, in this process. Raises what `load` does."""
+    loaded = loaded or load(settings)
+    parts, keys = loaded.parts, loaded.keys
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -144,5 +164,7 @@ def build_service(settings: Settings) -> Service:
             await parts.engine.stop(STOP_S)
             parts.grammars.close()
 
-    app = create_app(parts.engine, parts.text, settings, parts.metrics, card, lifespan, parts.grammars, keys)
+    engine = EngineClient(parts.text, parts.metrics.answer_read)
+    engine.join(parts.engine)
+    app = create_app(engine, parts.text, settings, parts.metrics, loaded.card, lifespan, parts.grammars, keys)
     return Service(app, parts.engine.drain, parts.engine.death)

@@ -103,6 +103,7 @@ class ContextLengthExceeded(ApiError):
             place = "suffix" if param == "suffix" else "prompt"
             message = f"the context is {limit} tokens, but the request has at least {prompt_tokens} in the {place}"
         super().__init__(message, param=param, code="context_length_exceeded")
+        self.lengths = limit, prompt_tokens, max_tokens or 0, suffix_tokens
 
 
 class Unauthorized(ApiError):

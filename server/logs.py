@@ -45,6 +45,13 @@ def logging_to(descriptor: int, level: str, form: str) -> Iterator[None]:
         handler.close()
 
 
+def name_process(name: str) -> None:
+    """Let each further line of this process have its name, for those who read lines of several."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, JsonFormat):
+            handler.formatter.process = name
+
+
 def lines_dropped() -> int:
     """Lines that this process did not log, since it logs to a queue."""
     return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedHandler))
@@ -132,6 +139,8 @@ class Repeats(logging.Filter):
 class JsonFormat(logging.Formatter):
     """One JSON object in ASCII, with the record's `fields`."""
 
+    process = ""
+
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(self.entry(record), default=str)
 
@@ -141,6 +150,7 @@ class JsonFormat(logging.Formatter):
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
+            **({"process": self.process} if self.process else {}),
             "logger": record.name,
             "request_id": REQUEST_ID.get(),
             "message": record.getMessage().strip()[:LINE_CHARS] + more,
@@ -152,11 +162,14 @@ class JsonFormat(logging.Formatter):
 
 
 class TextFormat(JsonFormat):
-    """Time, level, logger, request id, message and fields. Only a line of a traceback begins with a space."""
+    """Time, level, the process if it has a name, logger, request id, message and fields. Only a line of a traceback
+    begins with a space."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = self.entry(record)
-        head = " ".join(_escaped(str(entry.pop(name))) for name in ("time", "level", "logger"))
+        head = " ".join(
+            _escaped(str(entry.pop(name))) for name in ("time", "level", "process", "logger") if name in entry
+        )
         request_id, message = _quoted(entry.pop("request_id")), _escaped(entry.pop("message"))
         traceback = entry.pop("traceback", "")
         fields = "".join(f" {name}={_quoted(str(value))}" for name, value in entry.items())

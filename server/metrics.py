@@ -1,20 +1,22 @@
 """Prometheus metrics, in a registry of their own, so that two servers in a process do not mix.
 
-The engine calls these methods with plain data; each call is a handful of additions.
+The engine and the front ends call these methods with plain data; each call is a handful of additions. A front end in
+another process has `frontend.counts.Relay` instead, which sends its counts to the engine: `/metrics` is one for all.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from ..scheduler import Load, RequestStats
-from .engine.messages import Usage
+from .engine.messages import AnswerTimes, Counts
 from .logs import lines_dropped
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -39,26 +41,58 @@ class StepReport:
     device_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReport:
-    """One request at its end, with its times since its arrival."""
+class FrontEndMetrics(Protocol):
+    """Metrics as a front end uses them."""
 
-    usage: Usage
-    seconds: float
-    first_text_s: float | None = None
+    def http_response(self, status: int) -> None: ...
+
+    async def scrape(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        ...
 
 
 class LogCollector(Collector):
     """The log's own count, read when metrics are scraped: the log is older than all metrics."""
 
+    def __init__(self) -> None:
+        self.elsewhere = 0  # in other processes
+
     def collect(self) -> Iterator[CounterMetricFamily]:
-        yield CounterMetricFamily("asynclane_log_lines_dropped", "Log lines that nobody read in time", lines_dropped())
+        dropped = self.elsewhere + lines_dropped()
+        yield CounterMetricFamily("asynclane_log_lines_dropped", "Log lines that nobody read in time", dropped)
+
+
+class GraphCounts(Protocol):
+    """Graphs captured, and steps of which a part ran without one."""
+
+    @property
+    def captures(self) -> int: ...
+
+    @property
+    def eager_steps(self) -> int: ...
+
+
+class GraphCollector(Collector):
+    """The device's own counts, read when metrics are scraped."""
+
+    def __init__(self, counts: Callable[[], GraphCounts]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        counts = self._counts()
+        yield CounterMetricFamily("asynclane_graph_captures", "CUDA graphs captured", counts.captures)
+        yield CounterMetricFamily(
+            "asynclane_steps_without_graph", "Steps of a GPU of which a part ran without a graph", counts.eager_steps
+        )
 
 
 class Metrics:
-    def __init__(self, pages_total: int = 0) -> None:
+    def __init__(self, pages_total: int = 0, graph_counts: Callable[[], GraphCounts] | None = None) -> None:
         self.registry = registry = CollectorRegistry()
-        registry.register(LogCollector())
+        self._log = LogCollector()
+        registry.register(self._log)
+        if graph_counts is not None:
+            registry.register(GraphCollector(graph_counts))
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"asynclane_{name}", text, labels, registry=registry)
@@ -93,6 +127,7 @@ class Metrics:
         self._first_token = histogram("time_to_first_token_seconds", "Until the first text", WAIT_SECONDS)
         self._per_token = histogram("time_per_output_token_seconds", "Between tokens", TOKEN_SECONDS)
         self._end_to_end = histogram("request_seconds", "From arrival to the last token", WAIT_SECONDS)
+        self._frontends = gauge("frontends", "Front-end processes that serve; 0 if the engine's process does")
         self._up = gauge("engine_up", "1 while the engine computes steps or waits for requests, 0 once it has ended")
         age = gauge("last_step_age_seconds", "Since the last step that succeeded, or since the start")
         self._stepped = time.monotonic()
@@ -106,8 +141,32 @@ class Metrics:
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
 
-    def http_response(self, status: int) -> None:
-        self._responses.labels(str(status)).inc()
+    async def scrape(self) -> bytes:
+        """As a front end in the engine's process does."""
+        return self.exposition()
+
+    def http_response(self, status: int, count: int = 1) -> None:
+        self._responses.labels(str(status)).inc(count)
+
+    def answer_read(self, answer: AnswerTimes) -> None:
+        """A front end has all of an answer."""
+        tokens, first_text_s = answer.completion_tokens, answer.first_text_s
+        self._end_to_end.observe(answer.seconds)
+        if first_text_s is not None:
+            self._first_token.observe(first_text_s)
+            if tokens > 1:
+                self._per_token.observe((answer.seconds - first_text_s) / (tokens - 1))
+
+    def frontend_counted(self, counts: Counts) -> None:
+        """A front end in another process has seen this."""
+        for status, count in counts.responses:
+            self.http_response(status, count)
+        for answer in counts.answers:
+            self.answer_read(answer)
+        self._log.elsewhere += counts.lines_dropped
+
+    def observe_frontends(self, serving: int) -> None:
+        self._frontends.set(serving)
 
     def observe_step(self, step: StepReport) -> None:
         self._stepped = time.monotonic()
@@ -136,17 +195,11 @@ class Metrics:
     def step_failed(self) -> None:
         self._step_failures.inc()
 
-    def request_ended(self, outcome: str, report: RequestReport) -> None:
-        """`outcome` is stop, length or failed."""
+    def request_ended(self, outcome: str, tokens: int, stats: RequestStats) -> None:
+        """`outcome` is stop, length or failed; the answer has so many `tokens`."""
         self._requests.labels(outcome).inc()
-        self._end_to_end.observe(report.seconds)
-        tokens, stats = report.usage.completion_tokens, report.usage.stats
         if stats.forwards:
             self._per_forward.observe(tokens / stats.forwards)
-        if report.first_text_s is not None:
-            self._first_token.observe(report.first_text_s)
-            if tokens > 1:
-                self._per_token.observe((report.seconds - report.first_text_s) / (tokens - 1))
         self._count_work(stats)
 
     def request_aborted(self, state: str, stats: RequestStats, outcome: str = "aborted") -> None:

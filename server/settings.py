@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
+MOST_BY_DEFAULT = 4  # front ends
+MOST_ANYWHERE = 8  # however few cores there are
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -53,6 +56,13 @@ class Settings:
     )
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
+    frontends: int | None = _number(
+        None,
+        "processes that speak HTTP; with 0 the engine's process does; default: 0 on a CPU, with a GPU one for 4 cores,"
+        " at most 4",
+        0,
+        128,
+    )
     api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
     allowed_origins: str | None = _word(
         None,
@@ -67,6 +77,14 @@ class Settings:
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
     deterministic: bool = _switch(
         "answers that are the same to the bit whatever they are batched with, in every dtype, at some cost in speed"
+    )
+    cuda_graph_sizes: str | None = _word(
+        None,
+        "positions of the steps whose CUDA graphs are captured at start, with commas between them; others are padded to"
+        " these, or run without a graph; default: 48 sizes up to --max-step-tokens 4096",
+    )
+    compile_cache: str | None = _word(
+        None, "directory in which a GPU's compiled kernels are kept for the next start; default: Triton's own"
     )
     threads: int | None = _number(None, "CPU threads of the model; default: OMP_NUM_THREADS, or every core", 1, 4096)
     max_model_len: int | None = _number(
@@ -158,6 +176,17 @@ class Settings:
             return self.served_model_name or repository
         return self.served_model_name or PurePath(self.model).name or self.model
 
+    def front_ends(self, on_gpu: bool) -> int:
+        """The number of front-end processes. On a CPU the model uses the cores that they would need. Raises
+        `SettingsError` for more than can be of use."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if self.frontends is None:
+            return max(1, min(MOST_BY_DEFAULT, cores // 4)) if on_gpu else 0
+        most = max(MOST_ANYWHERE, 2 * cores)
+        if self.frontends > most:
+            raise SettingsError(f"--frontends must be at most {most} on {cores} cores, not {self.frontends}")
+        return self.frontends
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag for each field. Its default is None; `read_settings` fills it in."""
@@ -182,6 +211,16 @@ def split_origins(text: str) -> list[str]:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
     return origins
+
+
+def split_sizes(text: str) -> tuple[int, ...]:
+    """The numbers of `--cuda-graph-sizes`. Raises `SettingsError`."""
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise SettingsError(
+            f"--cuda-graph-sizes must be whole numbers with commas between them, not {text!r}"
+        ) from None
 
 
 def read_settings(flags: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

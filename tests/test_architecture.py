@@ -38,7 +38,9 @@ EXCEPTIONS: dict[str, set[str]] = {
     "bench/kernels/product_cases.py": {"kernels"},
     "bench/kernels/token_cases.py": {"kernels"},
     "bench/steps/checkpoint.py": {"models"},
+    "bench/steps/host.py": {"kernels", "models"},
     "bench/steps/offline.py": {"models"},
+    "bench/steps/updates.py": {"models"},
     "bench/steps/shapes.py": {"kernels", "models"},
 }
 
@@ -131,6 +133,7 @@ def test_a_package_uses_only_its_libraries(package: str) -> None:
         ("asynclane.scheduler.scheduler", ["torch", "fastapi", "transformers"]),
         ("asynclane.server.app", ["torch"]),
         ("asynclane.server.engine.engine", ["torch"]),
+        ("asynclane.server.frontend.process", ["torch", "transformers"]),
         ("asynclane.server.structured.trial", ["torch", "fastapi", "transformers", "numpy"]),
         ("asynclane.server.cli.main", ["torch", "fastapi", "transformers", "matplotlib", "httpx"]),
         ("asynclane.bench.load.run", ["torch", "fastapi", "transformers", "matplotlib"]),
@@ -145,7 +148,7 @@ def test_importing_it_loads_no(module: str, absent: list[str]) -> None:
 
 def test_the_contract_stays_small_and_imports_nothing_of_the_project() -> None:
     path = ROOT / "scheduler" / "contract.py"
-    assert len(path.read_text().splitlines()) <= 200
+    assert len(path.read_text().splitlines()) <= 250
     assert not [module for level, module in imports(path) if level]
 
 

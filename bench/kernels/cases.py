@@ -15,6 +15,7 @@ DTYPE = torch.bfloat16
 ITEM = DTYPE.itemsize
 PAGE_SIZE = 64
 TOKENS = (32, 256, 2048)
+FEW = (16, 32, 64)  # a product reads its weight once, and waits for it
 
 Inputs = list[tuple[Any, ...]]
 
@@ -36,15 +37,32 @@ DREAM = Shape("dream-7b", 3584, 28, 4, 128, 18944, 152064)
 SMALL = Shape("small", 256, 4, 2, 64, 768, 1408)
 
 
+class Peaks(NamedTuple):
+    """The measured rates of a card: bytes that a copy reads and writes, bytes that a sum reads, operations of matrix
+    products in bfloat16 and in FP8."""
+
+    copy_bytes_per_s: float
+    read_bytes_per_s: float
+    matrix_operations_per_s: float
+    fp8_operations_per_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The faster of copy and sum: a kernel may mostly read."""
+        return max(self.copy_bytes_per_s, self.read_bytes_per_s)
+
+
 class Workload(NamedTuple):
     """Bytes to move, each input and output once, and operations of the matrix units: no other operation is a limit."""
 
     moved_bytes: int
     operations: int = 0
+    fp8: bool = False  # the operations are in FP8
 
-    def bound_ms(self, bytes_per_s: float, operations_per_s: float) -> float:
+    def bound_ms(self, peaks: Peaks) -> float:
         """Return the least time that any version takes on a card with these peaks."""
-        return 1e3 * max(self.moved_bytes / bytes_per_s, self.operations / operations_per_s)
+        operations_per_s = peaks.fp8_operations_per_s if self.fp8 else peaks.matrix_operations_per_s
+        return 1e3 * max(self.moved_bytes / peaks.bytes_per_s, self.operations / operations_per_s)
 
 
 class Library(NamedTuple):

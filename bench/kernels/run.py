@@ -1,9 +1,10 @@
 """Times every kernel, its torch reference and the best library call, beside the limit of the card's own peaks.
 
 Usage: python -m asynclane.bench.kernels [--quick] [--only KERNEL ...] [--json FILE]
-The peaks are measured first, in the same process: a copy in bytes read and written, and a bf16 matrix product. The
-bound of a kernel is its bytes at the first rate or its operations at the second, whichever takes longer. Inputs take
-turns so that none is in the cache. To measure another kernel, add a `cases.Case` to one of the lists of cases.
+The peaks are measured first, in the same process: a copy in bytes read and written, a sum in bytes read, and matrix
+products in bf16 and in FP8. The bound of a kernel is its bytes at the faster rate of copy and sum, or its operations at
+that of the product, whichever takes longer. Inputs take turns so that none is in the cache. To measure another kernel,
+add a `cases.Case` to one of the lists of cases.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..load.output import check_outputs, json_line, table
 from . import attention_cases, block_cases, family_cases, product_cases, token_cases
-from .cases import DTYPE, Case, Inputs
+from .cases import DTYPE, Case, Inputs, Peaks
 from .timing import captured, cold_ms, gpu_facts, launched_ms, replay_ms, require_gpu, sets_of
 
-COPY_BYTES = 1 << 30
-MATRIX = 8192
+PEAK_BYTES = (1 << 30, 1 << 31, 1 << 32)  # of what is copied and summed
+MATRICES = (4096, 8192)  # rows and columns of what is multiplied
 PEAK_CALLS = 10
 REASON_LENGTH = 300
 HEAD = (
@@ -43,20 +44,42 @@ HEAD = (
 )
 
 
-class Peaks(NamedTuple):
-    """The measured rates of this card. A copy moves each byte twice: it reads half of `copy_bytes_per_s`."""
-
-    copy_bytes_per_s: float
-    matrix_operations_per_s: float
-
-
 def measure_peaks(device: torch.device) -> Peaks:
-    source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device=device)
+    """Measure each rate at several sizes; the highest counts."""
+    copied, summed = zip(*(_memory_ms(size, device) for size in PEAK_BYTES), strict=True)
+    multiplied, in_fp8 = zip(*(_product_ms(size, device) for size in MATRICES), strict=True)
+    moved, operations = [2 * size for size in PEAK_BYTES], [2 * size**3 for size in MATRICES]
+    return Peaks(
+        best_rate(moved, copied),
+        best_rate(PEAK_BYTES, summed),
+        best_rate(operations, multiplied),
+        best_rate(operations, in_fp8),
+    )
+
+
+def best_rate(work: Sequence[int], times_ms: Sequence[float]) -> float:
+    """Return the highest rate, per second, of amounts of work that took so many milliseconds."""
+    return max(1e3 * amount / ms for amount, ms in zip(work, times_ms, strict=True))
+
+
+def _memory_ms(size: int, device: torch.device) -> tuple[float, float]:
+    """Measure a copy and a sum of `size` bytes of random numbers."""
+    source = torch.rand(size // 4, device=device)
     target = torch.empty_like(source)
-    copy_ms = _repeated_ms(lambda: target.copy_(source))
-    left, right = (torch.randn((MATRIX, MATRIX), dtype=DTYPE, device=device) for _ in range(2))
-    product_ms = _repeated_ms(lambda: left @ right)
-    return Peaks(2 * COPY_BYTES / copy_ms * 1e3, 2 * MATRIX**3 / product_ms * 1e3)
+    # A kernel, not `copy_`: in a graph that is the work of another engine, which is slower.
+    return _repeated_ms(lambda: torch.neg(source, out=target)), _repeated_ms(source.sum)
+
+
+def _product_ms(size: int, device: torch.device) -> tuple[float, float]:
+    """Measure a product of random square matrices in bf16 and in FP8."""
+    left, right = (torch.randn((size, size), dtype=DTYPE, device=device) for _ in range(2))
+    values, others = (matrix.to(torch.float8_e4m3fn) for matrix in (left, right))
+    ones = torch.ones((size, 1), device=device)
+
+    def in_fp8() -> Tensor:
+        return torch._scaled_mm(values, others.T, ones, ones.T, out_dtype=DTYPE, use_fast_accum=True)
+
+    return _repeated_ms(lambda: left @ right), _repeated_ms(in_fp8)
 
 
 def _repeated_ms(compute: Callable[[], object]) -> float:
@@ -123,7 +146,7 @@ def figures(
     """Derive figures from times. `ratio` is ours over the fastest library call; `share`, the bound over ours."""
     ran = {name: ms for name, ms in libraries.items() if ms is not None}
     best = min(ran, key=lambda name: ran[name], default=None)
-    bound_ms = case.work.bound_ms(*peaks)
+    bound_ms = case.work.bound_ms(peaks)
     return {
         "kernel": case.kernel,
         "load": case.load,
@@ -213,8 +236,9 @@ def run(chosen: Sequence[Case], device: torch.device, file: Path | None) -> int:
         entries.append(measure(case, peaks, device))
         print(f"{time.perf_counter() - started:.0f} s", entries[-1], file=sys.stderr, flush=True)
     print(show(entries))
-    copy, product = peaks
-    print(f"copy {copy / 1e9:.0f} GB/s, half of it read and half written; matrix product {product / 1e12:.0f} TFLOP/s")
+    copy, read, product, in_fp8 = peaks
+    print(f"copy {copy / 1e9:.0f} GB/s, half of it read and half written; sum {read / 1e9:.0f} GB/s", end="; ")
+    print(f"matrix products {product / 1e12:.0f} TFLOP/s in bfloat16, {in_fp8 / 1e12:.0f} in FP8")
     line = json_line({"benchmark": "kernels", "peaks": peaks._asdict(), "kernels": entries, **gpu})
     if file:
         file.write_text(line + "\n", encoding="utf-8")

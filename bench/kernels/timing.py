@@ -8,7 +8,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -31,7 +31,13 @@ def captured(compute: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
+class Replayed(Protocol):
+    """A graph, or several in a row."""
+
+    def replay(self) -> None: ...
+
+
+def replay_ms(graph: Replayed) -> float:
     """Median milliseconds of a replay."""
     graph.replay()
     torch.cuda.synchronize()
@@ -71,8 +77,11 @@ def _elapsed_ms(work: Callable[[], object], repeats: int) -> float:
 
 
 def sets_of(moved_bytes: int, cache_bytes: int) -> int:
-    """Return the number of sets of inputs that ensures that none is still in the cache when its turn comes again."""
-    return max(1, min(MOST_SETS, -(-CACHES * cache_bytes // max(moved_bytes, 1))))
+    """Return the number of sets of inputs that ensures that none is still in the cache when its turn comes again.
+
+    At least two: a part of a single large set would still be there.
+    """
+    return max(2, min(MOST_SETS, -(-CACHES * cache_bytes // max(moved_bytes, 1))))
 
 
 def require_gpu(parser: argparse.ArgumentParser) -> None:

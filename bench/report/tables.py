@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..kernels.cases import Peaks
 from . import RESULTS
 from .page import markdown
 from .page import number as _number
@@ -152,15 +153,13 @@ def _flag(run: Mapping[str, Any]) -> str:
 
 def kernels_section(run: Mapping[str, Any]) -> str:
     """Return the peaks, then a row for each case; a case that did not run shows as `-`."""
-    copy = run["peaks"]["copy_bytes_per_s"]
-    product = run["peaks"]["matrix_operations_per_s"]
     return f"""\
 ## Kernels
-Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`). On this card a
-copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a bfloat16 matrix product does
-{product / 1e12:.0f} TFLOP/s. The last column compares with the time that a copy takes for a kernel's bytes, each read
-or written once, or the product for its operations, whichever is longer. A kernel that mostly reads passes 100 %, since
-reading is faster than copying, and so does FP8. `torch` is the same kernel written in torch.
+Kernels alone on one {_where(run)}, inputs not in the cache (`make bench-gpu`).
+{_peaks(run)}
+The last column is a kernel's share of the card's peak: the time for its bytes, each read or written once, at the
+faster rate of copy and sum, or for its operations at that of the product, whichever is longer, over the kernel's
+own. `torch` is the same kernel written in torch.
 
 <details><summary>All kernels</summary>
 
@@ -168,21 +167,27 @@ reading is faster than copying, and so does FP8. `torch` is the same kernel writ
 
 </details>
 
-![time of a step over its positions, beside a copy's and a product's](../bench/results/roofline.png)"""
+![time of a step over its positions, beside the memory's rate and a product's](../bench/results/roofline.png)"""
 
 
 def families_section(run: Mapping[str, Any]) -> str:
     """Return the same as `kernels_section` for `family_cases`, if they were measured apart from the others."""
-    copy, product = run["peaks"]["copy_bytes_per_s"] / 1e9, run["peaks"]["matrix_operations_per_s"] / 1e12
     return f"""\
-Kernels that only some families need, in the same terms, on one {_where(run)}: a copy of
-{copy:.0f} GB/s, a product of {product:.0f} TFLOP/s.
+Kernels that only some families need, in the same terms, on one {_where(run)}.
+{_peaks(run)}
 
 <details><summary>Kernels of some families</summary>
 
 {_kernel_table(run)}
 
 </details>"""
+
+
+def _peaks(run: Mapping[str, Any]) -> str:
+    copy, read, product, in_fp8 = Peaks(**run["peaks"])
+    return f"""\
+On this card a copy moves {copy / 1e9:.0f} GB/s, half of it read and half written, and a sum reads {read / 1e9:.0f}
+GB/s; matrix products do {product / 1e12:.0f} TFLOP/s in bfloat16 and {in_fp8 / 1e12:.0f} in FP8."""
 
 
 def _kernel_table(run: Mapping[str, Any]) -> str:
@@ -195,7 +200,7 @@ def _kernel_table(run: Mapping[str, Any]) -> str:
         "ratio",
         "GB/s",
         "TFLOP/s",
-        "of a copy or product",
+        "of the peak",
     ]
     rows = [
         [

@@ -1,9 +1,9 @@
-"""Draws the time of whole steps over their size, beside a copy and a large product on the same card.
+"""Draws the time of whole steps over their size, beside the rates of memory and of a large product on the same card.
 
 Usage: python -m asynclane.bench.steps.roofline [--results bench/results]
 Reads the results of `steps.offline` and `kernels`, so it needs no GPU, and writes roofline.png beside them. The dashed
-line is the time to move all weights once at the speed of a copy, or to do all operations at that of a large
-product, whichever is longer. Reading alone is a little faster than copying.
+line is the time to read all weights once at the fastest rate of a copy or a sum, or to do all operations at that of a
+large product, whichever is longer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..kernels.cases import ITEM, Workload
+from ..kernels.cases import ITEM, Peaks, Workload
 from ..load.output import COLOURS, check_outputs
 from ..load.output import SHAPES as MARKERS
 from ..report import RESULTS
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PLOT = "roofline.png"
 POINTS = 200  # of the limit's line
 LINES = (("ours_ms", "asynclane"), ("reference_ms", "library calls"))
-DASHED = "weights at the speed of a copy, or operations at a large product's"
+DASHED = "weights at the memory's rate, or operations at a large product's"
 
 
 def step_work(shape: str, load: Load) -> Workload:
@@ -44,11 +44,11 @@ def step_work(shape: str, load: Load) -> Workload:
     return Workload((config.layers * layer + head) * ITEM, operations)
 
 
-def limit_ms(shape: str, tokens: int, keys: int, peaks: Mapping[str, float]) -> float:
+def limit_ms(shape: str, tokens: int, keys: int, peaks: Peaks) -> float:
     """Return the limit of `tokens` positions in rows of up to `ROW` over `keys` each; the last row may be shorter."""
     rows = tuple((min(ROW, tokens - start), keys) for start in range(0, tokens, ROW))
     work = step_work(shape, Load(str(tokens), rows))
-    return work.bound_ms(peaks["copy_bytes_per_s"], peaks["matrix_operations_per_s"])
+    return work.bound_ms(peaks)
 
 
 def draw(runs: Sequence[Mapping[str, Any]], kernels: Mapping[str, Any], path: Path) -> None:
@@ -60,14 +60,14 @@ def draw(runs: Sequence[Mapping[str, Any]], kernels: Mapping[str, Any], path: Pa
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
     for axes, run in zip(panels, runs, strict=True):
-        _panel(axes, run, kernels["peaks"])
+        _panel(axes, run, Peaks(**kernels["peaks"]))
     panels[0].set_ylabel("milliseconds of a step")
     panels[0].legend(frameon=False, loc="upper left")
     figure.suptitle(f"Steps on one {runs[0]['card']}, bfloat16 (lower is better)", fontsize=11)
     figure.savefig(path, format="png")
 
 
-def _panel(axes: Axes, run: Mapping[str, Any], peaks: Mapping[str, float]) -> None:
+def _panel(axes: Axes, run: Mapping[str, Any], peaks: Peaks) -> None:
     steps = [step for step in run["steps"] if step["load"].isdigit()]  # rows of equal length
     sizes = [step["tokens"] for step in steps]
     for (key, label), marker, colour in zip(LINES, MARKERS, COLOURS, strict=False):

@@ -13,11 +13,14 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
-from .tiles import AttentionPlan, plan_attention, workspace_floats
+from ..common.triton_launch import await_previous, chained
+from .tiles import PROCESSORS, AttentionPlan, plan_attention, tile_queries, workspace_floats
 
 LOG2E = tl.constexpr(1.4426950408889634)
 # Where a running maximum starts. Not -inf: a query that sees nothing of a block would compute inf - inf.
 LOWEST = tl.constexpr(-1.0e30)
+FEW_TOKENS = 512
+FEW_PROGRAMS = 2 * PROCESSORS
 COMBINED = 8  # (token, head) pairs of one program that adds up splits
 
 
@@ -63,20 +66,26 @@ def paged_attention(
         expect("the plan's workspace", partial, ("floats",), (torch.float32,))
         if partial.numel() < floats:
             raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
+    # A graph's list of tiles is long, for many short rows, and mostly padding: with few tokens programs take turns.
+    count = len(plan.tiles)
+    fewest = max(-(-FEW_PROGRAMS // (kv_heads * config.splits)), -(-tokens // tile_queries(config, heads, kv_heads)))
+    turns = tokens <= FEW_TOKENS and fewest < count
+    grid = (kv_heads, config.splits, fewest) if turns else (count, kv_heads, config.splits)
     # Positions and offsets that are not given are not read: any int32 tensor stands in for them.
-    _attend[(len(plan.tiles), kv_heads, config.splits)](
+    _attend[grid](
         queries, _rows_of(keys, block_n), _rows_of(values, block_n), page_table, row_starts, visible,
         row_starts if positions is None else positions, row_starts if mask_offsets is None else mask_offsets,
-        plan.tiles, out, partial, head_dim**-0.5 * 1.4426950408889634, page_table.stride(0), tokens, HEADS=heads,
+        plan.tiles, out, partial, head_dim**-0.5 * 1.4426950408889634, page_table.stride(0), tokens, count, HEADS=heads,
         KV_HEADS=kv_heads, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n, SPLITS=config.splits,
         BLOCK=block_size, MASKS=mask_offsets is not None,
-        PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", num_warps=config.warps,
-        num_stages=config.stages,
+        PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns, num_warps=config.warps,
+        num_stages=config.stages, **chained(out),
     )  # fmt: skip
     if config.splits > 1:
         _combine[(triton.cdiv(tokens * heads, COMBINED),)](
-            partial, row_starts, out, tokens, rows, heads, DIM=head_dim, SPLITS=config.splits, PAIRS=COMBINED
-        )
+            partial, row_starts, out, tokens, rows, heads, DIM=head_dim, SPLITS=config.splits, PAIRS=COMBINED,
+            **chained(out),
+        )  # fmt: skip
     return out
 
 
@@ -105,23 +114,49 @@ def _require(
         raise ValueError("rows of page_table must be contiguous")
 
 
-@triton.jit(do_not_specialize=["table_stride", "tokens"])
+@triton.jit(do_not_specialize=["table_stride", "tokens", "tiles"])
 def _attend(
     queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr, out_ptr,
-    partial_ptr, scale, table_stride, tokens, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    partial_ptr, scale, table_stride, tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
     PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
-    MASKS: tl.constexpr, PRECISION: tl.constexpr,
+    MASKS: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one key head, over one split of the keys.
+    """Tiles of queries of one key head, over one split of the keys: one tile, or with TURNS each that has its turn.
 
     keys, values: descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head;
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
     of some rows do not see one key each.
     """
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    await_previous(CHAINED)
+    if TURNS:  # programs of one tile are started beside each other: those of padding, which is last, delay none
+        kv_head, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    else:
+        tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.load(tiles_ptr + 2 * tile)
-    if row < 0:
-        return
+    if TURNS:
+        while row >= 0:
+            _attend_tile(
+                queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
+                tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS,
+                KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, PRECISION,
+            )  # fmt: skip
+            tile += tl.num_programs(2)
+            row = tl.load(tiles_ptr + 2 * tile, mask=tile < tiles, other=-1)
+    elif row >= 0:
+        _attend_tile(
+            queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr,
+            out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE,
+            BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit
+def _attend_tile(
+    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr, out_ptr,
+    partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr, MASKS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS
     packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
     token = tl.load(starts_ptr + row) + tl.load(tiles_ptr + 2 * tile + 1) + packed // GROUP
@@ -212,9 +247,11 @@ def _turn(
 
 @triton.jit(do_not_specialize=["tokens", "rows", "heads"])
 def _combine(
-    partial_ptr, starts_ptr, out_ptr, tokens, rows, heads, DIM: tl.constexpr, SPLITS: tl.constexpr, PAIRS: tl.constexpr
-):
+    partial_ptr, starts_ptr, out_ptr, tokens, rows, heads, DIM: tl.constexpr, SPLITS: tl.constexpr,
+    PAIRS: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
     """Add up the results of the splits of a tile."""
+    await_previous(CHAINED)
     real = tl.load(starts_ptr + rows) * heads  # later pairs are padding
     first = tl.program_id(0) * PAIRS
     if first >= real:

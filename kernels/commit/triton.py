@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.checks import expect, expect_each
+from ..common.triton_launch import await_previous, chained
 from ..common.types import SpanRules
 
 CHUNK = 64  # positions ranked at a time
@@ -63,7 +64,7 @@ def commit(
     if len(rules.sure):
         _commit[(len(rules.sure),)](
             canvases, slots, positions, tokens, confidence, mask_id, *rules, ranks, current, canvases.stride(0),
-            BLOCK=CHUNK,
+            BLOCK=CHUNK, **chained(current),
         )  # fmt: skip
     return current
 
@@ -103,8 +104,9 @@ def _transfer(
 @triton.jit(do_not_specialize=["mask_id"])
 def _commit(
     canvases_ptr, slots_ptr, positions_ptr, tokens_ptr, confidence_ptr, mask_id, starts_ptr, sure_ptr, threshold_ptr,
-    factor_ptr, last_free_ptr, ranks_ptr, current_ptr, canvas_stride, BLOCK: tl.constexpr,
+    factor_ptr, last_free_ptr, ranks_ptr, current_ptr, canvas_stride, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    await_previous(CHAINED)
     span = tl.program_id(0)
     start, end = tl.load(starts_ptr + span), tl.load(starts_ptr + span + 1)
     count = 0

@@ -7,6 +7,7 @@ from ..common.dispatch import by_device
 from . import reference
 
 embed = by_device(reference.embed)
+kv_places = by_device(reference.kv_places)
 rms_norm = by_device(reference.rms_norm)
 add_rms_norm = by_device(reference.add_rms_norm)
 swiglu = by_device(reference.swiglu)

@@ -64,3 +64,12 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     low, high = rotated.chunk(2, dim=-1)
     rotated = rotated * cos + torch.cat((-high, low), dim=-1) * sin
     return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated
+
+
+def kv_places(table: Tensor, slots: Tensor, positions: Tensor, page_size: int) -> Tensor:
+    """Places [T] int64 of keys and values, `page * page_size + offset`; -1 where a position is negative.
+
+    table [slots, pages of a request] int32; slots, positions [T] int64.
+    """
+    page = table[slots, positions.clamp_min(0) // page_size].long()
+    return torch.where(positions < 0, -1, page * page_size + positions % page_size)

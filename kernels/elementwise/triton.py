@@ -8,55 +8,79 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.checks import FLOATS, expect, expect_each
+from ..common.triton_launch import await_previous, chained
 from ..common.types import PLAIN, QkNorm
 
 COLUMNS = 1024  # numbers of one program of an operation without a row-wide sum
 ROTATED = 1024  # numbers of heads that one program rotates
+PLACED = 256  # positions of one program that finds their places
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     expect("x", x, ("T", "dim"), FLOATS)
     expect("weight", weight, (x.shape[1],), (x.dtype,))
     out = torch.empty_like(x)
-    _norm(x, x, x, weight, out, eps, False)
+    _norm(x[None], x, x, weight, out, eps, False)
     return out
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     expect("x", x, ("T", "dim"), FLOATS)
     expect("residual", residual, tuple(x.shape), (x.dtype,))
-    expect("weight", weight, (x.shape[1],), (x.dtype,))
-    out, total = torch.empty_like(x), torch.empty_like(x)
-    _norm(x, residual, total, weight, out, eps, True)
+    return add_rms_norm_of(x[None], residual, weight, eps)
+
+
+def add_rms_norm_of(parts: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`add_rms_norm` of the sum of parts [S, T, dim], rounded to the type of residual [T, dim]."""
+    expect("parts", parts, ("S", *residual.shape), FLOATS)
+    expect("weight", weight, (residual.shape[1],), (residual.dtype,))
+    out, total = torch.empty_like(residual), torch.empty_like(residual)
+    _norm(parts, residual, total, weight, out, eps, True)
     return out, total
 
 
-def _norm(x: Tensor, residual: Tensor, total: Tensor, weight: Tensor, out: Tensor, eps: float, add: bool) -> None:
-    tokens, dim = x.shape
+def _norm(parts: Tensor, residual: Tensor, total: Tensor, weight: Tensor, out: Tensor, eps: float, add: bool) -> None:
+    count, tokens, dim = parts.shape
     if tokens:
         block = triton.next_power_of_2(dim)
         warps = min(8, max(1, block // 512))
-        _norm_row[(tokens,)](x, residual, total, weight, out, eps, DIM=dim, BLOCK=block, ADD=add, num_warps=warps)
+        _norm_row[(tokens,)](
+            parts, residual, total, weight, out, eps, parts.stride(0), DIM=dim, BLOCK=block, SUMMED=count, ADD=add,
+            num_warps=warps, **chained(out),
+        )  # fmt: skip
 
 
 @triton.jit
 def _norm_row(
-    x_ptr, residual_ptr, total_ptr, weight_ptr, out_ptr, eps, DIM: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
-):
+    parts_ptr, residual_ptr, total_ptr, weight_ptr, out_ptr, eps, part_stride, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    SUMMED: tl.constexpr, ADD: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    await_previous(CHAINED)
     start = tl.program_id(0).to(tl.int64) * DIM
     column = tl.arange(0, BLOCK)
     inside = column < DIM
-    x = tl.load(x_ptr + start + column, mask=inside, other=0.0)
+    kind = out_ptr.dtype.element_ty
+    x = sum_of(parts_ptr + start + column, part_stride, inside, kind, SUMMED)
     if ADD:
         residual = tl.load(residual_ptr + start + column, mask=inside, other=0.0)
-        x = (residual.to(tl.float32) + x.to(tl.float32)).to(x.dtype)
+        x = (residual.to(tl.float32) + x.to(tl.float32)).to(kind)
         tl.store(total_ptr + start + column, x, mask=inside)
     wide = x.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / DIM + eps)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
     # Rounded before the weight as well, as torch does it.
-    normed = (wide * scale).to(x.dtype).to(tl.float32) * weight
-    tl.store(out_ptr + start + column, normed.to(x.dtype), mask=inside)
+    normed = (wide * scale).to(kind).to(tl.float32) * weight
+    tl.store(out_ptr + start + column, normed.to(kind), mask=inside)
+
+
+@triton.jit
+def sum_of(pointers, part_stride, inside, kind: tl.constexpr, SUMMED: tl.constexpr):
+    """The numbers of the first part plus those of the others, in their order, rounded at last."""
+    total = tl.load(pointers, mask=inside, other=0.0)
+    if SUMMED > 1:
+        for part in tl.static_range(1, SUMMED):
+            total += tl.load(pointers + part * part_stride, mask=inside, other=0.0)
+    return total.to(kind)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
@@ -67,12 +91,13 @@ def swiglu(gate_up: Tensor) -> Tensor:
     ff = width // 2
     out = gate_up.new_empty((tokens, ff))
     if tokens:
-        _swiglu[(tokens, triton.cdiv(ff, COLUMNS))](gate_up, out, FF=ff, BLOCK=COLUMNS)
+        _swiglu[(tokens, triton.cdiv(ff, COLUMNS))](gate_up, out, FF=ff, BLOCK=COLUMNS, **chained(out))
     return out
 
 
 @triton.jit
-def _swiglu(gate_up_ptr, out_ptr, FF: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu(gate_up_ptr, out_ptr, FF: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < FF
@@ -87,9 +112,17 @@ def rope_write_kv(
     qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
 ) -> Tensor:
     expect("qkv", qkv, ("T", "H + 2 * G", "D"), FLOATS)
-    tokens, parts, head_dim = qkv.shape
-    expect("keys", keys, ("pages", "page_size", "G", head_dim), (qkv.dtype,))
-    expect("values", values, tuple(keys.shape), (qkv.dtype,))
+    return rope_write_kv_of(qkv[None], cos, sin, keys, values, places, qk_norm)
+
+
+def rope_write_kv_of(
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
+) -> Tensor:
+    """`rope_write_kv` of the sum of qkv [S, T, H + 2 * G, D], rounded to the type of the keys."""
+    expect("qkv", qkv, ("S", "T", "H + 2 * G", "D"), FLOATS)
+    count, tokens, parts, head_dim = qkv.shape
+    expect("keys", keys, ("pages", "page_size", "G", head_dim), (qkv.dtype,) if count == 1 else FLOATS)
+    expect("values", values, tuple(keys.shape), (keys.dtype,))
     expect_each((tokens, cos.shape[-1]), torch.float32, cos=cos, sin=sin)
     expect("places", places, (tokens,), (torch.int64,))
     kv_heads, rotary = keys.shape[2], cos.shape[1]
@@ -99,20 +132,20 @@ def rope_write_kv(
             f"{parts} parts of {head_dim}, {rotary} of it rotated, hold no queries besides {kv_heads} keys and values"
         )
     if qk_norm.bias is not None:
-        expect("bias", qk_norm.bias, (parts * head_dim,), (qkv.dtype,))
+        expect("bias", qk_norm.bias, (parts * head_dim,), (keys.dtype,))
     for name, norm in (("query_norm", qk_norm.query_norm), ("key_norm", qk_norm.key_norm)):
         if norm is not None:
-            expect(name, norm, (head_dim,), (qkv.dtype,))
-    queries = qkv.new_empty((tokens, heads, head_dim))
+            expect(name, norm, (head_dim,), (keys.dtype,))
+    queries = keys.new_empty((tokens, heads, head_dim))
     half, rest = rotary // 2, head_dim - rotary
     width = triton.next_power_of_2(half)
     block = max(1, ROTATED // (2 * width))
     if tokens:
         _rope[(tokens, triton.cdiv(parts, block))](
             qkv, cos, sin, qk_norm.bias, qk_norm.query_norm, qk_norm.key_norm, keys, values, places, queries,
-            qk_norm.eps, HEADS=heads, KV_HEADS=kv_heads, HALF=half, WIDTH=width, REST=rest,
+            qk_norm.eps, qkv.stride(0), HEADS=heads, KV_HEADS=kv_heads, HALF=half, WIDTH=width, REST=rest,
             REST_WIDTH=triton.next_power_of_2(max(1, rest)), BLOCK=block, BIAS=qk_norm.bias is not None,
-            NORMS=qk_norm.query_norm is not None,
+            NORMS=qk_norm.query_norm is not None, SUMMED=count, **chained(queries),
         )  # fmt: skip
     return queries
 
@@ -120,9 +153,11 @@ def rope_write_kv(
 @triton.jit
 def _rope(
     qkv_ptr, cos_ptr, sin_ptr, bias_ptr, query_norm_ptr, key_norm_ptr, keys_ptr, values_ptr, places_ptr, queries_ptr,
-    eps, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
-    REST_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, NORMS: tl.constexpr,
+    eps, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
+    REST: tl.constexpr, REST_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, NORMS: tl.constexpr,
+    SUMMED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[:, None]
     column = tl.arange(0, WIDTH)[None, :]
@@ -133,12 +168,15 @@ def _rope(
     live = (head < PARTS) & inside
     rest_live = (head < PARTS) & (tail < REST)
     spot = token * PARTS + head
-    low = _part(qkv_ptr, bias_ptr, spot, head, column, live, DIM, BIAS)
-    high = _part(qkv_ptr, bias_ptr, spot, head, column + HALF, live, DIM, BIAS)
+    kind = queries_ptr.dtype.element_ty
+    low = _part(qkv_ptr, bias_ptr, spot, head, column, live, kind, part_stride, DIM, BIAS, SUMMED)
+    high = _part(qkv_ptr, bias_ptr, spot, head, column + HALF, live, kind, part_stride, DIM, BIAS, SUMMED)
     rest = low
     rotated_low, rotated_high, rotated_rest = low, high, low
     if REST > 0:
-        rest = _part(qkv_ptr, bias_ptr, spot, head, tail + 2 * HALF, rest_live, DIM, BIAS)
+        rest = _part(
+            qkv_ptr, bias_ptr, spot, head, tail + 2 * HALF, rest_live, kind, part_stride, DIM, BIAS, SUMMED
+        )  # fmt: skip
         rotated_rest = rest
     if NORMS:
         wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
@@ -171,8 +209,11 @@ def _rope(
 
 
 @triton.jit
-def _part(qkv_ptr, bias_ptr, spot, head, column, live, DIM: tl.constexpr, BIAS: tl.constexpr):
-    part = tl.load(qkv_ptr + spot * DIM + column, mask=live, other=0.0)
+def _part(
+    qkv_ptr, bias_ptr, spot, head, column, live, kind: tl.constexpr, part_stride, DIM: tl.constexpr,
+    BIAS: tl.constexpr, SUMMED: tl.constexpr,
+):  # fmt: skip
+    part = sum_of(qkv_ptr + spot * DIM + column, part_stride, live, kind, SUMMED)
     if BIAS:
         bias = tl.load(bias_ptr + head * DIM + column, mask=live, other=0.0)
         part = (part.to(tl.float32) + bias.to(tl.float32)).to(part.dtype)
@@ -210,7 +251,15 @@ def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor)
     out = embedding.new_empty((tokens, dim))
     if tokens:
         _embed[(tokens, triton.cdiv(dim, COLUMNS))](
-            canvases, slots, positions, embedding, out, canvases.stride(0), DIM=dim, BLOCK=COLUMNS
+            canvases,
+            slots,
+            positions,
+            embedding,
+            out,
+            canvases.stride(0),
+            DIM=dim,
+            BLOCK=COLUMNS,
+            **chained(out),
         )
     return out
 
@@ -218,11 +267,39 @@ def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor)
 @triton.jit
 def _embed(
     canvases_ptr, slots_ptr, positions_ptr, embedding_ptr, out_ptr, canvas_stride, DIM: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots_ptr + token).to(tl.int64)
     entry = tl.load(canvases_ptr + slot * canvas_stride + tl.load(positions_ptr + token)).to(tl.int64)
     row = tl.load(embedding_ptr + entry * DIM + column, mask=column < DIM)
     tl.store(out_ptr + token * DIM + column, row, mask=column < DIM)
+
+
+def kv_places(table: Tensor, slots: Tensor, positions: Tensor, page_size: int) -> Tensor:
+    expect("table", table, ("slots", "pages of a request"), (torch.int32,))
+    expect("slots", slots, ("T",), (torch.int64,))
+    expect("positions", positions, tuple(slots.shape), (torch.int64,))
+    places = torch.empty_like(positions)
+    tokens = len(slots)
+    if tokens:
+        _kv_places[(triton.cdiv(tokens, PLACED),)](
+            table, slots, positions, places, tokens, table.stride(0), PAGE=page_size, BLOCK=PLACED, **chained(places)
+        )
+    return places
+
+
+@triton.jit(do_not_specialize=["tokens", "stride"])
+def _kv_places(
+    table_ptr, slots_ptr, positions_ptr, places_ptr, tokens, stride, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    await_previous(CHAINED)
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    position = tl.load(positions_ptr + token, mask=token < tokens, other=-1)
+    real = position >= 0
+    slot = tl.load(slots_ptr + token, mask=real, other=0)
+    page = tl.load(table_ptr + slot * stride + position // PAGE, mask=real, other=0).to(tl.int64)
+    tl.store(places_ptr + token, tl.where(real, page * PAGE + position % PAGE, -1), mask=token < tokens)

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.checks import FLOATS, expect
+from ..common.triton_launch import await_previous, chained
 from ..common.types import FP8, Fp8Matrix, Matrix, Routing
 from ..linear.triton import Tile
 from .reference import LEAST_SUM
@@ -47,6 +48,7 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor
             GROUPS_WIDTH=triton.next_power_of_2(routing.groups), MEMBERS_WIDTH=triton.next_power_of_2(members),
             LIVE=routing.live_groups, CHOSEN=routing.chosen, CHOSEN_WIDTH=triton.next_power_of_2(routing.chosen),
             SIGMOID=routing.sigmoid, NORMED=routing.normed, BIAS=bias is not None, num_warps=1,
+            **chained(chosen),
         )  # fmt: skip
     return chosen, weights
 
@@ -55,8 +57,9 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor
 def _route(
     logits_ptr, bias_ptr, chosen_ptr, weights_ptr, scale, least, GROUPS: tl.constexpr, MEMBERS: tl.constexpr,
     GROUPS_WIDTH: tl.constexpr, MEMBERS_WIDTH: tl.constexpr, LIVE: tl.constexpr, CHOSEN: tl.constexpr,
-    CHOSEN_WIDTH: tl.constexpr, SIGMOID: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
+    CHOSEN_WIDTH: tl.constexpr, SIGMOID: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     group = tl.arange(0, GROUPS_WIDTH)
     member = tl.arange(0, MEMBERS_WIDTH)
@@ -128,7 +131,7 @@ def experts_mlp(
     common = {
         "EXPERTS": experts, "EXPERTS_WIDTH": triton.next_power_of_2(experts), "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "BLOCK_K": tile.k, "SCALED": gate_up_scales is not None, "num_warps": tile.warps, "num_stages": tile.stages,
-        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", **chained(x),
     }  # fmt: skip
     _experts[(tiles * triton.cdiv(inner, tile.n),)](
         x, gate_up_values, gate_up_scales, order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner, GATED=True,
@@ -138,7 +141,9 @@ def experts_mlp(
         hidden, down_values, down_scales, order, ends, parts, tiles, SHARED=1, IN=inner, OUT=dim, GATED=False,
         **common,
     )  # fmt: skip
-    _add_up[(tokens, triton.cdiv(dim, COLUMNS))](parts, weights, out, DIM=dim, CHOICES=choices, BLOCK=COLUMNS)
+    _add_up[(tokens, triton.cdiv(dim, COLUMNS))](
+        parts, weights, out, DIM=dim, CHOICES=choices, BLOCK=COLUMNS, **chained(x)
+    )
     return out
 
 
@@ -158,16 +163,17 @@ def _sorted(chosen: Tensor, experts: int, tiles: int, size: int) -> tuple[Tensor
     counts = torch.empty(experts, dtype=torch.int32, device=chosen.device)
     ends = torch.empty_like(counts)
     order = torch.empty(tiles * size, dtype=torch.int32, device=chosen.device)
-    _count[(experts,)](chosen, counts, chosen.numel(), BLOCK=PAIRS)
+    _count[(experts,)](chosen, counts, chosen.numel(), BLOCK=PAIRS, **chained(chosen))
     _place[(experts,)](
         chosen, counts, order, ends, chosen.numel(), EXPERTS=experts, WIDTH=triton.next_power_of_2(experts),
-        SIZE=size, BLOCK=PAIRS,
+        SIZE=size, BLOCK=PAIRS, **chained(chosen),
     )  # fmt: skip
     return order, ends
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def _count(chosen_ptr, counts_ptr, pairs, BLOCK: tl.constexpr):
+def _count(chosen_ptr, counts_ptr, pairs, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    await_previous(CHAINED)
     expert = tl.program_id(0)
     found = tl.zeros([BLOCK], tl.int32)
     for start in range(0, pairs, BLOCK):
@@ -179,8 +185,9 @@ def _count(chosen_ptr, counts_ptr, pairs, BLOCK: tl.constexpr):
 @triton.jit(do_not_specialize=["pairs"])
 def _place(
     chosen_ptr, counts_ptr, order_ptr, ends_ptr, pairs, EXPERTS: tl.constexpr, WIDTH: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    await_previous(CHAINED)
     expert = tl.program_id(0)
     each = tl.arange(0, WIDTH)
     needed = tl.cdiv(tl.load(counts_ptr + each, mask=each < EXPERTS, other=0), SIZE)
@@ -201,10 +208,11 @@ def _place(
 def _experts(
     x_ptr, weight_ptr, scales_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr, IN: tl.constexpr,
     OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One tile of one expert's product. `SHARED` pairs read the same row of x. `GATED`: a second product, of the rows
     after the gate's, is multiplied with the gate's result."""
+    await_previous(CHAINED)
     tile = tl.program_id(0) % tiles  # tiles of one expert, beside each other, read the same part of its weight
     column = tl.program_id(0) // tiles * BLOCK_N + tl.arange(0, BLOCK_N)
     each = tl.arange(0, EXPERTS_WIDTH)
@@ -242,7 +250,11 @@ def _experts(
 
 
 @triton.jit
-def _add_up(parts_ptr, weights_ptr, out_ptr, DIM: tl.constexpr, CHOICES: tl.constexpr, BLOCK: tl.constexpr):
+def _add_up(
+    parts_ptr, weights_ptr, out_ptr, DIM: tl.constexpr, CHOICES: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)

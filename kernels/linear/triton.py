@@ -1,4 +1,4 @@
-"""Matrix products whose bits do not depend on the batch, and the quantizer of FP8 products.
+"""Matrix products: streamed ones of few rows, those whose bits do not depend on the batch, and those in FP8.
 
 A library picks its kernel by the number of rows, and with it the order of a sum. Here every number of the result is
 summed over the same blocks of the inner dimension, in the same order and with the same instruction; only how many
@@ -17,8 +17,10 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
-from ..common.types import FP8, Fp8Matrix, Matrix
-from .reference import FP8_MAX, LEAST_SCALE
+from ..common.triton_launch import await_previous, chained
+from ..common.types import Fp8Matrix, Matrix
+from .triton_quantize import quantize_rows
+from .triton_streamed import stream_config, streamed, streams
 
 GROUP = 8  # tiles of rows that pass one tile of the weight while it is in the cache
 
@@ -44,6 +46,8 @@ _WIDE = [(1 << 31, Tile(64, 64, 32, 4, 2))]  # float32
 
 
 def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
+    if streams(weight, x, fixed) and stream_config(len(x), *weight.shape).splits == 1:
+        return streamed(x, weight)[0]
     if isinstance(weight, Fp8Matrix):
         return fp8_linear(x, weight)
     return fixed_linear(x, weight) if fixed else F.linear(x, weight)
@@ -65,6 +69,7 @@ def fixed_linear(x: Tensor, weight: Tensor) -> Tensor:
         TensorDescriptor.from_tensor(x, [tile.m, tile.k]), TensorDescriptor.from_tensor(weight, [tile.n, tile.k]), out,
         tokens, columns, inner, BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_K=tile.k, GROUPED=GROUP,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
+        **chained(out),
     )  # fmt: skip
     return out
 
@@ -72,8 +77,9 @@ def fixed_linear(x: Tensor, weight: Tensor) -> Tensor:
 @triton.jit(do_not_specialize=["tokens"])
 def _product(
     x, weight, out_ptr, tokens, columns, inner, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUPED: tl.constexpr, PRECISION: tl.constexpr,
+    GROUPED: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    await_previous(CHAINED)
     program = tl.program_id(0)
     tiles_m = tl.cdiv(tokens, BLOCK_M)
     width = GROUPED * tl.cdiv(columns, BLOCK_N)
@@ -90,35 +96,6 @@ def _product(
     spot = row.to(tl.int64)[:, None] * columns + column[None, :]
     inside = (row < tokens)[:, None] & (column < columns)[None, :]
     tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    expect("x", x, ("T", "n"), FLOATS)
-    tokens, width = x.shape
-    values = torch.empty(x.shape, dtype=FP8, device=x.device)
-    scales = torch.empty(tokens, dtype=torch.float32, device=x.device)
-    if tokens:
-        block = triton.next_power_of_2(width)
-        warps = min(8, max(1, block // 512))
-        _quantize[(tokens,)](
-            x, values, scales, WIDTH=width, BLOCK=block, LEAST=LEAST_SCALE, MOST=FP8_MAX, num_warps=warps
-        )
-    return values, scales
-
-
-@triton.jit
-def _quantize(
-    x_ptr, values_ptr, scales_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr
-):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + row * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.math.div_rn(tl.max(tl.abs(x), axis=0), MOST), LEAST)
-    # Maxima ignore NaN; a row with one must not come out as numbers.
-    scale = tl.where(tl.max((x != x).to(tl.int32), axis=0) > 0, float("nan"), scale)
-    scaled = tl.minimum(tl.maximum(tl.math.div_rn(x, tl.zeros_like(x) + scale), -MOST), MOST)
-    tl.store(values_ptr + row * WIDTH + column, scaled.to(tl.float8e4nv), mask=column < WIDTH)
-    tl.store(scales_ptr + row, scale)
 
 
 def fp8_linear(x: Tensor, weight: Fp8Matrix) -> Tensor:

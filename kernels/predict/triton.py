@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..common.checks import expect, expect_each, expect_logits
+from ..common.triton_launch import await_previous, chained
 from ..common.types import Draws, Prediction
 from .triton_sampling import LOG2E, LOWEST, NO_ID, draw
 
@@ -58,14 +59,14 @@ def predict(
         return out
     _scan[(count, splits)](
         logits, banned, end_ids, endless, sums, ids, count, vocabulary, logits.stride(0), BANNED=len(banned),
-        ENDS=len(end_ids), DEPTH=DEPTH, LANES=LANES, SPLITS=splits, num_warps=WARPS, maxnreg=REGISTERS,
+        ENDS=len(end_ids), DEPTH=DEPTH, LANES=LANES, SPLITS=splits, num_warps=WARPS, maxnreg=REGISTERS, **chained(sums),
     )  # fmt: skip
     drawn = sums, ids, sums
     if draws is not None:
         drawn = (*draw(logits, banned, sums, draws, narrowed, splits), draws.temperature)
     _conclude[(count,)](
         logits, end_ids, endless, sums, ids, *drawn, *out, count, logits.stride(0), ENDS=len(end_ids), SPLITS=splits,
-        WIDTH=triton.next_power_of_2(splits), DRAWN=draws is not None, num_warps=1,
+        WIDTH=triton.next_power_of_2(splits), DRAWN=draws is not None, num_warps=1, **chained(sums),
     )  # fmt: skip
     return out
 
@@ -82,9 +83,10 @@ def vocabulary_splits(count: int, vocabulary: int) -> int:
 @triton.jit(do_not_specialize=["count"])
 def _scan(
     logits_ptr, banned_ptr, ends_ptr, endless_ptr, sums_ptr, ids_ptr, count, vocabulary, stride, BANNED: tl.constexpr,
-    ENDS: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, SPLITS: tl.constexpr,
+    ENDS: tl.constexpr, DEPTH: tl.constexpr, LANES: tl.constexpr, SPLITS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One part of a row: maximum, ties with it, weights of the others and their sum with exponents; runners-up."""
+    await_previous(CHAINED)
     row, split = tl.program_id(0), tl.program_id(1)
     BLOCK: tl.constexpr = DEPTH * LANES
     logits_ptr += row.to(tl.int64) * stride
@@ -165,9 +167,10 @@ def _lowest(chosen, ids):
 def _conclude(
     logits_ptr, ends_ptr, endless_ptr, sums_ptr, ids_ptr, drawn_ptr, drawn_ids_ptr, temperature_ptr, proposals_ptr,
     confidence_ptr, tokens_ptr, commit_probability_ptr, margin_ptr, entropy_ptr, count, stride, ENDS: tl.constexpr,
-    SPLITS: tl.constexpr, WIDTH: tl.constexpr, DRAWN: tl.constexpr,
+    SPLITS: tl.constexpr, WIDTH: tl.constexpr, DRAWN: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts of a row, and find the token that it proposes and the one that it may commit."""
+    await_previous(CHAINED)
     row = tl.program_id(0)
     split = tl.arange(0, WIDTH)
     inside = split < SPLITS

@@ -6,12 +6,14 @@ import gc
 import importlib.util
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from ...kernels.common.compile_ahead import keep_compiled
 from ..exec.memory import (
     Footprint,
     Memory,
@@ -21,6 +23,7 @@ from ..exec.memory import (
     weights_bytes,
 )
 from ..exec.runner import Runner
+from ..exec.shapes import checked_sizes, default_sizes
 from ..kv_cache import KvPages
 from ..network import Transformer, allocate
 from ..numerics import Numerics
@@ -94,6 +97,7 @@ def _require_complete(directory: Path, advice: str | None) -> None:
         raise ModelError(f"the download in {directory} is not complete, it lacks {some(missing)}: {advice}")
 
 
+Report = Callable[[str, int, int], None]
 OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units
 OLDEST_FP8 = (8, 9)
 SHARED_FOR_FIXED = 163_880  # bytes; products of fixed order, as Triton compiles them
@@ -104,7 +108,8 @@ class Hardware:
     """Where the network runs, and its number format.
 
     `threads` None: `OMP_NUM_THREADS`, or every core that the process may use. `deterministic`: an answer has the same
-    bits alone and batched with others, in every dtype.
+    bits alone and batched with others, in every dtype. On a GPU, steps of `graph_sizes` positions are captured (None: a
+    ladder up to the largest step), and compiled kernels are kept in `compile_cache` (None: where Triton keeps them).
     """
 
     device: str = "auto"
@@ -112,6 +117,8 @@ class Hardware:
     threads: int | None = None
     quantization: str | None = None
     deterministic: bool = False
+    graph_sizes: tuple[int, ...] | None = None
+    compile_cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +180,31 @@ def _cores() -> int:
 
 
 def load_runner(
-    directory: Path, config: ModelConfig, memory: Memory, hardware: Hardware, end_ids: Collection[int]
+    directory: Path,
+    config: ModelConfig,
+    memory: Memory,
+    hardware: Hardware,
+    end_ids: Collection[int],
+    report: Report = lambda what, done, total: None,
 ) -> Loaded:
-    """Checks everything, then loads the weights and takes the memory; `end_ids` end an answer. Raises `ModelError`."""
+    """Checks everything, then loads the weights, takes the memory and captures the graphs; `end_ids` end an answer.
+    `report` hears what is done, how much of it, of how much. Raises `ModelError`."""
     device = _device(hardware.device)
     numerics = _numerics(hardware, device)
+    sizes = _graph_sizes(hardware, memory)
     if device.type == "cuda":
         _check_for_gpu(config, memory, numerics)
     if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
         torch.set_num_threads(hardware.threads or _cores())
+    if hardware.compile_cache is not None:
+        try:
+            keep_compiled(Path(hardware.compile_cache))
+        except OSError as error:
+            logging.getLogger(__name__).warning(
+                "--compile-cache %s cannot be written: %s; kernels are kept where Triton keeps them",
+                hardware.compile_cache,
+                error.strerror or error,
+            )
     check_weights(directory, config)
     try:
         if device.type == "cuda":
@@ -201,14 +224,18 @@ def load_runner(
         return Runner(network, cache, memory.slots, [config.mask_id], sorted(end_ids))
 
     def workspace() -> int:
-        """Memory that the largest step takes, measured with a runner of one page that is then freed."""
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
-        runner(pages=1).step_seconds(memory.step_tokens)
-        taken = torch.cuda.memory_reserved() - before
+        """Memory that a runner takes besides its pages: of the largest step, with graphs and without, and the graphs
+        themselves. It is measured with a runner of one page that is then freed."""
+        probe = runner(pages=1)
+        probe.compile_kernels(sizes, partial(report, "compiling kernels"))
+        probe.run_all(sizes, partial(report, "loading kernels"))
+        probe.capture(sizes, partial(report, "measuring graphs"))
+        left, _ = torch.cuda.mem_get_info(device)
+        del probe
         gc.collect()
         torch.cuda.empty_cache()
-        return taken
+        freed, _ = torch.cuda.mem_get_info(device)
+        return freed - left
 
     try:
         footprint = pages_that_fit(config, numerics, memory, device, workspace)
@@ -218,12 +245,25 @@ def load_runner(
         ) from None
     try:
         final = runner(footprint.pages)
-        if device.type == "cuda":
-            final.step_seconds(memory.step_tokens)  # memory that it takes now is not missing later
     except (RuntimeError, MemoryError):
         tokens = footprint.pages * memory.page_size
         raise ModelError(f"no memory for keys and values of {tokens} positions: lower --kv-cache-tokens") from None
+    if device.type == "cuda":
+        try:
+            final.capture(sizes, partial(report, "capturing graphs"))
+        except torch.OutOfMemoryError:
+            raise ModelError("no memory for graphs: lower --gpu-memory-utilization or --cuda-graph-sizes") from None
     return Loaded(final, footprint, f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}")
+
+
+def _graph_sizes(hardware: Hardware, memory: Memory) -> tuple[int, ...]:
+    """Raises `ModelError` for sizes that no step has."""
+    if hardware.graph_sizes is None:
+        return default_sizes(memory.step_tokens)
+    try:
+        return checked_sizes(hardware.graph_sizes, memory.step_tokens)
+    except ValueError as error:
+        raise ModelError(f"--cuda-graph-sizes: {error}") from None
 
 
 def _extras(numerics: Numerics) -> str:

@@ -1,8 +1,8 @@
-"""Captures a whole step as a CUDA graph, once for each shape: a replay costs one launch instead of hundreds.
+"""Launches steps on a GPU as CUDA graphs, which are captured at start: a replay costs one launch instead of hundreds.
 
-A plan is padded to the smallest shape that holds it, copied into the static buffer of that shape's graph, and its
-result read back in one copy. A shape is captured at its first plan. Graphs share one memory pool, since one runs at a
-time; the largest shape is captured at start, so the pool does not grow.
+A step is the graph of its body, then that of its tail (`shapes`). Both read one static buffer, into which a plan is
+copied, and the body leaves in static memory what the tail goes on with. A part whose shape is not in the set runs the
+same kernels without a graph. Graphs share one memory pool, since one runs at a time.
 """
 
 from __future__ import annotations
@@ -11,160 +11,285 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.attention.tiles import attention_config, fixed_config, tile_queries
-from ...scheduler.contract import StepPlan
-from ..checkpoint.config import ModelConfig
-from ..numerics import Numerics
-from .pack import Batch, OptionalInputs, Shape, Tiling, pack_into, projected, unpack
+from ...scheduler.contract import MOST_RANKS, StepPlan
+from ..network import Unfinished
+from .pack import Batch, Shape, pack_into, pack_nothing, unpack
+from .shapes import Fit, Padding, ShapeSet
 
-ROW = 64  # positions of a row of the usual length: decides how attention is tiled
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
-FINEST = 16  # positions between two shapes where a step's time is flat
+DEVICE = torch.device("cuda")
+MOST_LINES = 4 + 1 + 1 + 2 * MOST_RANKS  # of a result
+
+Report = Callable[[int, int], None]  # how much is done, of how much
+
+
+class StepModel(Protocol):
+    """Both parts of a step, each with the same operations whatever the numbers in a batch."""
+
+    def begin(self, batch: Batch) -> Unfinished: ...
+
+    def finish(self, unfinished: Unfinished, batch: Batch) -> Tensor:
+        """int32 [4 or more, N]."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
+class Turn:
     """The memory of one launch until it is collected."""
 
-    host_in: Tensor  # pinned int32 [shape.words]
-    host_out: Tensor  # pinned int32 [4 or more, projected]
+    host_in: Tensor  # pinned int32
+    host_out: Tensor  # pinned int32
     started: torch.cuda.Event
     ended: torch.cuda.Event
 
     @classmethod
-    def of(cls, words: int, out: Tensor) -> Buffers:
+    def of(cls, words: int, results: int) -> Turn:
         started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        host_in = torch.zeros(words, dtype=torch.int32).pin_memory()
-        return cls(host_in, torch.empty(out.shape, dtype=torch.int32).pin_memory(), started, ended)
-
-    def collect(self) -> tuple[np.ndarray, float]:
-        self.ended.synchronize()
-        return self.host_out.numpy(), self.started.elapsed_time(self.ended) / 1e3
+        host_in, host_out = (torch.zeros(size, dtype=torch.int32).pin_memory() for size in (words, results))
+        return cls(host_in, host_out, started, ended)
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class Launched:
+    """A step under way. Its result is valid until `IN_FLIGHT` more are launched."""
+
+    fit: Fit
+    lines: Tensor  # pinned int32 [4 or more, projected positions of the shape]
+    started: torch.cuda.Event
+    ended: torch.cuda.Event
+
+    def done(self) -> bool:
+        return bool(self.ended.query())  # type: ignore[no-untyped-call]
+
+    def collect(self) -> tuple[np.ndarray, float]:
+        """Wait for the result, and the device's seconds."""
+        self.ended.synchronize()
+        return self.lines.numpy(), self.started.elapsed_time(self.ended) / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
     graph: torch.cuda.CUDAGraph
-    device_in: Tensor
-    device_out: Tensor  # int32 [4 or more, projected]
-    buffers: tuple[Buffers, ...]  # launches take them in turn
+    out: Tensor  # int32 [4 or more, projected]
+
+
+@dataclass(frozen=True, slots=True)
+class StepGraph:
+    """Both graphs of a step."""
+
+    body: torch.cuda.CUDAGraph
+    tail: Tail | None
+
+    def replay(self) -> None:
+        self.body.replay()
+        if self.tail is not None:
+            self.tail.graph.replay()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A padding's place in the static buffers, and its graphs. None: it has no place, or no graph."""
+
+    places: tuple[Tensor, ...]  # one for each turn, and that on the device; empty: the static buffers are too small
+    body: torch.cuda.CUDAGraph | None
+    tail: Tail | None
 
 
 class StepGraphs:
-    """`compute` maps a batch to int32 [4 or more, N], with the same operations whatever the numbers in it."""
+    """`captures` counts graphs, `eager_steps` steps of which a part ran without one."""
 
-    def __init__(self, compute: Callable[[Batch], Tensor], config: ModelConfig, numerics: Numerics, slots: int) -> None:
-        self._compute = compute
-        self._config = config
-        self._numerics = numerics
-        self._slots = slots
-        self._captured: dict[Shape, Captured] = {}
+    def __init__(self, model: StepModel, shapes: ShapeSet) -> None:
+        self.captures = 0
+        self.eager_steps = 0
+        self._model = model
+        self._shapes = shapes
+        self._bodies: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._tails: dict[Shape, Tail] = {}
+        self._prepared: dict[Padding, Prepared] = {}
         self._launched = 0
-        self._shaped: tuple[StepPlan, Shape] | None = None  # the last plan with its shape
-        self._pool: Any = None  # torch names the type of a pool only privately
-
-    def captured(self, plan: StepPlan) -> bool:
-        """False if the launch of a plan will take seconds, for the capture of its shape."""
-        return self.shape_for(plan) in self._captured
-
-    def shape_for(self, plan: StepPlan) -> Shape:
-        """The smallest shape that holds a plan."""
-        if self._shaped is None or self._shaped[0] is not plan:
-            self._shaped = plan, self._shape(plan)
-        return self._shaped[1]
-
-    def _shape(self, plan: StepPlan) -> Shape:
-        tokens = plan.tokens + -plan.tokens % spacing(plan.tokens)
-        # At most eight sizes of the projected part for each size of the whole.
-        count = projected(plan)
-        count = min(tokens, count + -count % max(FINEST, tokens // 8))
-        return Shape(
-            tokens=tokens,
-            rows=self._rows(plan, tokens),
-            projected=count,
-            spans=count,  # a span has a position at least
-            tiling=self._tiling(tokens),
-            projected_tiling=self._tiling(count),
-            inputs=OptionalInputs.of(plan).rounded(),
+        self._pool: Any = torch.cuda.graph_pool_handle()  # torch names its type only privately
+        # Sections of the body end where those of the tail begin, at the same place for all shapes.
+        self._border = shapes.body_words
+        self._device_in = torch.zeros(self._border + shapes.tail_words, dtype=torch.int32, device=DEVICE)
+        self._turns = [Turn.of(len(self._device_in), MOST_LINES * shapes.most) for _ in range(IN_FLIGHT)]
+        config, dtype = shapes.config, shapes.numerics.dtype
+        self._kept = Unfinished(  # what a body leaves for a tail
+            torch.zeros((shapes.most, config.heads, config.head_dim), dtype=dtype, device=DEVICE),
+            torch.zeros((shapes.most, config.dim), dtype=dtype, device=DEVICE),
         )
 
-    def _rows(self, plan: StepPlan, tokens: int) -> int:
-        """One for each slot, doubled while requests with several rows need more."""
-        rows = min(self._slots, tokens)
-        while rows < len(plan.rows):
-            rows *= 2
-        return rows
+    # --- Before the first step ----------------------------------------------------------------------------------
 
-    def launch(self, plan: StepPlan) -> Callable[[], tuple[np.ndarray, float]]:
-        """Start a plan. The function returned waits for its end and returns the result of `compute`, int32
-        [4 or more, projected positions of its shape], valid until `IN_FLIGHT` more are launched, and the device's
-        seconds."""
-        shape = self.shape_for(plan)
-        step = self._captured.get(shape) or self._capture(plan, shape)
-        buffers = step.buffers[self._launched % IN_FLIGHT]
-        pack_into(buffers.host_in.numpy(), plan, shape, self._config.logit_shift)
-        buffers.started.record()
-        step.device_in.copy_(buffers.host_in, non_blocking=True)
-        step.graph.replay()
-        buffers.host_out.copy_(step.device_out, non_blocking=True)
-        buffers.ended.record()
-        self._launched += 1  # last: a launch that fails must not take the turn of one in flight
-        return buffers.collect
+    def run_all(self, report: Report, dry: bool = False) -> None:
+        """Run each shape of the set without a graph, on padding alone. It changes nothing. Libraries load their kernels
+        then, and memory for the largest is taken first. `dry`: kernels of this project may be left out."""
+        shapes = [*self._shapes.bodies(), *self._shapes.tails()]
+        report(0, len(shapes))
+        for number, shape in enumerate(shapes):
+            if not (dry and shape.inputs.ranks is not None):  # these look up what kernels have found
+                self._compute(shape, _padding_of(shape).to(DEVICE))
+            report(number + 1, len(shapes))
+        torch.cuda.synchronize()
 
-    def graph(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
-        """The graph of a plan that has been launched."""
-        return self._captured[self.shape_for(plan)].graph
+    def reserve(self) -> None:
+        """Take the memory of the largest step without a graph, so that it is not missing later."""
+        for shape in (self._shapes.bodies()[0], self._shapes.tails()[0]):
+            self._compute(shape, _padding_of(shape).to(DEVICE))
 
-    def _tiling(self, tokens: int) -> Tiling:
-        config = self._config
-        of_heads = config.heads, config.kv_heads, config.head_dim, self._numerics.dtype.itemsize
-        if self._numerics.fixed:
-            chosen = fixed_config(*of_heads)
+    def capture_all(self, report: Report) -> None:
+        """Capture each shape of the set, the largest first, so that memory taken for it serves the others."""
+        shapes = [*self._shapes.bodies(), *self._shapes.tails()]
+        report(0, len(shapes))
+        with self._capturing():
+            for number, shape in enumerate(shapes):
+                self._capture(shape)
+                report(number + 1, len(shapes))
+
+    def capture_for(self, plan: StepPlan) -> StepGraph:
+        """The graphs of a plan that the set holds, captured now. Replays compute what was launched last."""
+        padding = self._shapes.fit(plan).padding
+        body, tail = padding.body, padding.tail
+        if body is None:
+            raise ValueError("the plan is not in the set")
+        with self._capturing():
+            for shape in filter(None, (body, tail)):
+                self._compute(shape, _padding_of(shape).to(DEVICE))
+                self._capture(shape)
+        return StepGraph(self._bodies[body], None if tail is None else self._tails[tail])
+
+    def _compute(self, shape: Shape, words: Tensor) -> Tensor | None:
+        """A body, or a tail and its result."""
+        batch = unpack(words, shape)
+        if shape.tokens:
+            self._keep(self._model.begin(batch))
+            return None
+        return self._model.finish(self._kept, batch)
+
+    def _keep(self, unfinished: Unfinished) -> None:
+        tokens = len(unfinished.residual)
+        self._kept.queries[:tokens].copy_(unfinished.queries)
+        self._kept.residual[:tokens].copy_(unfinished.residual)
+
+    @contextmanager
+    def _capturing(self) -> Iterator[None]:
+        """Have a stream to capture on, and stop the garbage collector: freeing a graph of an earlier runner would spoil
+        the one being captured. A library takes its workspace for a stream at its first call, outside of all graphs."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            torch.cuda.synchronize()
+            with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+                for shape in (self._shapes.bodies()[-1], self._shapes.tails()[-1]):
+                    self._compute(shape, _padding_of(shape).to(DEVICE))
+                yield
+            torch.cuda.synchronize()
+        finally:
+            self._prepared.clear()
+            if collecting:
+                gc.enable()
+
+    def _capture(self, shape: Shape) -> None:
+        words = self._place(self._device_in, shape)
+        words.copy_(_padding_of(shape))
+        torch.cuda.synchronize()
+        graph, out = self._recorded(lambda: self._compute(shape, words))
+        if out is None:
+            self._bodies[shape] = graph
         else:
-            chosen = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *of_heads)
-        return Tiling(chosen, tile_queries(chosen, config.heads, config.kv_heads))
+            self._tails[shape] = Tail(graph, out)
+        self.captures += 1
 
-    def _capture(self, plan: StepPlan, shape: Shape) -> Captured:
-        words = np.zeros(shape.words, np.int32)
-        pack_into(words, plan, shape, self._config.logit_shift)
-        device_in = torch.from_numpy(words).cuda()
-        batch = unpack(device_in, shape, self._config.logit_shift)
-        # Kernels compile, and libraries take their workspaces, on the warm-up. It changes nothing: without a span
-        # nothing commits, and the step itself writes the same keys and values once more. Each launch copies all numbers
-        # in.
-        batch.rules.starts.zero_()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._compute(batch)
-        torch.cuda.current_stream().wait_stream(stream)
+    def _recorded(self, compute: Callable[[], Tensor | None]) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
+        """The graph of what is computed, and where a replay leaves the result."""
         graph = torch.cuda.CUDAGraph()
-        with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool):
-            device_out = self._compute(unpack(device_in, shape, self._config.logit_shift))
-        self._pool = graph.pool()
-        buffers = tuple(Buffers.of(shape.words, device_out) for _ in range(IN_FLIGHT))
-        self._captured[shape] = Captured(graph, device_in, device_out, buffers)
-        return self._captured[shape]
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            out = compute()
+        finally:
+            graph.capture_end()
+        return graph, out
+
+    def _place(self, buffer: Tensor, shape: Shape) -> Tensor:
+        """The part of a static buffer that a shape takes."""
+        return buffer[self._border - shape.body_words :][: shape.words]
+
+    # --- Steps --------------------------------------------------------------------------------------------------
+
+    def launch(self, plan: StepPlan) -> Launched:
+        """Start a plan."""
+        fit = self._shapes.fit(plan)
+        shape, prepared = fit.padding.shape, self._prepared.get(fit.padding) or self._prepare(fit.padding)
+        number = self._launched % IN_FLIGHT
+        turn = self._turns[number]
+        if prepared.places:
+            host, words = prepared.places[number], prepared.places[-1]
+        else:
+            host = _pinned(shape.words)
+            words = torch.empty_like(host, device=DEVICE)
+        pack_into(host.numpy(), plan, shape, self._shapes.config.logit_shift)
+        turn.started.record()
+        words.copy_(host, non_blocking=True)
+        if prepared.places and prepared.body is not None and prepared.tail is not None:
+            prepared.body.replay()
+            prepared.tail.graph.replay()
+            out = prepared.tail.out
+        else:
+            out = self._run(prepared, shape, words)
+        lines = turn.host_out[: out.numel()] if out.numel() <= len(turn.host_out) else _pinned(out.numel())
+        lines = lines.view(out.shape)
+        lines.copy_(out, non_blocking=True)
+        turn.ended.record()
+        self._launched += 1  # last: a launch that fails must not take the turn of one in flight
+        return Launched(fit, lines, turn.started, turn.ended)
+
+    def _prepare(self, padding: Padding) -> Prepared:
+        shape = padding.shape
+        places: tuple[Tensor, ...] = ()
+        tail_words = shape.words - shape.body_words
+        if shape.body_words <= self._border and tail_words <= len(self._device_in) - self._border:
+            buffers = (*(turn.host_in for turn in self._turns), self._device_in)
+            places = tuple(self._place(buffer, shape) for buffer in buffers)
+        body = None if padding.body is None else self._bodies.get(padding.body)
+        tail = None if padding.tail is None else self._tails.get(padding.tail)
+        prepared = self._prepared[padding] = Prepared(places, body, tail)
+        return prepared
+
+    def _run(self, prepared: Prepared, shape: Shape, words: Tensor) -> Tensor:
+        """A step of which a part has no graph: its result."""
+        batch = unpack(words, shape)
+        unfinished = self._kept
+        eager = prepared.body is None
+        if prepared.body is None:
+            unfinished = self._model.begin(batch)
+        else:
+            if not prepared.places:
+                self._device_in[self._border - shape.body_words : self._border].copy_(words[: shape.body_words])
+            prepared.body.replay()
+        if not shape.projected:
+            out = torch.empty((4, 0), dtype=torch.int32, device=DEVICE)
+        elif prepared.tail is not None:
+            if prepared.body is None:
+                self._keep(unfinished)
+            prepared.tail.graph.replay()
+            out = prepared.tail.out
+        else:
+            eager = True
+            out = self._model.finish(unfinished, batch)
+        self.eager_steps += eager
+        return out
 
 
-@contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Stop the garbage collector: freeing a graph of an earlier runner would spoil the one being captured."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+def _pinned(count: int) -> Tensor:
+    return torch.empty(count, dtype=torch.int32).pin_memory()
 
 
-def spacing(tokens: int) -> int:
-    """Distance between shapes of about `tokens` positions: an eighth at most, and at least `FINEST`."""
-    return max(FINEST, (1 << (tokens - 1).bit_length()) // 8)
+def _padding_of(shape: Shape) -> Tensor:
+    words = np.empty(shape.words, np.int32)
+    pack_nothing(words, shape)
+    return torch.from_numpy(words)

@@ -7,8 +7,10 @@ is inert: its tokens write no keys, its rows and spans are empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from types import NoneType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +19,15 @@ from torch import Tensor
 
 from ...kernels.attention.tiles import AttentionConfig, AttentionPlan, row_tiles, tile_capacity
 from ...kernels.common.types import Draws, SpanRules
-from ...scheduler.contract import MOST_RANKS, Bias, Row, StepPlan
+from ...scheduler.contract import MOST_RANKS, Columns, StepPlan
 
 NOWHERE = -1  # position of a padding token
+NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens"  # of the buffer: their padding is NOWHERE
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
+NO_WORDS = np.empty(0, np.int32)  # a shape may have room for what no row of a plan has
 
 Words = dict[str, np.ndarray]
 
@@ -49,21 +53,22 @@ class OptionalInputs:
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
-        rows = plan.rows
-        hot = [row.sampling for row in rows if row.spans and row.sampling.temperature > 0]
-        masks = [len(row.restriction.words) for row in rows if row.restriction is not None]
-        ranks = [row.ranks for row in rows if row.ranks is not None]
+        columns = plan.columns
+        counts = columns.span_counts.tolist()
+        hot = [each for each, spans in zip(columns.samplings, counts, strict=True) if each.temperature > 0 and spans]
+        masks = [len(each.words) for each in columns.restrictions if each is not None]
+        ranks = [each for each in columns.ranks if each is not None]
         return cls(
             sampled=bool(hot),
             narrowed=any(sampling.top_p < 1 or sampling.top_k > 0 for sampling in hot),
-            biases=sum(len(bias.tokens) for row in rows for bias in row.biases),
+            biases=sum([len(bias.tokens) for biases in columns.biases for bias in biases]),
             # As many as any request may need, so that ties are broken alike whatever the others need.
             ranks=(MOST_RANKS if any(ranks) else 0) if ranks else None,
             restricted=len(masks),
             mask_words=max(masks, default=0),
             measured=measured(plan),
-            host_tokens=any(row.host_tokens is not None for row in rows),
-            copied=any(row.copy is not None for row in rows),
+            host_tokens=_any_given(columns.host_tokens),
+            copied=_any_given(columns.copies),
         )
 
     def rounded(self) -> OptionalInputs:
@@ -85,12 +90,17 @@ NO_INPUTS = OptionalInputs()
 
 def measured(plan: StepPlan) -> bool:
     """True if the rule of some span does not go by plain probability."""
-    return not all(span.rule.plain for row in plan.rows for span in row.spans)
+    return not all(rule.plain for rule in plan.columns.rules)
 
 
 def projected(plan: StepPlan) -> int:
     """Positions of a plan that get logits."""
-    return sum(span.end - span.start for row in plan.rows for span in row.spans)
+    return int((plan.columns.span_ends - plan.columns.span_starts).sum())
+
+
+def _any_given(values: tuple[object, ...]) -> bool:
+    """True if not all values are None."""
+    return bool({*map(type, values)} - {NoneType})
 
 
 def _power_of_two(count: int) -> int:
@@ -108,9 +118,10 @@ class Tiling:
         return tile_capacity(tokens, rows, self.queries)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """Capacities of a padded step."""
+    """Capacities of a padded step. Its body is all layers; its tail, what projected positions need after their last
+    keys and values are written. Either may be empty."""
 
     tokens: int
     rows: int
@@ -120,18 +131,31 @@ class Shape:
     projected_tiling: Tiling
     inputs: OptionalInputs = NO_INPUTS
 
+    @cached_property
     def sections(self) -> dict[str, int]:
-        """Words of each section of the buffer, in order."""
-        inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
+        """Words of each section of the buffer, in order: those of the body, then those of the tail."""
+        return self.body_sections() | self.tail_sections()
+
+    def body_sections(self) -> dict[str, int]:
+        """Words that all layers need. Those that the tail needs, too, come last: with a number of rows they lie as far
+        before the tail's own in every shape."""
         sizes = {"slots": self.tokens, "positions": self.tokens}
-        sizes |= {"row_slots": self.rows, "row_starts": self.rows + 1, "visible": self.rows}
-        sizes |= {"projected": self.projected, "projected_starts": self.rows + 1, "endless": self.projected}
-        sizes |= {"span_starts": self.spans + 1}
-        sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
-        if inputs.host_tokens:
+        if self.inputs.host_tokens:
             sizes["host_tokens"] = self.tokens
-        if inputs.copied:
-            sizes |= {"rope_positions": self.tokens, "mask_offsets": self.rows}
+        if self.inputs.copied:
+            sizes["rope_positions"] = self.tokens
+        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
+        sizes["row_starts"] = self.rows + 1
+        if self.inputs.copied:
+            sizes["mask_offsets"] = self.rows
+        return sizes | {"row_slots": self.rows, "visible": self.rows}
+
+    def tail_sections(self) -> dict[str, int]:
+        """Words that only the projected positions need."""
+        inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
+        sizes = dict.fromkeys(("projected", "targets", "target_slots", "endless"), self.projected)
+        sizes |= {"projected_starts": self.rows + 1, "span_starts": self.spans + 1}
+        sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
         if inputs.drawn:
             sizes["draws"] = DRAW_WORDS * self.projected
         if inputs.measured:
@@ -142,13 +166,16 @@ class Shape:
         if inputs.restricted:
             sizes |= {"restricted_places": inputs.restricted}
             sizes |= {"restricted_words": inputs.restricted * inputs.mask_words}
-        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
         sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
-    @property
+    @cached_property
     def words(self) -> int:
-        return sum(self.sections().values())
+        return sum(self.sections.values())
+
+    @cached_property
+    def body_words(self) -> int:
+        return sum(self.body_sections().values())
 
 
 class Biases(NamedTuple):
@@ -187,6 +214,7 @@ class Batch:
     visible: Tensor  # [R] int32
     projected: Tensor  # [N] int64: index among the tokens of the state that predicts each projected position
     targets: Tensor  # [N] int64: the projected positions, absolute
+    target_slots: Tensor  # [N] int64: canvas of each projected position
     projected_starts: Tensor  # [R + 1] int32: row r has the projected positions between two of them
     endless: Tensor  # [N] bool: no end token may commit there
     rules: SpanRules  # of the spans, each with those that join it
@@ -210,7 +238,15 @@ def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
         name: np.asarray(part).astype(np.int32, copy=False) for name, part in _words(plan, inputs, shift).items()
     }
     buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs, shift)
+    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs)
+
+
+def pack_nothing(words: np.ndarray, shape: Shape) -> None:
+    """Fill `words` [shape.words] int32 with padding alone: a step that writes nothing."""
+    start = 0
+    for name, size in shape.sections.items():
+        words[start : start + size] = NOWHERE if name in NOWHERE_SECTIONS or name.endswith("tiles") else 0
+        start += size
 
 
 def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
@@ -220,7 +256,8 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
-    sections = shape.sections()
+    sections = shape.sections
+    words.fill(0)  # padding, where it is read: rows and spans without positions, tokens and restrictions nowhere
     for name, tiling, starts in (
         ("tiles", shape.tiling, parts["row_starts"]),
         ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
@@ -232,26 +269,18 @@ def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         part = parts[name]
         if len(part) > size:
             raise ValueError(f"{len(part)} words of {name} do not fit a shape with {size}")
-        words[start : start + len(part)] = part
-        words[start + len(part) : start + size] = _padding(name, part)
-        start += size
+        end, start = start + len(part), start + size
+        words[start - size : end] = part
+        if end < start and (name.endswith("_starts") or name in NOWHERE_SECTIONS):
+            words[end:start] = part[-1] if name not in NOWHERE_SECTIONS else NOWHERE
 
 
-def _padding(name: str, part: np.ndarray) -> int:
-    """Rows and spans without positions, tokens and restrictions nowhere, no host token; elsewhere it is not read."""
-    if name.endswith("_starts"):
-        return int(part[-1])
-    return NOWHERE if name in ("positions", "restricted_places", "host_tokens") else 0
-
-
-def unpack(buffer: Tensor, shape: Shape, shift: int = 0) -> Batch:
+def unpack(buffer: Tensor, shape: Shape) -> Batch:
     """The batch of a buffer that `pack_into` has filled."""
-    return _batch(buffer, shape.sections(), shape.inputs, shift, shape)
+    return _batch(buffer, shape.sections, shape.inputs, shape)
 
 
-def _batch(
-    buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shift: int, shape: Shape | None = None
-) -> Batch:
+def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, shape: Shape | None = None) -> Batch:
     """Views, and copies where a kernel needs another type, of a buffer with sections of `sizes` words."""
     views = dict(zip(sizes, torch.split(buffer, list(sizes.values())), strict=True))
 
@@ -261,8 +290,7 @@ def _batch(
     def plan_of(tiling: Tiling, name: str) -> AttentionPlan:
         return AttentionPlan(tiling.config, views[name].view(-1, 2))
 
-    positions, projected = views["positions"].long(), views["projected"].long()
-    targets = positions[projected] + shift
+    targets = views["targets"].long()
     draws = _draws(views["draws"], targets) if inputs.drawn else None
     measures = biases = restrictions = None
     if inputs.measured and draws is not None:
@@ -275,12 +303,13 @@ def _batch(
         restrictions = Restrictions(places, views["restricted_words"].view(len(places), -1))
     return Batch(
         slots=views["slots"].long(),
-        positions=positions,
+        positions=views["positions"].long(),
         row_slots=views["row_slots"].long(),
         row_starts=views["row_starts"],
         visible=views["visible"],
-        projected=projected,
+        projected=views["projected"].long(),
         targets=targets,
+        target_slots=views["target_slots"].long(),
         projected_starts=views["projected_starts"],
         endless=views["endless"].bool(),
         rules=SpanRules(
@@ -317,58 +346,66 @@ def _draws(words: Tensor, positions: Tensor) -> Draws:
 
 
 def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
-    rows = plan.rows
-    spans = [(row, span) for row in rows for span in row.spans]
-    row_sizes = np.array([row.tokens for row in rows])
+    columns = plan.columns
+    row_sizes = columns.ends - columns.starts
     row_starts = _starts(row_sizes)
-    span_sizes = np.array([span.end - span.start for _, span in spans], np.int64)
+    span_sizes = columns.span_ends - columns.span_starts
     span_starts = _starts(span_sizes)
-    spans_of_row = [len(row.spans) for row in rows]
-    row_of_span = np.repeat(np.arange(len(rows)), spans_of_row)
-    ruled = [(at, span.rule) for at, (_, span) in enumerate(spans) if not span.joined]
-    within = np.array([span.start - row.start for row, span in spans], np.int64) - shift
-    if (within < 0).any():
+    row_offsets = columns.starts - row_starts[:-1]  # from a token's place in the step to its position
+    before = columns.span_starts - shift
+    if (before < columns.starts.repeat(columns.span_counts)).any():
         raise ValueError("a row lacks the position that predicts the first one of its spans")
-    first_token = row_starts[row_of_span] + within
+    first_token = before - row_offsets.repeat(columns.span_counts)
+    projected_starts = span_starts[_starts(columns.span_counts)]
+    ruled = np.flatnonzero(~columns.joined)
     parts = {
-        "slots": np.repeat([row.slot for row in rows], row_sizes),
-        "positions": np.repeat([row.start for row in rows] - row_starts[:-1], row_sizes) + np.arange(row_starts[-1]),
-        "row_slots": np.array([row.slot for row in rows]),
+        "slots": columns.slots.repeat(row_sizes),
+        "positions": _ranges(row_offsets, row_sizes, row_starts),
+        "row_slots": columns.slots,
         "row_starts": row_starts,
-        "visible": np.array([row.visible for row in rows]),
-        "projected": np.repeat(first_token - span_starts[:-1], span_sizes) + np.arange(span_starts[-1]),
-        "projected_starts": span_starts[_starts(np.array(spans_of_row))],
-        "endless": np.repeat(np.array([not span.may_end for _, span in spans], np.bool_), span_sizes),
-        "span_starts": span_starts[[*(at for at, _ in ruled), len(spans)]],
-        "sure": np.array([rule.sure for _, rule in ruled], np.int32),
-        "threshold": _float_words([rule.threshold for _, rule in ruled]),
-        "factor": _float_words([rule.factor for _, rule in ruled]),
-        "last_free": np.array([rule.last_free for _, rule in ruled], np.bool_),
+        "visible": columns.visible,
+        "projected": _ranges(first_token - span_starts[:-1], span_sizes, span_starts),
+        "targets": _ranges(columns.span_starts - span_starts[:-1], span_sizes, span_starts),
+        "target_slots": columns.slots.repeat(np.diff(projected_starts)),
+        "projected_starts": projected_starts,
+        "endless": (~columns.may_end).repeat(span_sizes),
+        "span_starts": span_starts[np.append(ruled, len(span_sizes))],
+        **_rule_words(columns, columns.rule_numbers[ruled]),
     }
     if inputs.host_tokens:
-        parts["host_tokens"] = np.concatenate(
-            [np.full(row.tokens, UNCHANGED, np.int32) if row.host_tokens is None else row.host_tokens for row in rows]
-        )
+        parts["host_tokens"] = np.full(row_starts[-1], UNCHANGED, np.int32)
+        for row, tokens in enumerate(columns.host_tokens):
+            if tokens is not None:
+                parts["host_tokens"][row_starts[row] : row_starts[row + 1]] = tokens
     if inputs.copied:
-        offsets = [0 if row.copy is None else row.copy.rope_offset for row in rows]
+        offsets = [0 if copy is None else copy.rope_offset for copy in columns.copies]
         parts["rope_positions"] = parts["positions"] - np.repeat(offsets, row_sizes)
-        parts["mask_offsets"] = np.array([0 if row.copy is None else row.copy.mask_offset for row in rows])
+        parts["mask_offsets"] = np.array([0 if copy is None else copy.mask_offset for copy in columns.copies])
     if inputs.drawn:
-        parts["draws"] = np.repeat(_draw_words([row for row, _ in spans]), span_sizes, axis=1).reshape(-1)
+        parts["draws"] = np.repeat(_draw_words(columns), np.diff(projected_starts), axis=1).reshape(-1)
     if inputs.measured:
-        kinds = np.array([span.rule.measure for _, span in spans], np.int32)
+        kinds = np.array([rule.measure for rule in columns.rules], np.int32)[columns.rule_numbers]
+        noise = _float_words([rule.noise for rule in columns.rules])[columns.rule_numbers]
         parts["measure_kinds"] = np.repeat(kinds, span_sizes)
-        parts["measure_noise"] = np.repeat(_float_words([span.rule.noise for _, span in spans]), span_sizes)
+        parts["measure_noise"] = np.repeat(noise, span_sizes)
     if inputs.biases:
-        parts |= _bias_words(rows)
+        parts |= _bias_words(columns, span_starts)
     if inputs.restricted:
-        parts |= _restriction_words(rows)
+        parts |= _restriction_words(columns, span_starts)
     return parts
 
 
-def _draw_words(rows: list[Row]) -> np.ndarray:
+def _rule_words(columns: Columns, numbers: np.ndarray) -> Words:
+    """The numbers of the rules with these `numbers`."""
+    rules = columns.rules
+    ints = np.array([(rule.sure, rule.last_free) for rule in rules], np.int32).reshape(-1, 2)[numbers]
+    floats = _float_words([(rule.threshold, rule.factor) for rule in rules]).reshape(-1, 2)[numbers]
+    return {"sure": ints[:, 0], "threshold": floats[:, 0], "factor": floats[:, 1], "last_free": ints[:, 1]}
+
+
+def _draw_words(columns: Columns) -> np.ndarray:
     """Temperature, top-p, top-k, min-p, both halves of the seed and the step of each row: [DRAW_WORDS, rows] int32."""
-    samplings = [row.sampling for row in rows]
+    samplings = columns.samplings
     seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
     return np.stack(
         [
@@ -378,52 +415,59 @@ def _draw_words(rows: list[Row]) -> np.ndarray:
             _float_words([sampling.min_p for sampling in samplings]),
             seeds[:, 0],
             seeds[:, 1],
-            np.array([row.step for row in rows], np.int32),
+            columns.steps.astype(np.int32),
         ]
     )
 
 
-def _bias_words(rows: tuple[Row, ...]) -> Words:
+def _bias_words(columns: Columns, span_starts: np.ndarray) -> Words:
     """Biases with their positions as projected ones, which lie in the order of the spans."""
-    bounds: list[tuple[int, int]] = []
-    biases: list[Bias] = []
-    offset = 0
-    for row in rows:
-        bounds += [(offset + _before(row, bias.start), offset + _before(row, bias.end)) for bias in row.biases]
-        biases += row.biases
-        offset += sum(span.end - span.start for span in row.spans)
-    begins, ends = np.array(bounds, np.int32).reshape(-1, 2).T
+    biases = [bias for row in columns.biases for bias in row]
+    rows = np.repeat(np.arange(len(columns.biases)), [*map(len, columns.biases)])
+    sizes = [len(bias.tokens) for bias in biases]
     return {
-        "bias_begins": begins,
-        "bias_ends": ends,
-        "bias_starts": np.cumsum([0, *(len(bias.tokens) for bias in biases)]),
-        "bias_ids": np.concatenate([bias.tokens for bias in biases]),
-        "bias_deltas": np.concatenate([bias.deltas for bias in biases]).view(np.int32),
+        "bias_begins": _projected(columns, span_starts, rows, [bias.start for bias in biases]),
+        "bias_ends": _projected(columns, span_starts, rows, [bias.end for bias in biases]),
+        "bias_starts": _starts(np.array(sizes, np.int32)),
+        "bias_ids": np.concatenate([NO_WORDS, *(bias.tokens for bias in biases)]),
+        "bias_deltas": np.concatenate([NO_WORDS, *(bias.deltas.view(np.int32) for bias in biases)]),
     }
 
 
-def _restriction_words(rows: tuple[Row, ...]) -> Words:
+def _restriction_words(columns: Columns, span_starts: np.ndarray) -> Words:
     """Restrictions with their positions as projected ones."""
-    places: list[int] = []
-    words: list[np.ndarray] = []
-    offset = 0
-    for row in rows:
-        if row.restriction is not None:
-            places.append(offset + _before(row, row.restriction.position))
-            words.append(row.restriction.words)
-        offset += sum(span.end - span.start for span in row.spans)
-    return {"restricted_places": np.array(places, np.int32), "restricted_words": np.concatenate(words)}
+    found = [(row, each) for row, each in enumerate(columns.restrictions) if each is not None]
+    rows, positions = np.array([row for row, _ in found], np.int64), [each.position for _, each in found]
+    return {
+        "restricted_places": _projected(columns, span_starts, rows, positions),
+        "restricted_words": np.concatenate([NO_WORDS, *(each.words for _, each in found)]),
+    }
 
 
-def _before(row: Row, position: int) -> int:
-    """Projected positions of a row before an absolute one."""
-    return sum(min(max(position - span.start, 0), span.end - span.start) for span in row.spans)
+def _projected(columns: Columns, span_starts: np.ndarray, rows: np.ndarray, positions: list[int]) -> np.ndarray:
+    """Projected positions of the whole plan before an absolute position in each of `rows`."""
+    counts, first = columns.span_counts[rows], _starts(columns.span_counts)[rows]
+    ends = np.cumsum(counts)
+    spans = np.arange(counts.sum()) + np.repeat(first - ends + counts, counts)  # those of each row
+    starts = columns.span_starts[spans]
+    before = np.clip(np.repeat(np.array(positions, np.int32), counts) - starts, 0, columns.span_ends[spans] - starts)
+    projected: np.ndarray = span_starts[first] + np.diff(_starts(before)[_starts(counts)])
+    return projected
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
-    return np.concatenate(([0], np.cumsum(sizes)))
+    starts = np.zeros(len(sizes) + 1, np.int32)
+    sizes.cumsum(out=starts[1:])
+    return starts
 
 
-def _float_words(values: list[float]) -> np.ndarray:
+def _ranges(offsets: np.ndarray, sizes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Ranges of these `sizes`, laid end to end: the numbers of places, plus an offset for each range."""
+    places = np.arange(starts[-1], dtype=np.int32)
+    places += offsets.repeat(sizes)
+    return places
+
+
+def _float_words(values: Sequence[float | tuple[float, ...]]) -> np.ndarray:
     """float32 values as the int32 words that hold them."""
     return np.array(values, np.float32).view(np.int32)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,14 +16,27 @@ import torch
 from torch import Tensor
 
 from ...kernels.commit import commit, write_tokens
+from ...kernels.common.compile_ahead import collected
 from ...kernels.logits import adjust, rank, restrict
 from ...kernels.measure import measure
 from ...kernels.predict import predict
 from ...scheduler.contract import GREEDY, DeviceCommitRule, DeviceLost, Ints, Row, Scores, Span, StepPlan, StepResult
 from ..kv_cache import KvPages
-from ..network import Transformer
-from .graphs import ROW, StepGraphs
-from .pack import Batch, measured, pack, projected
+from ..network import Transformer, Unfinished
+from .graphs import Launched, Report, StepGraph, StepGraphs
+from .pack import Batch, OptionalInputs, pack, projected
+from .shapes import ROW, ShapeSet, rounded
+
+Waiter = Callable[[], StepResult]
+SPARSE = 3  # one of so many sizes is looked through for kernels to compile
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCounts:
+    """Graphs captured, and steps of which a part ran without one though a GPU computed them."""
+
+    captures: int = 0
+    eager_steps: int = 0
 
 
 class Runner:
@@ -40,33 +54,55 @@ class Runner:
         self._canvases = torch.full((slots, config.max_model_len), config.mask_id, device=self._device)
         self._banned = torch.tensor(banned, device=self._device)
         self._end_ids = torch.tensor(end_ids, device=self._device)
-        on_gpu = self._device.type == "cuda"
-        self._graphs = StepGraphs(self._compute, config, network.numerics, slots) if on_gpu else None
+        self._graphs = self._graphs_of(()) if self._device.type == "cuda" else None
 
     @property
     def on_gpu(self) -> bool:
         return self._graphs is not None
 
+    @property
+    def graph_counts(self) -> GraphCounts:
+        graphs = self._graphs
+        return GraphCounts() if graphs is None else GraphCounts(graphs.captures, graphs.eager_steps)
+
+    def _graphs_of(self, sizes: Sequence[int]) -> StepGraphs:
+        config, numerics = self._network.config, self._network.numerics
+        return StepGraphs(self, ShapeSet(config, numerics, len(self._canvases), sizes))
+
+    @torch.inference_mode()
+    def compile_kernels(self, sizes: Sequence[int], report: Report) -> None:
+        """Compile the kernels of steps of these `sizes` together, on a GPU whose steps have not begun."""
+        some = sorted({*sizes[::SPARSE], sizes[-1]})  # sizes side by side use the same kernels, nearly all
+        with collected() as missing:
+            self._graphs_of(some).run_all(lambda done, total: None, dry=True)
+        missing.compile(report)
+
+    @torch.inference_mode()
+    def run_all(self, sizes: Sequence[int], report: Report) -> None:
+        """Run all steps of these `sizes` without graphs, on padding, on a GPU: libraries load their kernels, and torch
+        takes the memory of the largest step."""
+        self._graphs_of(sizes).run_all(report)
+
+    @torch.inference_mode()
+    def capture(self, sizes: Sequence[int], report: Report) -> None:
+        """Capture the graphs of all steps of these `sizes`, on a GPU. Steps that have none run without."""
+        graphs = self._graphs_of(sizes)
+        graphs.reserve()
+        graphs.capture_all(report)
+        self._graphs = graphs
+
     def execute(self, plan: StepPlan) -> StepResult:
         return self.launch(plan)()
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
-        """Start a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; the function returned waits for its end. On
-        a CPU nothing begins before that is called."""
+    def launch(self, plan: StepPlan) -> Waiter:
+        """Start a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
+        CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
         with self._losses():
             self._place(plan)
-            return partial(self._collect, plan, self._graphs.launch(plan))
-
-    def captured(self, plan: StepPlan) -> bool:
-        """False if the first `launch` of a plan takes seconds. It may then run in another thread, in its turn."""
-        return self._graphs is None or self._graphs.captured(plan)
-
-    def _collect(self, plan: StepPlan, collect: Callable[[], tuple[np.ndarray, float]]) -> StepResult:
-        with self._losses():
-            return _result(plan, *collect())
+            return StepUnderWay(self, plan, self._graphs.launch(plan))
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
@@ -84,18 +120,22 @@ class Runner:
     def _compute_now(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
         self._place(plan)
-        out = self._compute(self._packed(plan)).numpy()
-        return _result(plan, out, time.perf_counter() - started)
+        batch = self._packed(plan)
+        out = self.finish(self.begin(batch), batch).numpy()
+        needed = OptionalInputs.of(plan)
+        return _result(plan, needed, needed, out, time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
-        """Seconds of a step of about `tokens` positions in rows of about `ROW`: the better of two measurements.
+        """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of the two blocks that a request of a
+        block-causal network computes: the better of two measurements.
 
         Only while no request is running: it writes to pages and canvases.
         """
         slots, longest = self._canvases.shape
-        shift = self._network.config.logit_shift
+        shift, block = self._network.config.logit_shift, self._network.config.block_size
         tokens = max(1 + shift, min(tokens, slots * longest))
-        count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
+        usual = min(ROW, 2 * block) if block else ROW
+        count = min(slots, max(-(-tokens // usual), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         nothing = DeviceCommitRule(sure=0, threshold=math.inf)  # no confidence reaches it
         rows = tuple(
@@ -103,13 +143,16 @@ class Runner:
         )
         return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
 
-    def graph_for(self, plan: StepPlan) -> torch.cuda.CUDAGraph:
-        """The graph that `execute` replays for a plan, after one execution: for measurements. Raises `ValueError`
-        without a GPU."""
+    @torch.inference_mode()
+    def graph_for(self, plan: StepPlan) -> StepGraph:
+        """The graphs that `execute` replays for a plan, after one execution: for measurements. Other graphs are given
+        up. Raises `ValueError` without a GPU."""
         if self._graphs is None:
             raise ValueError("only a GPU's steps are graphs")
+        self._graphs = self._graphs_of(sorted({rounded(plan.tokens), rounded(max(1, projected(plan)))}))
+        graph = self._graphs.capture_for(plan)
         self.execute(plan)
-        return self._graphs.graph(plan)
+        return graph
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
@@ -138,19 +181,23 @@ class Runner:
     def _logits(self, batch: Batch) -> Tensor:
         return self._network.logits(self._network.hidden(self._canvases, batch, self._pages))
 
-    def _compute(self, batch: Batch) -> Tensor:
-        """The whole step. int32 [4, N] over all spans: the tokens of the canvases after it, the network's proposals,
+    def begin(self, batch: Batch) -> Unfinished:
+        """The first part of a step."""
+        if batch.host_tokens is not None:
+            write_tokens(self._canvases, batch.slots, batch.positions, batch.host_tokens)
+        return self._network.begin(self._canvases, batch, self._pages)
+
+    def finish(self, unfinished: Unfinished, batch: Batch) -> Tensor:
+        """The other part. int32 [4, N] over all spans: the tokens of the canvases after it, the network's proposals,
         and both halves of their float64 confidence.
 
         More lines follow. With `measures`, one: the float32 bits of the number that each position's rule goes by. With
         `ranks`, 1 + 2 * ranks: the bits of the log-probability of the token that may commit, the ids of the likeliest
         tokens, and the bits of their log-probabilities.
         """
-        if batch.host_tokens is not None:
-            write_tokens(self._canvases, batch.slots, batch.positions, batch.host_tokens)
-        logits = self._logits(batch)
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
+        logits = self._network.logits(self._network.conclude(unfinished, batch, self._pages))
         if batch.biases is not None:
             adjust(logits, *batch.biases)
         if batch.restrictions is not None:
@@ -160,7 +207,7 @@ class Runner:
         by_rule = found.commit_probability
         if batch.measures is not None:
             by_rule = measure(logits, found, *batch.measures)
-        mask_id, slots = self._network.config.mask_id, batch.slots[batch.projected]
+        mask_id, slots = self._network.config.mask_id, batch.target_slots
         tokens = commit(self._canvases, slots, batch.targets, found.tokens, by_rule, mask_id, batch.rules)
         lines = [tokens.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
         if batch.measures is not None:
@@ -172,11 +219,41 @@ class Runner:
         return torch.cat((torch.stack((*lines, chosen.view(torch.int32))), *ranked))
 
 
-def _result(plan: StepPlan, out: Ints, device_s: float) -> StepResult:
+@dataclass(frozen=True, slots=True)
+class StepUnderWay:
+    """A step that a GPU computes."""
+
+    runner: Runner
+    plan: StepPlan
+    launched: Launched
+
+    def done(self) -> bool:
+        """True if its result is there, or cannot be."""
+        try:
+            return self.launched.done()
+        except RuntimeError:  # the call for the result says which
+            return True
+
+    def __call__(self) -> StepResult:
+        """Wait for its result."""
+        fit = self.launched.fit
+        with self.runner._losses():
+            return _result(self.plan, fit.needed, fit.padding.shape.inputs, *self.launched.collect())
+
+
+def _result(plan: StepPlan, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:
+    """The result of lines that were made with the inputs `given`, of which the plan `needed` some."""
     tokens, proposals, low, high, *more = out[:, : projected(plan)].copy()
     confidence = np.stack((low, high), axis=1).view(np.float64)[:, 0]
-    by_rule = more.pop(0).view(np.float32) if more and measured(plan) else None
-    return StepResult(tokens, proposals, confidence, device_s, _scores(more), by_rule)
+    by_rule = more.pop(0).view(np.float32) if given.measured and more else None
+    return StepResult(
+        tokens,
+        proposals,
+        confidence,
+        device_s,
+        None if needed.ranks is None else _scores(more),
+        by_rule if needed.measured else None,
+    )
 
 
 def _scores(words: list[np.ndarray]) -> Scores | None:

@@ -68,6 +68,8 @@ class Nesting:
         if not len(tokens):
             return self
         classes = vocabulary.classes[tokens]
+        if not self.in_code and not self.bare and not np.bitwise_or.reduce(classes) & (FENCE | LINE):
+            return self  # a line of prose goes on
         fences, lines = np.flatnonzero(classes & FENCE), np.flatnonzero(classes & LINE)
         in_code = self.code_only or self.in_code ^ bool(len(fences) % 2)
         block = classes[fences[-1] + 1 :] if len(fences) else classes

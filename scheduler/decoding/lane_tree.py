@@ -27,6 +27,10 @@ class Layout(Enum):
     ENSEMBLE = "ensemble"  # one row for each branch, all with canvases of their own
 
 
+FEW = 64  # positions that a list counts faster than numpy
+GENERATE, REFINE = Role  # looked up once: each access runs Python code
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """A live range `[start, end)` of the canvas. `masks` counts its open positions, `steps` its forwards so far.
@@ -54,6 +58,14 @@ class Lane:
 
 
 @dataclass(slots=True)
+class LaneCounts:
+    """The live lanes of several trees, and the refine lanes among them."""
+
+    live: int = 0
+    refining: int = 0
+
+
+@dataclass(slots=True)
 class LaneTree:
     """Live lanes, left to right, never overlapping. Only the rightmost one can fork or be followed by a new one, so
     depth-first order of the tree is canvas order. Positions before and between lanes are committed; those after the
@@ -69,6 +81,7 @@ class LaneTree:
     block_length: int = 0  # of the generate lanes to come
     limit: int = field(init=False)  # the canvas, or the answer, ends before this position
     live: list[Lane] = field(default_factory=list)
+    counts: LaneCounts = field(default_factory=LaneCounts)  # its own lanes are in them
     born: int = 0
     forks: int = 0
     finished: int = 0
@@ -79,6 +92,9 @@ class LaneTree:
 
     def masks(self, start: int, end: int) -> int:
         """Open positions in `[start, end)`."""
+        if end - start <= FEW:
+            tokens: list[int] = self.canvas[start:end].tolist()
+            return tokens.count(self.mask_id)
         return int(np.count_nonzero(self.canvas[start:end] == self.mask_id))
 
     def forced(self, lane: Lane) -> bool:
@@ -88,19 +104,29 @@ class LaneTree:
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
         """Add a generate lane at the right end, from the first open position at or after `start`. Without one before
         the limit, add none. It ends at `block_end` if that is after its start, or else with a block."""
-        open_ = self.canvas[start : self.limit] == self.mask_id
-        if not open_.any():
+        if start >= self.limit:
             return
-        start += int(open_.argmax())
-        end = min(block_end if block_end > start else self.block_end(start), self.limit)
+        if self.canvas[start] != self.mask_id:
+            open_ = self.canvas[start : self.limit] == self.mask_id
+            first = int(open_.argmax())
+            if not open_[first]:
+                return
+            start += first
+        end = block_end if block_end > start else self.block_end(start)
+        if end > self.limit:
+            end = self.limit
         origin = None if parent is None else parent.id
-        self.live.append(Lane(self.born, origin, Role.GENERATE, start, end, self.masks(start, end), block_end=end))
+        self.live.append(Lane(self.born, origin, GENERATE, start, end, self.masks(start, end), 0, end))
         self.born += 1
+        self.counts.live += 1
 
     def block_end(self, start: int) -> int:
         """The end of a block from `start`: the last border of the grid within its length, or else the next one."""
-        grid, first = self.grid, self.origin + start
-        return max(grid.floor(first + self.block_length), grid.ceil(first + 1)) - self.origin
+        size, first = self.grid.block_size, self.origin + start
+        if not size:
+            return start + (self.block_length or 1)
+        border = (first + self.block_length) // size * size
+        return (border if border > first else (first // size + 1) * size) - self.origin
 
     def cut(self, lane: Lane, end: int) -> None:
         lane.end = end
@@ -109,19 +135,30 @@ class LaneTree:
     def fork(self, lane: Lane, at: int) -> None:
         """Make `lane` the refine lane of `[start, at)`, and add a generate lane after it."""
         self.cut(lane, at)
-        lane.role, lane.steps = Role.REFINE, 0
+        self.counts.refining += lane.role is GENERATE
+        lane.role, lane.steps = REFINE, 0
         self.forks += 1
         self.append(at, lane)
 
     def finish(self, lane: Lane) -> None:
         self.live.remove(lane)
         self.finished += 1
+        self._leave(lane)
 
     def end_at(self, position: int) -> None:
         """End the answer with the token at `position`: cancel the lanes after it, cut the one across it."""
         self.limit = min(self.limit, position + 1)
-        kept = [lane for lane in self.live if lane.start < self.limit]
-        self.cancelled += len(self.live) - len(kept)
-        self.live = kept
-        if kept and kept[-1].end > self.limit:
-            self.cut(kept[-1], self.limit)
+        while self.live and self.live[-1].start >= self.limit:
+            self._leave(self.live.pop())
+            self.cancelled += 1
+        if self.live and self.live[-1].end > self.limit:
+            self.cut(self.live[-1], self.limit)
+
+    def close(self) -> None:
+        """The request has ended: its lanes do not count any more."""
+        for lane in self.live:
+            self._leave(lane)
+
+    def _leave(self, lane: Lane) -> None:
+        self.counts.live -= 1
+        self.counts.refining -= lane.role is REFINE

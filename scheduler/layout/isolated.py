@@ -15,7 +15,7 @@ from ..contract import Placement, Row
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING
 from ..decoding.lane_tree import Lane, Role
-from .packed import Holding, RowSource, StepInputs, lane_span, lookahead_span, make_row
+from .packed import Holding, RowSource, StepInputs, lane_spans, lookahead_span, make_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class IsolatedLayout:
             self.known = first if window.refresh else min(first, window.start)
         if window.drives:
             for branch in self._branches:
-                spans = [lane_span(source, branch.lane, branch.start)]
+                spans = lane_spans(source, [branch.lane], branch.start)
                 rows.append(make_row(source, inputs, branch.slot, (branch.start, branch.end, branch.end), spans))
         lane = source.tree.live[-1]
         if lane.role is Role.GENERATE and window.drives:
             if self._branches and not window.refresh:
                 window = window._replace(start=source.tree.origin + lane.start)
-            spans = [lane_span(source, lane, window.start), *lookahead_span(source, window.end)]
+            spans = [*lane_spans(source, [lane], window.start), *lookahead_span(source, window.end)]
             rows.append(make_row(source, inputs, self._slot, window[:3], spans))
         elif window.refresh or not window.drives:
             rows.append(make_row(source, inputs, self._slot, window[:3], []))

@@ -6,15 +6,16 @@ Live siblings in one row see each other's newest tokens at no extra cost. The fu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ..contract import Bias, DeviceCommitRule, Ints, Placement, Row, RowCopy, Span
+from ..contract import Bias, DeviceCommitRule, Ints, Placement, Row, RowCopy, Span, make
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING
-from ..decoding.lane_tree import Lane, LaneTree, Role
+from ..decoding.lane_tree import GENERATE, Lane, LaneTree
 from ..grammar_guide import GrammarGuide
 from ..host_rules import HostRuleRunner
 from ..logit_bias import Biasing
@@ -40,17 +41,19 @@ class RowSource:
     biasing: Biasing | None
     host_rule: HostRuleRunner | None
     guide: GrammarGuide | None
+    ranks: int | None = field(init=False)  # the number of likeliest tokens that a step reports for each position
+    host_decides: bool = field(init=False)  # what the canvas holds, so that the device needs its tokens
+    shift: int = field(init=False)  # 1: a position is predicted at the one before it
+    looks_ahead: bool = field(init=False)  # drafts are written after all lanes, or an end is looked for
 
-    @property
-    def ranks(self) -> int | None:
-        """The number of likeliest tokens that a step reports for each position."""
-        ranks = None if self.host_rule is None else self.host_rule.ranks
-        return self.request.ranks if ranks is None else ranks
-
-    @property
-    def host_decides(self) -> bool:
-        """True if the host decides what the canvas holds, so that the device needs its tokens."""
-        return self.host_rule is not None or self.guide is not None
+    def __post_init__(self) -> None:
+        rule, decoder = self.host_rule, self.request.decoder
+        ranks = None if rule is None else rule.ranks
+        ahead = decoder.draft_threshold < math.inf or decoder.end_threshold < math.inf
+        object.__setattr__(self, "ranks", self.request.ranks if ranks is None else ranks)
+        object.__setattr__(self, "host_decides", rule is not None or self.guide is not None)
+        object.__setattr__(self, "shift", self.tree.pattern.logit_shift)
+        object.__setattr__(self, "looks_ahead", ahead or (rule is not None and rule.sees_ahead))
 
 
 class StepInputs(NamedTuple):
@@ -91,8 +94,11 @@ class PackedLayout:
         source = self._source
         parts: list[Span] = []
         if window.drives:
-            parts = [lane_span(source, lane, window.start) for lane in source.tree.live]
+            parts = lane_spans(source, source.tree.live, window.start)
             parts += lookahead_span(source, min(window.end, source.tree.origin + inputs.lookahead_end))
+        whole = not parts or (parts[0].start < parts[0].end and parts[-1].end <= window.end)
+        if whole and not window.gaps and source.host_rule is None:  # nearly always
+            return (make_row(source, inputs, self._slot, window[:3], parts),)
         rows = []
         begun = -1  # the last part that has a span
         for start, end in window.stretches:
@@ -120,41 +126,42 @@ def make_row(
 ) -> Row:
     """A row of the absolute `positions`: start, end, and visible. Of the canvas, or of a `draft` of it."""
     start, end, visible = positions
-    if spans:  # the position that predicts the first one comes along
-        start = min(start, spans[0].start - source.tree.pattern.logit_shift)
-    row = Row(
-        slot,
-        start,
-        end,
-        visible,
-        tuple(spans),
-        source.request.sampling,
-        inputs.step,
-        biases=_biases(source, inputs, draft) if spans else (),
-        ranks=source.ranks,
-        host_tokens=host_tokens(source, start, end, draft) if source.host_decides else None,
-    )
+    if spans and spans[0].start - source.shift < start:  # the position that predicts the first one comes along
+        start = spans[0].start - source.shift
+    biases = _biases(source, inputs, draft) if spans and source.biasing is not None else ()
+    sampling = source.request.sampling
+    if not source.host_decides:
+        fields = slot, start, end, visible, tuple(spans), sampling, inputs.step, biases, source.ranks, None, None, None
+        return make(Row, fields)
+    tokens = host_tokens(source, start, end, draft)
+    row = Row(slot, start, end, visible, tuple(spans), sampling, inputs.step, biases, source.ranks, host_tokens=tokens)
     if source.guide is None or not spans:
         return row
     return source.guide.restrict(row, source.tree.origin + inputs.frontier)
 
 
-def lane_span(source: RowSource, lane: Lane, row_start: int) -> Span:
-    origin, tree = source.tree.origin, source.tree
-    rule = source.request.decoder.rule.for_lane(lane, tree.forced(lane))
-    start = max(origin + lane.start, row_start)
-    return Span(start, origin + lane.end, rule, may_end=lane.role is Role.GENERATE)
+def lane_spans(source: RowSource, lanes: Iterable[Lane], row_start: int) -> list[Span]:
+    """The spans of lanes, in a row that begins at `row_start`."""
+    tree, rule_of, spans = source.tree, source.request.decoder.rule.for_lane, list[Span]()
+    origin, first = tree.origin, tree.live[0]
+    for lane in lanes:
+        start = origin + lane.start
+        if start < row_start:
+            start = row_start
+        rule = rule_of(lane, lane.active or lane is first)
+        spans.append(make(Span, (start, origin + lane.end, rule, lane.role is GENERATE, False)))
+    return spans
 
 
 def lookahead_span(source: RowSource, end: int) -> list[Span]:
     """The positions after all lanes, up to `end`, if drafts are written there or an end is looked for."""
-    decoder, host_rule, last = source.request.decoder, source.host_rule, source.tree.live[-1]
+    host_rule, last = source.host_rule, source.tree.live[-1]
     start = source.tree.origin + last.end
-    sees_ahead = host_rule is not None and host_rule.sees_ahead
-    if start >= end or (decoder.draft_threshold == decoder.end_threshold == math.inf and not sees_ahead):
+    if start >= end or not source.looks_ahead:
         return []
-    rule = source.drafts if host_rule is None else decoder.rule.for_lane(last, first=False)
-    return [Span(start, end, rule, may_end=sees_ahead)]
+    if host_rule is None:
+        return [make(Span, (start, end, source.drafts, False, False))]
+    return [Span(start, end, source.request.decoder.rule.for_lane(last, first=False), host_rule.sees_ahead)]
 
 
 def _biases(source: RowSource, inputs: StepInputs, draft: Ints | None = None) -> tuple[Bias, ...]:
@@ -183,7 +190,7 @@ def _within(span: Span, start: int, end: int, joined: bool) -> Span:
     """The part of `span` in `[start, end)`."""
     if start <= span.start and span.end <= end and not joined:
         return span
-    return replace(span, start=max(start, span.start), end=min(end, span.end), joined=joined)
+    return span._replace(start=max(start, span.start), end=min(end, span.end), joined=joined)
 
 
 def _replica_rows(source: RowSource, host_rule: HostRuleRunner, row: Row) -> list[Row]:
@@ -198,5 +205,5 @@ def _replica_rows(source: RowSource, host_rule: HostRuleRunner, row: Row) -> lis
         spans = (Span(start, end, NOTHING),) if replica.projected else ()
         copy = RowCopy(start - origin, start - hidden)
         own = Row(row.slot, start, end, end, spans, row.sampling, row.step, host_tokens=replica.tokens, copy=copy)
-        rows.append(replace(own, ranks=row.ranks) if replica.projected else own)
+        rows.append(own._replace(ranks=row.ranks) if replica.projected else own)
     return rows

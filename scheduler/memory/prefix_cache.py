@@ -184,6 +184,10 @@ class Lease:
         for page in self.pages[: end // self._prefixes.page_size]:
             page.known = True
 
+    def may_grow(self, final: int) -> bool:
+        """Return whether a page before the position `final` may get a key."""
+        return self._grows and (len(self.pages) + 1) * self._prefixes.page_size <= final
+
     def grow(self, final: int, text: Callable[[int, int], Ints], own: Sequence[int]) -> int:
         """Give keys to whole pages before the position `final`, whose keys and values do not change any more.
 

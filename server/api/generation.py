@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -61,10 +61,16 @@ class Backend:
 class AnswerRoute(JsonRoute):
     """A route to the engine. While its queue is full, no body is read."""
 
-    def admit(self, scope: Scope) -> None:
-        seconds = scope["app"].state.engine.retry_after_s(client_of(scope))
-        if seconds is not None:
-            raise errors.Overloaded("the queue is full", retry_after_s=seconds)
+    @asynccontextmanager
+    async def admitted(self, scope: Scope) -> AsyncIterator[None]:
+        """A place in the queue, until the request is submitted or has left. Without it, as many bodies would be read as
+        come at once, and most of them refused after that."""
+        place = await scope["app"].state.engine.reserve(client_of(scope))
+        scope.setdefault("state", {})["place"] = place
+        try:
+            yield
+        finally:
+            place.free()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +144,8 @@ async def respond(
     record: RequestRecord = request.state.record
     record.prompt_tokens = prompt_tokens
     async with AsyncExitStack() as stack:
-        if grammar is not None:
-            await backend.grammars.ready(grammar, client_of(request.scope))
-        # An answer is entered as soon as it exists: if the next one is refused, it is aborted.
+        request.state.place.free()  # what is submitted takes it
+        # Nothing waits between them: the engine gets all answers of a request at once. If one is refused, all end.
         answers = [
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
         ]

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from ..engine.messages import AnswerSource
-from ..metrics import CONTENT_TYPE, Metrics
+from ..metrics import CONTENT_TYPE, FrontEndMetrics
 from ..schema.openapi import EXPOSITION, FAILED, NO_MODEL, NOT_READY, UNAUTHORIZED, Model, Models, Status, Version
 from ..schema.responses import ModelCard
 from ..settings import installed_version
@@ -17,7 +17,7 @@ from ..settings import installed_version
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]
 
 
-def ops_routes(engine: AnswerSource, metrics: Metrics, card: ModelCard) -> APIRouter:
+def ops_routes(engine: AnswerSource, metrics: FrontEndMetrics, card: ModelCard) -> APIRouter:
     router = APIRouter(tags=["operations"], responses=UNAUTHORIZED)
 
     def get(path: str, **documented: Any) -> Callable[[Endpoint], Endpoint]:
@@ -58,7 +58,7 @@ def ops_routes(engine: AnswerSource, metrics: Metrics, card: ModelCard) -> APIRo
 
     @get("/metrics", response_class=Response, responses=EXPOSITION)
     async def prometheus() -> Response:
-        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+        return Response(await metrics.scrape(), media_type=CONTENT_TYPE)
 
     @get("/version", response_model=Version)
     async def version() -> dict[str, str]:

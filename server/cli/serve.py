@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import gc
 import logging
 import os
 import signal
 import socket
-import threading
 from concurrent.futures import Future
 from types import FrameType
 
 import uvicorn
 
-from ..app import Service, build_service
+from ..app import Service, build_service, load
+from ..frontend.parent import CannotStart, serve_apart, url_of
+from ..frontend.process import FAILED, REPORT_S, exit_hard
 from ..http.connections import ConnectionConfig, connection_limit, log_accept_errors, raise_descriptor_limit
 from ..logs import STDERR, logging_to
 from ..settings import Settings, split_origins
-
-FAILED = 1
-# After the engine has failed:
-REPORT_S = 3.0  # clients and probes still get the reason
-EXIT_S = 9.0  # the process has ended, whatever hangs
 
 
 def serve_main(settings: Settings) -> int:
@@ -34,13 +29,19 @@ def serve_main(settings: Settings) -> int:
         logging_to(STDERR, settings.log_level, settings.log_format),
     ):
         split_origins(settings.allowed_origins or "*")  # now: a model takes long to load
+        settings.front_ends(on_gpu=False)
         descriptors = raise_descriptor_limit()
         limit = connection_limit(settings.max_connections, descriptors)
-        service = build_service(settings)
+        loaded = load(settings)
+        service = None if loaded.frontends else build_service(settings, loaded)
         gc.collect()
         gc.freeze()  # each later search for garbage in what stays would stop everybody for 0.1 s
         try:
+            if service is None:
+                return serve_apart(settings, loaded, listener, limit, descriptors)
             return _serve(settings, service, listener, ConnectionConfig(service.app, settings, limit, descriptors))
+        except CannotStart:
+            raise
         except (ValueError, OSError) as error:
             raise RuntimeError("the server failed while it was running") from error
 
@@ -56,9 +57,7 @@ def _serve(settings: Settings, service: Service, listener: socket.socket, config
             self.loop.set_exception_handler(log_accept_errors)
             await super().startup(sockets)
             if self.started:
-                address, port = listener.getsockname()[:2]
-                host = f"[{address}]" if ":" in address else address
-                logging.getLogger(__name__).info("%s is running on http://%s:%d", settings.model_name, host, port)
+                logging.getLogger(__name__).info("%s is running on %s", settings.model_name, url_of(listener))
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # While the socket is still open: new requests and those that cannot be finished get an error.
@@ -74,10 +73,7 @@ def _serve(settings: Settings, service: Service, listener: socket.socket, config
         def report(self, death: Future[str]) -> None:
             """The engine has failed for good; runs in any thread."""
             self.loop.call_soon_threadsafe(self.loop.call_later, REPORT_S, setattr, self, "should_exit", True)
-            faulthandler.dump_traceback_later(EXIT_S, exit=True)  # needs neither the event loop nor the interpreter
-            last = threading.Timer(EXIT_S + 0.5, os._exit, [FAILED])  # needs nobody who reads those stacks
-            last.daemon = True
-            last.start()
+            exit_hard()
 
     server = Server(config)
     service.death.add_done_callback(server.report)

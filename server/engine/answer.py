@@ -1,120 +1,123 @@
-"""One answer on both sides of the seam: `EngineAnswer` makes messages of what the scheduler reports, `AnswerStream`
-reads them."""
+"""A running answer in the engine: makes messages of what the scheduler reports. It makes no text, except where text
+decides the end of an answer."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Collection, Sequence
 
-from ...scheduler import Outcome, RequestStats, Update
-from .. import errors
-from ..metrics import RequestReport
+from ...scheduler import LaneEvents, Outcome, Scored, Update
 from ..text.detokenizer import AnswerText
-from ..text.lanes import Watcher
-from ..text.logprobs import LogprobReader, TokenLogprob
+from ..text.lanes import LaneRow, LaneStep
 from ..text.tokenizer import Tokenizer
-from .messages import AnswerOptions, Delta, Failure, Fault, Finish, Usage
+from .messages import ENGINE_FAILED, AnswerOptions, Failed, Failure, Fault, Finish, Progress, Scores
+from .port import Port
 
 FINISH = {Outcome.STOP: Finish.STOP, Outcome.LENGTH: Finish.LENGTH}
-ENGINE_FAILED = Failure(Fault.ENGINE, "the engine failed while it computed this answer")
-
-Send = Callable[[Delta | Failure], None]
 
 
 class EngineAnswer:
-    """A running request in the engine: its text so far, its log-probabilities and its lane events."""
+    """An answer from its submission to its end. The front end that reads it knows it as `request_id`."""
 
-    def __init__(self, options: AnswerOptions, text: Tokenizer, send: Send) -> None:
-        self.send = send
+    def __init__(self, port: Port, request_id: int, options: AnswerOptions, text: Tokenizer) -> None:
+        self.port = port
+        self.request_id = request_id
         self.timer: asyncio.TimerHandle | None = None  # of its deadline
-        self._text = AnswerText(text, options.stop, options.stop_ids, placed=options.ranks is not None)
-        self._watcher = Watcher(text) if options.watch else None
-        self._reader = None if options.ranks is None else LogprobReader(text)
-        self._token_ids: list[int] = []
-        self._sent = 0  # tokens
+        self.completion_tokens = 0
+        self._ending: StopText | StopTokens | None = None
+        if options.stop:
+            self._ending = StopText(text, options.stop, options.stop_ids)
+        elif options.stop_ids:
+            self._ending = StopTokens(options.stop_ids)
         self._arrived = time.perf_counter()
-        self._first_text_s: float | None = None
         self._queue_s: float | None = None
 
+    def fail(self, failure: Failure) -> None:
+        self.port.post(Failed(self.request_id, failure))
+
     def take(self, update: Update, began: float) -> Outcome | None:
-        """Send what a step that `began` then brought. Returns how the answer has ended, or None: a stop string ends it
-        here."""
-        if self._queue_s is None:
-            self._queue_s = max(0.0, began - self._arrived)
-        if update.outcome is Outcome.FAILED:
+        """Send what a step that `began` then brought. Returns how the answer has ended, or None: a stop string or a
+        stop token ends it here."""
+        queue_s = self._queue_s
+        if queue_s is None:
+            queue_s = self._queue_s = max(0.0, began - self._arrived)
+        outcome, tokens = update.outcome, update.tokens
+        if outcome is Outcome.FAILED:
             failure = update.failure
-            self.send(ENGINE_FAILED if failure is None else Failure(Fault.PARAMETER, failure.message, failure.param))
-            return update.outcome
-        ids = update.tokens.tolist()
-        text, used, stopped = self._text.feed(ids)
-        self._token_ids += ids[:used]
-        if update.outcome is not None and not stopped:
-            text += self._text.flush()
-            stopped = self._text.stopped
-        outcome = Outcome.STOP if stopped else update.outcome
-        if self._first_text_s is None and text:
-            self._first_text_s = time.perf_counter() - self._arrived
-        lanes = None if self._watcher is None else self._watcher.look(update.lane_events)
-        scores: tuple[TokenLogprob, ...] = ()
-        if self._reader is not None:
-            scores = self._reader.read(self._token_ids, self._text.take_places(), update.scores)
-        if outcome is not None or text or lanes or scores:
-            finish = None if outcome is None else FINISH[outcome]
-            fresh = tuple(self._token_ids[self._sent :])
-            self._sent = len(self._token_ids)
-            usage = Usage(len(self._token_ids), update.stats, self._queue_s)
-            self.send(Delta(text, finish, usage, lanes, scores, fresh))
+            self.fail(ENGINE_FAILED if failure is None else Failure(Fault.PARAMETER, failure.message, failure.param))
+            return outcome
+        if self._ending is not None:
+            used, stopped = self._ending.take(tokens.tolist(), outcome is not None)
+            tokens = tokens[:used]
+            outcome = Outcome.STOP if stopped else outcome
+        self.completion_tokens += len(tokens)
+        events, scored = update.lane_events, update.scores
+        if outcome is not None or len(tokens) or events is not None:
+            self.port.post(
+                Progress(
+                    self.request_id,
+                    tokens.tobytes(),
+                    update.stats,
+                    queue_s,
+                    None if outcome is None else FINISH[outcome],
+                    None if events is None else lane_step(events),
+                    None if scored is None else _scores(scored),
+                )
+            )
         return outcome
 
-    def report(self, stats: RequestStats) -> RequestReport:
-        """The answer at its end, for metrics."""
-        seconds = time.perf_counter() - self._arrived
-        return RequestReport(Usage(len(self._token_ids), stats), seconds, self._first_text_s)
+
+class StopTokens:
+    """Ends an answer before the first stop token."""
+
+    def __init__(self, stop_ids: Collection[int]) -> None:
+        self._stop_ids = stop_ids
+
+    def take(self, ids: Sequence[int], ended: bool) -> tuple[int, bool]:
+        """Return how many of `ids` the answer has used, and whether a stop ends it."""
+        used = next((at for at, token in enumerate(ids) if token in self._stop_ids), len(ids))
+        return used, used < len(ids)
 
 
-class AnswerStream:
-    """An answer as the front end reads it, in one task. `abort` is called when the reader leaves."""
+class StopText:
+    """Ends an answer before the first stop string or stop token. Its front end makes the same text of the same tokens,
+    and so finds the same end."""
 
-    def __init__(self, abort: Callable[[], None]) -> None:
-        self._abort = abort
-        self._messages: asyncio.Queue[Delta | Failure] = asyncio.Queue()
-        self._over = False
+    def __init__(self, text: Tokenizer, stops: Sequence[str], stop_ids: Collection[int]) -> None:
+        self._text = AnswerText(text, stops, stop_ids)
 
-    def put(self, message: Delta | Failure) -> None:
-        self._messages.put_nowait(message)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._abort()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Delta:
-        if self._over:
-            raise StopAsyncIteration
-        message = await self._messages.get()
-        if isinstance(message, Failure):
-            self._over = True
-            raise error_of(message)
-        self._over = message.finish is not None
-        return message
+    def take(self, ids: Sequence[int], ended: bool) -> tuple[int, bool]:
+        """As `StopTokens.take`. The text of an answer that has `ended` otherwise may still end with a stop string."""
+        _, used, stopped = self._text.feed(ids)
+        if ended and not stopped:
+            self._text.flush()
+            stopped = self._text.stopped
+        return used, stopped
 
 
-def error_of(failure: Failure) -> errors.ApiError:
-    """The HTTP error that a failure is."""
-    match failure.fault:
-        case Fault.PARAMETER:
-            return errors.InvalidValue(failure.param, failure.message)
-        case Fault.DRAINING:
-            return errors.Draining(failure.message)
-        case Fault.TIMEOUT:
-            return errors.TimedOut(failure.message)
-        case Fault.DOWN:
-            return errors.EngineDown(failure.message)
-        case Fault.ENGINE:
-            return errors.EngineFailure(failure.message)
+def lane_step(events: LaneEvents) -> LaneStep:
+    """Lane events as plain data."""
+    lanes = tuple(
+        LaneRow(lane.id, lane.parent, lane.role.value, lane.start, lane.end, lane.fate.value, lane.tokens.tobytes())
+        for lane in events.lanes
+    )
+    return LaneStep(
+        events.step,
+        events.start,
+        events.end,
+        events.refresh,
+        lanes,
+        events.positions.tobytes(),
+        events.tokens.tobytes(),
+    )
+
+
+def _scores(scored: Scored) -> Scores:
+    return Scores(
+        scored.logprobs.tobytes(),
+        scored.steps.tobytes(),
+        scored.ranked.tobytes(),
+        scored.ranked_logprobs.tobytes(),
+        scored.ranked.shape[1],
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -18,8 +20,10 @@ from .. import errors
 P = ParamSpec("P")
 T = TypeVar("T")
 
-COMPILING = 10  # times the usual limit: a step whose graph must be captured, for which kernels may compile
 TICK_S = 1.0
+SIMILAR = 16  # positions by which steps differ that are expected to take as long
+STEADY = 0.97  # of the time of the last such step
+OVERSLEPT_S = 0.0015  # at most: the event loop counts in milliseconds
 
 Waiter = Callable[[], StepResult]
 
@@ -53,30 +57,31 @@ class DeviceThread(Executor):
             del item, future, call  # a thread that waits keeps nothing alive
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Device:
-    """The model's executor. `start` begins a plan and returns a function that waits for its result; it runs in
-    `worker`, the thread that loaded the model. `depth` steps may be in flight.
+    """The model's executor. `start` begins a plan and returns a function that waits for its result. That runs in
+    `worker`, the thread that loaded the model, unless its attribute `done()` says when it need not wait: a GPU computes
+    by itself. `depth` steps may be in flight.
 
     `start` runs on the event loop, since a hop to the thread would cost as much again, and never while the thread
-    works. It takes well under a millisecond, except for a plan that is not `captured`: that one starts in the thread.
+    works.
     """
 
     worker: Executor
     start: Callable[[StepPlan], Waiter]
     depth: int = 1
-    captured: Callable[[StepPlan], bool] = lambda plan: True
     step_timeout_s: float = 60.0
     max_failed_steps: int = 3  # one after another
+    _device_s: dict[int, float] = field(default_factory=dict)  # of the last step of so many positions
+    _begun: deque[float] = field(default_factory=deque)  # when each step in flight began
+    _ended: float = 0.0  # when the last step ended
 
-    async def launch(self, plan: StepPlan, watchdog: Watchdog) -> Waiter:
+    def launch(self, plan: StepPlan, watchdog: Watchdog) -> Waiter:
         """Begin a plan. The waiter raises what goes wrong at the start, so that it ends only this step's requests."""
+        watchdog.begin(self.step_timeout_s)
+        self._begun.append(time.perf_counter())
         try:
-            captured = self.captured(plan)
-            watchdog.begin(self.step_timeout_s * (1 if captured else COMPILING))
-            if captured:
-                return self.start(plan)
-            return await asyncio.get_running_loop().run_in_executor(self.worker, self.start, plan)
+            return self.start(plan)
         except errors.INTERRUPTS:
             raise
         except BaseException as error:  # noqa: BLE001 - see above
@@ -84,8 +89,26 @@ class Device:
             failed.set_exception(error)
             return failed.result
 
-    async def collect(self, waiter: Waiter) -> StepResult:
-        return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)
+    async def collect(self, plan: StepPlan, waiter: Waiter) -> StepResult:
+        begun, done = max(self._begun.popleft(), self._ended), getattr(waiter, "done", None)
+        if done is None:
+            return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)
+        size = plan.tokens // SIMILAR
+        await _until(done, begun + STEADY * self._device_s.get(size, 0.0))
+        self._ended = time.perf_counter()
+        result = waiter()
+        self._device_s[size] = result.device_s
+        return result
+
+
+async def _until(done: Callable[[], bool], expected: float) -> None:
+    """Sleep nearly to the time at which the device is expected to be done, then look again and again: a thread that
+    waits for it would take 0.1 ms to say so. In between others have the event loop."""
+    rest_s = expected - time.perf_counter()
+    if rest_s > 2 * OVERSLEPT_S:
+        await asyncio.sleep(rest_s - OVERSLEPT_S)
+    while not done():  # noqa: ASYNC110 - nobody else knows
+        await asyncio.sleep(0)
 
 
 class Watchdog:

@@ -7,7 +7,8 @@ import itertools
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
@@ -23,6 +24,7 @@ from ...scheduler import (
     Sampling,
     Scheduler,
     StepPlan,
+    StepResult,
     Update,
     resolve,
 )
@@ -30,9 +32,27 @@ from .. import errors
 from ..metrics import Metrics, StepReport
 from ..structured.grammar import Grammars
 from ..text.tokenizer import Tokenizer
-from .answer import ENGINE_FAILED, AnswerStream, EngineAnswer
+from .answer import EngineAnswer
 from .device import TICK_S, Device, Waiter, Watchdog
-from .messages import Abort, AnswerOptions, Failure, Fault, Health, Submit
+from .messages import (
+    ENGINE_FAILED,
+    Abort,
+    Counts,
+    Exposition,
+    Failure,
+    Fault,
+    Free,
+    FromEngine,
+    Grammar,
+    Health,
+    Reserve,
+    Reserved,
+    Scrape,
+    Serving,
+    Submit,
+    ToEngine,
+)
+from .port import Port
 from .queue_rate import QueueRate
 
 LATE = Failure(Fault.DRAINING, "the server is shutting down, and there was no time to finish this answer")
@@ -40,7 +60,7 @@ ENDED = "the engine's loop ended unasked"
 
 
 class Engine:
-    """Lives on one event loop: `start`, then `submit` from that loop, then `stop`."""
+    """Lives on one event loop: `start`, then messages of the front ends that `connect`, then `stop`."""
 
     def __init__(
         self, scheduler: Scheduler, device: Device, text: Tokenizer, grammars: Grammars, metrics: Metrics, decoder: str
@@ -55,7 +75,10 @@ class Engine:
         self._metrics = metrics
         self._decoder = decoder
         self._ids = itertools.count()
+        self._ports: list[Port] = []
         self._answers: dict[int, EngineAnswer] = {}
+        self._compiling: set[asyncio.Task[None]] = set()  # requests whose grammars are compiled
+        self._reserved = Counter[str]()  # places in the queue, by client
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._draining = False
@@ -64,6 +87,7 @@ class Engine:
         self._failed_steps = 0  # since one succeeded
         self._watchdog = Watchdog(lambda limit_s: self._die(f"a step took longer than {limit_s:g} s"))
         self._began = 0.0  # when the step began whose updates are delivered
+        self._unreported: tuple[StepPlan, StepResult, float, int] | None = None  # its seconds and commits, too
 
     @property
     def health(self) -> Health:
@@ -72,11 +96,21 @@ class Engine:
         ready = self._loop is not None and not self._loop.done() and not self._draining
         return Health(ready)
 
-    def retry_after_s(self, client: str) -> int | None:
-        """See `AnswerSource`."""
-        if not self.health.ready or self._scheduler.make_room(client):
-            return None
-        return self._wait_s()
+    def connect(self, send: Callable[[list[FromEngine]], None]) -> Port:
+        """Connect a front end: `send` passes messages to it, and its own go to `Port.take`."""
+        port = Port(self._receive, send)
+        self._ports.append(port)
+        port.post(self.health)
+        port.flush()
+        return port
+
+    def disconnect(self, port: Port) -> None:
+        """A front end has ended: so have its requests."""
+        self._ports.remove(port)
+        for number in list(port.requests.values()):
+            self._give_up(number, "aborted")
+        for place_id in list(port.places):
+            self._free(port, place_id)
 
     def _wait_s(self) -> int:
         return self._rate.retry_after_s(len(self._scheduler.waiting), time.perf_counter())
@@ -94,17 +128,20 @@ class Engine:
         self.death.add_done_callback(end_loop)
         self._watchdog.start(min(TICK_S, self._device.step_timeout_s / 4))
         self._metrics.engine_up(True)
+        self._announce()
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests and let the others finish; those that have not after `timeout_s` fail."""
         self._draining = True
         self._work.set()
+        self._announce()
         if self._loop is None:
             return
         _, late = await asyncio.wait({self._loop}, timeout=None if timeout_s == math.inf else timeout_s)
-        for request_id, answer in list(self._answers.items()) if late else []:
-            answer.send(LATE)
-            self.abort(Abort(request_id))
+        for number, answer in list(self._answers.items()) if late else []:
+            answer.fail(LATE)
+            self._give_up(number, "aborted")
+            answer.port.flush()
 
     async def stop(self, timeout_s: float = math.inf) -> None:
         """Wait for all requests, then end the loop. A step that has not ended after `timeout_s` is given up."""
@@ -114,37 +151,119 @@ class Engine:
             await asyncio.wait({self._loop})
         self._device.worker.shutdown(wait=not self.death.done())
 
-    def submit(self, prompt: list[int], options: AnswerOptions) -> AnswerStream:
-        """See `AnswerSource`."""
-        message = Submit(next(self._ids), tuple(prompt), options)
-        stream = AnswerStream(lambda: self.abort(Abort(message.request_id)))
-        self._accept(message, stream)
-        return stream
+    def _announce(self) -> None:
+        """Report the engine's health to all front ends."""
+        for port in self._ports:
+            port.post(self.health)
+            port.flush()
 
-    def abort(self, message: Abort) -> None:
-        """Pages and lanes are free now, or when the step in flight ends."""
-        self._give_up(message.request_id, "aborted")
+    def _receive(self, port: Port, messages: Iterable[ToEngine]) -> None:
+        """Take in messages of a front end."""
+        for message in messages:
+            match message:
+                case Submit():
+                    self._submit(port, message)
+                case Abort():
+                    if message.request_id in port.requests:
+                        self._give_up(port.requests[message.request_id], "failed" if message.failed else "aborted")
+                case Reserve():
+                    self._reserve(port, message)
+                case Free():
+                    self._free(port, message.place_id)
+                case Counts():
+                    self._metrics.frontend_counted(message)
+                case Scrape():
+                    port.post(Exposition(message.scrape_id, self._metrics.exposition()))
+                case Serving():
+                    port.serving()
+        port.flush()
 
-    def _expire(self, request_id: int, timeout_s: float) -> None:
-        self._answers[request_id].send(Failure(Fault.TIMEOUT, f"no complete answer within {timeout_s:g} seconds"))
-        self._give_up(request_id, "timeout")
+    def _reserve(self, port: Port, message: Reserve) -> None:
+        """Keep a place in the queue while the body of a request is read, which is refused late otherwise."""
+        retry_after_s = None
+        if self.health.ready:
+            if self._scheduler.make_room(message.client, self._reserved):
+                port.places[message.place_id] = message.client
+                self._reserved[message.client] += 1
+            else:
+                retry_after_s = self._wait_s()
+        port.post(Reserved(message.place_id, retry_after_s))
 
-    def _give_up(self, request_id: int, outcome: str) -> None:
-        if not self._forget(request_id):
+    def _free(self, port: Port, place_id: int) -> None:
+        client = port.places.pop(place_id, None)
+        if client is not None:
+            self._reserved[client] -= 1
+            if not self._reserved[client]:
+                del self._reserved[client]
+
+    def _expire(self, number: int, timeout_s: float) -> None:
+        answer = self._answers[number]
+        answer.fail(Failure(Fault.TIMEOUT, f"no complete answer within {timeout_s:g} seconds"))
+        self._give_up(number, "timeout")
+        answer.port.flush()
+
+    def _give_up(self, number: int, outcome: str) -> None:
+        """End a request. Its pages and lanes are free now, or when the step in flight ends."""
+        if not self._forget(number):
             return
-        ended = self._scheduler.end(request_id, Outcome.ABORTED)
+        ended = self._scheduler.end(number, Outcome.ABORTED)
         if ended is not None:
             self._metrics.request_aborted(ended.state.value, ended.stats, outcome)
             self._observe_load()
 
-    def _forget(self, request_id: int) -> bool:
+    def _forget(self, number: int) -> bool:
         """Return whether the request had an answer under way."""
-        answer = self._answers.pop(request_id, None)
-        if answer is not None and answer.timer is not None:
-            answer.timer.cancel()
+        answer = self._answers.pop(number, None)
+        if answer is not None:
+            answer.port.requests.pop(answer.request_id, None)
+            if answer.timer is not None:
+                answer.timer.cancel()
         return answer is not None
 
-    def _accept(self, message: Submit, stream: AnswerStream) -> None:
+    def _submit(self, port: Port, message: Submit) -> None:
+        """Queue a request, or send the reason why it is refused. One whose grammar this process has not compiled waits
+        for that first."""
+        number = next(self._ids)
+        answer = EngineAnswer(port, message.request_id, message.options, self._text)
+        self._answers[number], port.requests[message.request_id] = answer, number
+        grammar = message.options.grammar
+        if grammar is None or self._grammars.has(grammar):
+            self._try_accept(number, message)
+        else:
+            compiling = asyncio.create_task(self._accept_later(number, message, grammar))
+            self._compiling.add(compiling)
+            compiling.add_done_callback(self._compiling.discard)
+
+    async def _accept_later(self, number: int, message: Submit, grammar: Grammar) -> None:
+        answer = self._answers[number]
+        try:
+            await self._grammars.ready(grammar, message.options.client)
+        except Exception as error:  # noqa: BLE001 - `_try_accept` raises it again, for its handlers
+            self._try_accept(number, message, error)
+        else:
+            self._try_accept(number, message)
+        answer.port.flush()
+
+    def _try_accept(self, number: int, message: Submit, problem: Exception | None = None) -> None:
+        answer = self._answers.get(number)
+        if answer is None:  # its client has left while its grammar was compiled
+            return
+        try:
+            if problem is not None:
+                raise problem
+            self._accept(number, message, answer)
+        except errors.INTERRUPTS:
+            raise
+        except errors.ApiError as error:
+            answer.fail(failure_of(error))
+            self._forget(number)
+        except BaseException:
+            logging.getLogger(__name__).exception("a request could not be queued")
+            answer.fail(Failure(Fault.ENGINE, "internal error"))
+            self._forget(number)
+
+    def _accept(self, number: int, message: Submit, answer: EngineAnswer) -> None:
+        """Raises `ApiError`."""
         if self.death.done():
             raise errors.EngineDown(self._down().message)
         if not self.health.ready:
@@ -156,24 +275,23 @@ class Engine:
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
         try:
-            self._scheduler.add(self._request(message))
+            self._scheduler.add(self._request(number, message))
         except ParamError as error:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=self._wait_s()) from None
-        answer = self._answers[message.request_id] = EngineAnswer(options, self._text, stream.put)
         if options.timeout_s is not None:
             loop = asyncio.get_running_loop()
-            answer.timer = loop.call_later(options.timeout_s, self._expire, message.request_id, options.timeout_s)
+            answer.timer = loop.call_later(options.timeout_s, self._expire, number, options.timeout_s)
         self._observe_load()
         self._work.set()
 
-    def _request(self, message: Submit) -> Request:
+    def _request(self, number: int, message: Submit) -> Request:
         """Raises `ParamError` and `InvalidValue`."""
         options, pattern = message.options, self._scheduler.pattern
         name = self._decoder if options.decoder is None else options.decoder
         return Request(
-            id=message.request_id,
+            id=number,
             prompt=np.array(message.prompt, np.int32),
             max_tokens=options.max_tokens,
             decoder=resolve(name, dict(options.params), options.max_tokens, pattern),
@@ -197,6 +315,10 @@ class Engine:
             bundle=options.bundle,
         )
 
+    def fail(self, reason: str) -> None:
+        """Fail for good, for a reason outside of the engine."""
+        self._die(reason)
+
     def _die(self, reason: str) -> None:
         """Fail for good. From any thread; the first reason counts."""
         with suppress(InvalidStateError):
@@ -218,8 +340,10 @@ class Engine:
             self._watchdog.close()
             self._metrics.engine_up(False)
             if self.death.done():
+                self._announce()
                 for answer in self._answers.values():
-                    answer.send(self._down())
+                    answer.fail(self._down())
+                    answer.port.flush()
 
     async def _steps(self) -> None:
         """The loop: plan and launch steps, deliver what the last one brought while the device computes, then commit the
@@ -228,8 +352,9 @@ class Engine:
         updates: list[Update] = []
         while not self.death.done():
             while len(in_flight) < self._device.depth and (plan := self._scheduler.plan()) is not None:
-                in_flight.append((plan, await self._device.launch(plan, self._watchdog)))
+                in_flight.append((plan, self._device.launch(plan, self._watchdog)))
             self._deliver(self._scheduler.lost() + updates)
+            self._report()
             updates = []
             if in_flight:
                 updates = await self._execute(*in_flight.popleft())
@@ -247,8 +372,10 @@ class Engine:
         several steps have failed in a row."""
         self._watchdog.begin(self._device.step_timeout_s)
         self._began = self._since
+        host_s = time.perf_counter() - self._since  # of planning and delivering
         try:
-            result = await self._device.collect(waiter)
+            result = await self._device.collect(plan, waiter)
+            ended = time.perf_counter()
             updates = self._scheduler.commit(result)
         except errors.INTERRUPTS:
             raise
@@ -261,14 +388,24 @@ class Engine:
                 self._die("the device is lost")
             elif self._failed_steps >= self._device.max_failed_steps:
                 self._die(f"{self._failed_steps} steps failed in a row")
+            self._since = time.perf_counter()
         else:
             self._failed_steps = 0
-            step_s, budget_tokens = time.perf_counter() - self._since, self._scheduler.limits.step_tokens
-            host_s = max(0.0, step_s - result.device_s)  # two clocks may disagree
-            committed = sum(len(update.tokens) for update in updates)
-            self._metrics.observe_step(StepReport(plan.tokens, budget_tokens, committed, host_s, result.device_s))
-        self._since = time.perf_counter()
+            self._since = time.perf_counter()
+            self._unreported = plan, result, self._since - self._began, sum(len(update.tokens) for update in updates)
+            if self._scheduler.halving is not None:
+                self._scheduler.halving.observe(host_s + self._since - ended, plan.tokens)
         return updates
+
+    def _report(self) -> None:
+        """Count the last step, now that the next one is under way."""
+        if self._unreported is None:
+            return
+        plan, result, step_s, committed = self._unreported
+        self._unreported = None
+        host_s = max(0.0, step_s - result.device_s)  # two clocks may disagree
+        budget_tokens = self._scheduler.limits.step_tokens
+        self._metrics.observe_step(StepReport(plan.tokens, budget_tokens, committed, host_s, result.device_s))
 
     def _deliver(self, updates: list[Update]) -> None:
         for update in updates:
@@ -281,15 +418,34 @@ class Engine:
                 raise
             except BaseException:
                 logging.getLogger(__name__).exception("a text could not be decoded")
-                answer.send(ENGINE_FAILED)
+                answer.fail(ENGINE_FAILED)
                 outcome = Outcome.FAILED
             if outcome is not None:
                 self._scheduler.end(update.request_id, outcome)
                 self._forget(update.request_id)
                 self._rate.end(time.perf_counter())
-                self._metrics.request_ended(outcome.value, answer.report(update.stats))
+                self._metrics.request_ended(outcome.value, answer.completion_tokens, update.stats)
+        for port in self._ports:
+            port.flush()
         if updates:
             self._observe_load()
 
     def _observe_load(self) -> None:
         self._metrics.observe_load(self._scheduler.load())
+
+
+def failure_of(error: errors.ApiError) -> Failure:
+    """The message that makes a front end raise the same error."""
+    match error:
+        case errors.ContextLengthExceeded():
+            return Failure(Fault.CONTEXT, error.message, error.param, lengths=error.lengths)
+        case errors.InvalidValue():
+            return Failure(Fault.PARAMETER, error.message, error.param)
+        case errors.Overloaded():
+            return Failure(Fault.OVERLOADED, error.message, retry_after_s=error.retry_after_s)
+        case errors.Draining():
+            return Failure(Fault.DRAINING, error.message)
+        case errors.EngineDown():
+            return Failure(Fault.DOWN, error.message)
+        case _:
+            return Failure(Fault.ENGINE, error.message)

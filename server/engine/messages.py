@@ -1,8 +1,10 @@
-"""The messages between a front end and an engine.
+"""The messages between a front end and an engine, and the answers that a front end makes of them.
 
-A front end submits requests (`Submit`) and gives them up (`Abort`). The engine answers each request with `Delta`s, of
-which the last has a `finish`, or with one `Failure`. Messages are plain data that can cross a process: every field is a
-number, a string, bytes, None, a tuple, or a frozen dataclass of such.
+A front end submits requests (`Submit`) and gives them up (`Abort`). The engine answers each request with `Progress`, of
+which the last has a `finish`, or with one `Failed`. A front end reads tokens, and turns them into text (`Delta`).
+
+Messages are plain data that can cross a process: every field is a number, a string, bytes, None, a tuple, or a frozen
+dataclass of such. The structs of `FromEngine` and `ToEngine` are what crosses; all else is a part of them.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, Self
 
+import msgspec
+
 from ...scheduler import RequestStats
-from ..text.lanes import LaneEvent
+from ..text.lanes import LaneEvent, LaneStep
 from ..text.logprobs import TokenLogprob
 
-Params = tuple[tuple[str, str | float | bool], ...]  # pairs of name and value
+Params = tuple[tuple[str, str | int | float | bool], ...]  # pairs of name and value
 
 
 class Finish(StrEnum):
@@ -30,6 +34,8 @@ class Fault(StrEnum):
     """Why an answer failed."""
 
     PARAMETER = "parameter"  # the value of a parameter
+    CONTEXT = "context"  # prompt and answer do not fit the context
+    OVERLOADED = "overloaded"
     ENGINE = "engine"
     DRAINING = "draining"
     DOWN = "down"  # the engine has failed for good
@@ -39,10 +45,11 @@ class Fault(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """A grammar that the front end has compiled: its `text` in llguidance's notation, and the request parameter that
-    it comes from."""
+    it comes from. `tried_bytes` is the memory that it took in a trial; None: nobody has tried it."""
 
     param: str
     text: str
+    tried_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +91,128 @@ class AnswerOptions:
     watch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Answer the token ids of `prompt`."""
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """A message as it crosses: an array that begins with its class's name."""
+
+
+class Submit(Message, frozen=True):
+    """Answer the token ids of `prompt`. The front end numbers its requests."""
 
     request_id: int
     prompt: tuple[int, ...]
     options: AnswerOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """The client left: free what the request holds. A request that has ended, or is not known, is left alone."""
+class Abort(Message, frozen=True):
+    """The client left, or the front end has `failed` to decode the answer: free what the request holds. A request that
+    has ended, or is not known, is left alone."""
 
     request_id: int
+    failed: bool = False
+
+
+class Reserve(Message, frozen=True):
+    """Keep a place in the queue for a request of a client whose body is about to be read. The answer is `Reserved`."""
+
+    place_id: int
+    client: str
+
+
+class Free(Message, frozen=True):
+    """A place is no longer needed."""
+
+    place_id: int
+
+
+class Scrape(Message, frozen=True):
+    """Send the metrics of all processes. The answer is `Exposition`."""
+
+    scrape_id: int
+
+
+class Counts(Message, frozen=True):
+    """Events in a front end since its last counts: responses by HTTP status, answers that were read to their end, and
+    log lines that were dropped."""
+
+    responses: tuple[tuple[int, int], ...] = ()
+    answers: tuple[AnswerTimes, ...] = ()
+    lines_dropped: int = 0
+
+
+class Serving(Message, frozen=True):
+    """The front end accepts connections."""
+
+
+class Progress(Message, frozen=True):
+    """The effect of a step on a request: `tokens` that became final, as native int32. `stats` count from the start of
+    the request, which waited `queue_s` before its first step. The last progress has a `finish`."""
+
+    request_id: int
+    tokens: bytes
+    stats: RequestStats
+    queue_s: float = 0.0
+    finish: Finish | None = None
+    lanes: LaneStep | None = None
+    scores: Scores | None = None
+
+
+class Failed(Message, frozen=True):
+    """A request ended without an answer."""
+
+    request_id: int
+    failure: Failure
+
+
+class Reserved(Message, frozen=True):
+    """There is a place in the queue, or none, but perhaps in `retry_after_s` seconds."""
+
+    place_id: int
+    retry_after_s: int | None = None
+
+
+class Exposition(Message, frozen=True):
+    """The metrics in Prometheus' text format."""
+
+    scrape_id: int
+    text: bytes
+
+
+class Health(Message, frozen=True):
+    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
+
+    ready: bool
+    failure: str | None = None
+
+
+class Reload(Message, frozen=True):
+    """Read the API keys again."""
+
+
+class Stop(Message, frozen=True):
+    """Accept no more connections, finish the responses that have begun, and end."""
+
+
+ToEngine = Submit | Abort | Reserve | Free | Scrape | Counts | Serving
+FromEngine = Progress | Failed | Reserved | Exposition | Health | Reload | Stop
+
+
+class Scores(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of `scheduler.Scored`, row by row as native float32 and int32, with `ranks` likeliest tokens each."""
+
+    logprobs: bytes
+    steps: bytes
+    ranked: bytes
+    ranked_logprobs: bytes
+    ranks: int
+
+
+class AnswerTimes(msgspec.Struct, frozen=True, array_like=True):
+    """A whole answer as a front end saw it: its tokens, and seconds from its submission to its last token and to its
+    first text."""
+
+    completion_tokens: int
+    seconds: float
+    first_text_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +249,17 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The request ended without an answer. `param` names the parameter at fault, if one is."""
+    """The reason why a request has no answer. `param` names the parameter at fault, if one is. `lengths` are those that
+    do not fit a context: the context's, the prompt's, the answer's and the suffix's, in tokens."""
 
     fault: Fault
     message: str
     param: str | None = None
+    retry_after_s: int = 1
+    lengths: tuple[int, int, int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The state of an engine: `ready` for new requests, or not yet, or no more. After a `failure`, never again."""
-
-    ready: bool
-    failure: str | None = None
+ENGINE_FAILED = Failure(Fault.ENGINE, "the engine failed while it computed this answer")
 
 
 class Answer(Protocol):
@@ -159,17 +272,25 @@ class Answer(Protocol):
     async def __anext__(self) -> Delta: ...
 
 
+class Place(Protocol):
+    """A place in the queue, for one request."""
+
+    def free(self) -> None:
+        """Give it back. Later calls do nothing."""
+        ...
+
+
 class AnswerSource(Protocol):
     """An engine, as the HTTP layer uses it."""
 
     @property
     def health(self) -> Health: ...
 
-    def retry_after_s(self, client: str) -> int | None:
-        """Seconds until the queue may take another request of a client; None: it does now."""
+    async def reserve(self, client: str) -> Place:
+        """Keep a place in the queue until the request is submitted. Raises `errors.Overloaded`."""
         ...
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> Answer:
-        """Queue a request. Raises `errors.InvalidValue`, `errors.ContextLengthExceeded`, `errors.Overloaded`,
-        `errors.Draining`, `errors.EngineDown` at once."""
+        """Queue a request. A refusal is raised by the answer before its first delta: `errors.InvalidValue`,
+        `errors.ContextLengthExceeded`, `errors.Overloaded`, `errors.Draining`, `errors.EngineDown`."""
         ...

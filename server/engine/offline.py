@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from ..frontend.client import EngineClient
 from ..settings import Settings
 from ..structured.grammar import Wanted
 from ..text.logprobs import TokenLogprob
@@ -31,6 +32,8 @@ class Offline:
         self.parts: EngineParts = build_parts(settings)
         self._default_max_tokens = settings.default_max_tokens
         self._runner = asyncio.Runner()
+        self._client = EngineClient(self.parts.text, self.parts.metrics.answer_read)
+        self._client.join(self.parts.engine)
 
     def __enter__(self) -> Self:
         self._runner.run(self.parts.engine.start())
@@ -73,9 +76,7 @@ class Offline:
         text, finish, usage = "", Finish.STOP, Usage()
         token_ids: list[int] = []
         scores: list[TokenLogprob] = []
-        if options.grammar is not None:
-            await self.parts.grammars.ready(options.grammar)
-        async with self.parts.engine.submit(prompt, options) as answer:
+        async with self._client.submit(prompt, options) as answer:
             async for delta in answer:
                 seen(delta)
                 text += delta.text

@@ -4,6 +4,7 @@ only part of the server that sees `models`."""
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,18 +28,19 @@ from ...scheduler import (
     resolve,
 )
 from ..metrics import Metrics
-from ..settings import Settings
+from ..settings import Settings, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
 from .device import Device, DeviceThread
 from .engine import Engine
+from .progress import progress_of
 
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
 PREFILL_TOKENS = 512  # of a block-causal model in one step: SDAR-8B's takes 22 ms with them, not 8 (bench/LOG.md)
 STEP_TIMEOUT_S = 60.0
 LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
-MEASURED = (1, 64, 128, 256, 512, 1024)  # positions of the steps that are timed at start
+MEASURED = (1, 64, 128, 256, 512, 1024, 2048)  # positions of the steps that are timed at start
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class EngineParts:
     limits: Limits
     footprint: Footprint
     pattern: AttentionPattern
+    directory: Path  # of the checkpoint
+    on_gpu: bool
 
 
 def open_checkpoint(model: str) -> Checkpoint:
@@ -126,12 +130,21 @@ def build_parts(settings: Settings) -> EngineParts:
         keeps_pages=limits.prefix_sharing,
     )
     hardware = Hardware(
-        settings.device, settings.dtype, settings.threads, settings.quantization, settings.deterministic
+        settings.device,
+        settings.dtype,
+        settings.threads,
+        settings.quantization,
+        settings.deterministic,
+        None if settings.cuda_graph_sizes is None else split_sizes(settings.cuda_graph_sizes),
+        settings.compile_cache,
     )
     # The thread that will run the model also loads it: OpenMP keeps a team for every thread that has computed, and
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
     worker = DeviceThread()
-    loaded = worker.submit(load_runner, checkpoint.directory, config, memory, hardware, text.end_ids).result()
+    with progress_of(sys.stderr) as report:
+        loaded = worker.submit(
+            load_runner, checkpoint.directory, config, memory, hardware, text.end_ids, report
+        ).result()
     runner = loaded.runner
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = replace(limits, pages=loaded.footprint.pages)
@@ -141,18 +154,19 @@ def build_parts(settings: Settings) -> EngineParts:
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     text.prepare()
-    metrics = Metrics(pages_total=limits.pages)
+    metrics = Metrics(limits.pages, lambda: runner.graph_counts)
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(
         worker,
         runner.launch,
         IN_FLIGHT if runner.on_gpu else 1,
-        runner.captured,
         settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost(limits.step_tokens)),
         settings.max_failed_steps,
     )
     engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)
-    return EngineParts(engine, text, grammars, metrics, limits, loaded.footprint, pattern)
+    return EngineParts(
+        engine, text, grammars, metrics, limits, loaded.footprint, pattern, checkpoint.directory, runner.on_gpu
+    )
 
 
 def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
@@ -33,14 +34,15 @@ class JsonRoute(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in (self.methods or ()):
-            self.admit(scope)
             bodies: Bodies = scope["app"].state.bodies
-            await bodies.serve(super().handle, scope, receive, send)
+            async with self.admitted(scope):
+                await bodies.serve(super().handle, scope, receive, send)
         else:
             await super().handle(scope, receive, send)
 
-    def admit(self, scope: Scope) -> None:
-        """Raise an `ApiError` to refuse a request before its body is read."""
+    def admitted(self, scope: Scope) -> AbstractAsyncContextManager[None]:
+        """The time in which a request is served. Entering raises an `ApiError` to refuse it before its body is read."""
+        return nullcontext()
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()

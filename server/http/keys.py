@@ -42,15 +42,18 @@ class Key:
 class Keys:
     """The API keys of a server. Without any, requests need none."""
 
-    def __init__(self, unnamed: str | None, path: Path | None) -> None:
-        """`path` is that of the named keys. Raises `BadKeys` and `OSError`."""
+    def __init__(self, unnamed: str | None, path: Path | None, processes: int = 1) -> None:
+        """`path` is that of the named keys. So many `processes` share what a key may have. Raises `BadKeys` and
+        `OSError`."""
+        self.processes = processes
         self._unnamed = unnamed
         self._path = path
         self._keys = read_keys(unnamed, path)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        return cls(settings.api_key, None if settings.api_keys_file is None else Path(settings.api_keys_file))
+    def of(cls, settings: Settings, processes: int = 1) -> Self:
+        path = None if settings.api_keys_file is None else Path(settings.api_keys_file)
+        return cls(settings.api_key, path, processes)
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -133,7 +136,7 @@ class RequireKey:
             await error_response(Unauthorized())(scope, receive, send)
             return
         scope.setdefault("state", {})["key"] = key
-        if self._served[key.name] >= key.max_requests:
+        if self._served[key.name] >= -(-key.max_requests // self._keys.processes):
             full = Overloaded(f"this key has as many requests at once as it may have: {key.max_requests}")
             await error_response(full)(scope, receive, send)
         else:

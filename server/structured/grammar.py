@@ -99,14 +99,20 @@ class Grammars:
             raise InvalidValue(wanted.param, f"{wanted.param}: {reason}")
         submit = partial(self._submit, client, wanted.kind, wanted.job, wanted.plain)
         found = await self._result(wanted.param, wanted.job, submit)
-        return messages.Grammar(wanted.param.partition(".")[0], found.text)
+        return messages.Grammar(wanted.param.partition(".")[0], found.text, found.bytes)
+
+    def has(self, grammar: messages.Grammar) -> bool:
+        """Return whether `constraint` has a grammar now that is not worn."""
+        found = self._by_text.get(grammar.text)
+        return found is not None and found.start.meter.spent_s <= WORN_S
 
     async def ready(self, grammar: messages.Grammar, client: str = "") -> None:
         """Compile a grammar unless it is compiled already, for an engine. `constraint` then has it until the caller
-        waits for something else. Raises what `compile` does."""
-        if grammar.text not in self._by_text:
+        waits for something else. One that a front end has tried is not tried again. Raises what `compile` does."""
+        if not self.has(grammar):
             job = {"text": grammar.text}
-            await self._result(grammar.param, job, partial(self._submit, client, "this grammar", job, plain=False))
+            submit = partial(self._submit, client, "this grammar", job, plain=False, tried_bytes=grammar.tried_bytes)
+            await self._result(grammar.param, job, submit)
 
     def constraint(self, grammar: messages.Grammar) -> GrammarConstraint:
         """Return the constraint of one answer, for an engine. Raises `InvalidValue` for a grammar that is not ready."""
@@ -140,10 +146,15 @@ class Grammars:
                     del self._results[key]
             self._evict()
 
-    def _submit(self, client: str, kind: str, job: dict[str, Any], plain: bool) -> Future[Compiled]:
+    def _submit(
+        self, client: str, kind: str, job: dict[str, Any], plain: bool, tried_bytes: int | None = None
+    ) -> Future[Compiled]:
         if plain:
             return self._plain.submit(self._compile, job)
-        future = self._tested.submit(client, partial(self._try, kind, job))
+        if tried_bytes == 0:  # it was plain for its front end
+            return self._plain.submit(self._build, job["text"], 0)
+        work = partial(self._try, kind, job) if tried_bytes is None else partial(self._build, job["text"], tried_bytes)
+        future = self._tested.submit(client, work)
         if future is None:
             reason = f"clients share {MAX_WAITING} places for formats that wait to be compiled"
             raise Overloaded(f"too many formats of this client wait: {reason}", retry_after_s=2)
@@ -173,8 +184,11 @@ class Grammars:
             raise GrammarError(f"{kind} takes more than {self._memory_mb} MB to compile")
         if limit is not None:
             raise Overloaded(f"the machine is too busy to compile {kind}", retry_after_s=2)
-        found = compiled(self._loaded(), reply["text"])
-        found.bytes = reply["bytes"]
+        return self._build(reply["text"], reply["bytes"])
+
+    def _build(self, text: str, size_bytes: int) -> Compiled:
+        found = compiled(self._loaded(), text)
+        found.bytes = size_bytes
         return found
 
     def _compile(self, job: dict[str, Any]) -> Compiled:

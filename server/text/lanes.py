@@ -5,8 +5,34 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...scheduler import LaneEvents
+import msgspec
+
 from .tokenizer import Tokenizer
+
+
+class LaneRow(msgspec.Struct, frozen=True, array_like=True):
+    """A lane of a step, as `scheduler.LaneChange` has it; `tokens` are native int32."""
+
+    id: int
+    parent: int | None
+    role: str
+    start: int
+    end: int
+    fate: str
+    tokens: bytes
+
+
+class LaneStep(msgspec.Struct, frozen=True, array_like=True):
+    """The lane events of a step as the engine sends them: `scheduler.LaneEvents` as plain data. `positions` and
+    `tokens` are native int32."""
+
+    step: int
+    start: int
+    end: int
+    refresh: bool
+    lanes: tuple[LaneRow, ...]
+    positions: bytes
+    tokens: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +86,22 @@ class Watcher:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def look(self, events: LaneEvents | None) -> LaneEvent | None:
+    def look(self, events: LaneStep | None) -> LaneEvent | None:
         if events is None:
             return None
         lanes = tuple(
             LaneView(
                 id=lane.id,
                 parent=lane.parent,
-                role=lane.role.value,
+                role=lane.role,
                 start=lane.start,
                 end=lane.end,
-                fate=lane.fate.value,
-                tokens=tuple(map(self._text, lane.tokens.tolist())),
+                fate=lane.fate,
+                tokens=tuple(map(self._text, int32s(lane.tokens))),
             )
             for lane in events.lanes
         )
-        committed = zip(events.positions.tolist(), events.tokens.tolist(), strict=True)
+        committed = zip(int32s(events.positions), int32s(events.tokens), strict=True)
         commits = tuple(Commit(position, self._text(token) or "") for position, token in committed)
         return LaneEvent(events.step, (events.start, events.end), events.refresh, lanes, commits)
 
@@ -84,3 +110,8 @@ class Watcher:
             return None
         # Not every checkpoint marks all of its end tokens as special.
         return "" if token in self._tokenizer.end_ids else self._tokenizer.pieces[token]
+
+
+def int32s(data: bytes) -> list[int]:
+    """The numbers of native int32."""
+    return memoryview(data).cast("i").tolist()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +13,16 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as trees
 
-from asynclane.bench.kernels import attention_cases, block_cases, token_cases
+from asynclane.bench.kernels import attention_cases, block_cases, product_cases, token_cases
 from asynclane.bench.kernels import run as kernels
-from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Workload
-from asynclane.bench.kernels.run import Peaks, all_cases, compare, figures, show
+from asynclane.bench.kernels.cases import DREAM, LLADA, Case, Library, Peaks, Workload
+from asynclane.bench.kernels.run import all_cases, best_rate, compare, figures, show
 from asynclane.bench.kernels.timing import sets_of
 from asynclane.bench.steps import memory, offline
 
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
-PEAKS = Peaks(copy_bytes_per_s=2e12, matrix_operations_per_s=5e14)
+PEAKS = Peaks(1.9e12, read_bytes_per_s=2e12, matrix_operations_per_s=5e14, fp8_operations_per_s=1e15)
 QUICK = all_cases(quick=True)
 CUDA_ALONE = ("cudnn", "efficient", "varlen")
 
@@ -81,21 +84,52 @@ def packed_rows(case: Case, library: Library, got: Tensor) -> Tensor:
         (block_cases.swiglu(LLADA, 32).work, 32 * (24576 + 12288) * 2, 0),
         (block_cases.rope_write_kv(DREAM, 1).work, 2 * (28 + 4 + 4) * 128 * 2 + 2 * 128 * 4 + 8, 0),
         (token_cases.predict(LLADA, 2048).work, 2048 * 126464 * 2 + 2048 * 44, 0),
+        (product_cases.fp8_linear(LLADA, 2).work, 2 * (4096 + 24576) * 2 + 4100 * 24576, 2 * 2 * 4096 * 24576),
+        (product_cases.linear_swiglu(LLADA, 2).work, 2 * (2 * (4096 + 12288) + 4096 * 24576), 2 * 2 * 4096 * 24576),
+        (
+            product_cases.linear_add_rms_norm(LLADA, 2).work,
+            2 * (2 * (12288 + 3 * 4096) + 4096 + 4096 * 12288),
+            2 * 2 * 4096 * 12288,
+        ),
+        (
+            product_cases.linear_rope_write_kv(DREAM, 1).work,
+            2 * (3584 + 4608 + 3584 * 4608) + 2 * 128 * 4 + 8,
+            2 * 3584 * 4608,
+        ),
         # Queries and result, keys and values; two products of 64 x 512 x 128 for each head of each row.
         (attention_cases.work(LLADA, [(64, 512)] * 9), 2 * 9 * (64 + 512) * 4096 * 2, 9 * 32 * 2 * 2 * 64 * 512 * 128),
         (attention_cases.work(DREAM, [(2, 10)]), 2 * (2 * 28 + 10 * 4) * 128 * 2, 28 * 2 * 2 * 2 * 10 * 128),
     ],
 )  # fmt: skip
 def test_work_is_counted_as_on_paper(work: Workload, moved_bytes: int, operations: int) -> None:
-    assert work == (moved_bytes, operations)
+    assert work[:2] == (moved_bytes, operations)
 
 
 def test_the_bound_is_the_slower_of_bytes_and_operations_and_inputs_outgrow_the_cache() -> None:
-    assert Workload(2_000_000_000, 1).bound_ms(*PEAKS) == pytest.approx(1.0)
-    assert Workload(1, 1_000_000_000_000).bound_ms(*PEAKS) == pytest.approx(2.0)
+    assert Workload(2_000_000_000, 1).bound_ms(PEAKS) == pytest.approx(1.0)
+    assert Workload(1, 1_000_000_000_000).bound_ms(PEAKS) == pytest.approx(2.0)
+    assert Workload(1, 1_000_000_000_000, fp8=True).bound_ms(PEAKS) == pytest.approx(1.0)
     assert sets_of(1 << 20, 50 << 20) == 150
-    assert sets_of(1 << 30, 50 << 20) == 1
+    assert sets_of(1 << 30, 50 << 20) == 2
     assert sets_of(10, 50 << 20) == 256
+
+
+def test_a_peak_is_the_best_rate_of_several_sizes_and_the_faster_of_copy_and_sum_counts() -> None:
+    gib = 1 << 30
+    assert best_rate([2 * gib, 4 * gib], [0.5, 1.25]) == pytest.approx(2 * gib / 0.5e-3)
+    assert Peaks(3.0, 2.0, 1.0, 1.0).bytes_per_s == 3.0
+    assert Peaks(2.0, 3.0, 1.0, 1.0).bytes_per_s == 3.0
+
+
+@pytest.mark.parametrize("name", ["kernels", "kernels-families"])
+def test_no_result_is_above_the_peak(name: str) -> None:
+    run = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    peaks = Peaks(**run["peaks"])
+    for entry in run["kernels"]:
+        bound_ms = Workload(entry["bytes"], entry["operations"], entry["kernel"] == "fp8_linear").bound_ms(peaks)
+        # Times are rounded to 10 ns.
+        assert entry["share"] == pytest.approx(bound_ms / entry["ours_ms"], abs=0.01), entry["load"]
+        assert entry["share"] <= 1.0, f"{entry['kernel']}, {entry['load']}"
 
 
 def test_a_failed_competitor_is_null_and_the_best_of_the_others_counts() -> None:

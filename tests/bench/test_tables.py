@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from asynclane.bench.kernels.cases import LLADA
-from asynclane.bench.kernels.run import Peaks, figures
+from asynclane.bench.kernels.cases import LLADA, Peaks
+from asynclane.bench.kernels.run import figures
 from asynclane.bench.kernels.token_cases import commit, predict
 from asynclane.bench.report.tables import BEGIN, END, main, rewritten, section
 from asynclane.bench.steps.offline import Load
@@ -17,7 +17,7 @@ from asynclane.bench.steps.roofline import limit_ms, step_work
 from asynclane.bench.steps.roofline import main as roofline
 
 ROOT = Path(__file__).parents[2]
-PEAKS = Peaks(copy_bytes_per_s=2.5e12, matrix_operations_per_s=7.5e14)
+PEAKS = Peaks(2.5e12, read_bytes_per_s=2.4e12, matrix_operations_per_s=7.5e14, fp8_operations_per_s=1.5e15)
 HEAD = {"card": "Card", "date": "2026-01-02T03:04:05+00:00", "versions": {"torch": "2.11.0"}}
 
 
@@ -50,8 +50,8 @@ def test_tables_of_steps_and_kernels(tmp_path: Path) -> None:
     assert "| 2944: 30 rows of 64 and a prefill of 1024 | 368.00 |" in made
     assert "| predict | 2048 x 126464 | 250.0 | 50000.0 | 2000.0 (softmax, max) | 0.12 | 2072 | - | 83 % |" in made
     assert "| commit | 8 x 32 positions | 4.0 | - | - | - |" in made
-    assert "2500 GB/s" in made
-    assert "750 TFLOP/s" in made
+    assert "a copy moves 2500 GB/s, half of it read and half written, and a sum reads 2400\nGB/s" in made
+    assert "750 TFLOP/s in bfloat16 and 1500 in FP8" in made
     (tmp_path / "kernels.json").unlink()
     assert "kernel" not in section(tmp_path), "what was not measured is left out"
 
@@ -94,8 +94,7 @@ def test_a_step_reads_its_weights_and_multiplies_by_them() -> None:
 
 
 def test_the_limit_is_flat_while_weights_are_read_and_then_grows_with_the_positions() -> None:
-    peaks = PEAKS._asdict()
-    few, more, many, most = (limit_ms("llada-8b", tokens, 512, peaks) for tokens in (32, 64, 1024, 2048))
+    few, more, many, most = (limit_ms("llada-8b", tokens, 512, PEAKS) for tokens in (32, 64, 1024, 2048))
     assert few == more == pytest.approx(2 * 7.5e9 / 2.5e12 * 1e3, rel=0.01)
     assert most == pytest.approx(2 * many)
 

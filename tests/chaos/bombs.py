@@ -82,8 +82,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, default=FULL_BYTES)
     parser.add_argument("--only", default="", help="bombs with this in their names")
+    parser.add_argument("--frontends", default="0")
     arguments = parser.parse_args()
-    server = start_server("--max-body-bytes", str(arguments.bytes))
+    server = start_server("--max-body-bytes", str(arguments.bytes), "--frontends", arguments.frontends)
     try:
         before_mb = memory_mb(server.process.pid)
         with health_waits(server.url) as waits:

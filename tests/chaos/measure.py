@@ -15,19 +15,24 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..support.processes import started
+from ..support.servers import front_ends
 
 ROOT = Path(__file__).parents[2]
 EVERY_S = 0.003
 
 
 def memory_mb(process: int, name: str = "VmRSS") -> float:
-    """The resident memory; its peak is `VmHWM`."""
-    lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(name))
+    """The resident memory of a process and its front ends; its peak is `VmHWM`."""
+    found = 0.0
+    for one in (process, *front_ends(process)):
+        lines = Path(f"/proc/{one}/status").read_text().splitlines()
+        found += next(int(line.split()[1]) / 1000 for line in lines if line.startswith(name))
+    return found
 
 
 def forget_peak(process: int) -> None:
-    Path(f"/proc/{process}/clear_refs").write_text("5")
+    for one in (process, *front_ends(process)):
+        Path(f"/proc/{one}/clear_refs").write_text("5")
 
 
 def percentile(times_s: Sequence[float], share: float) -> float:

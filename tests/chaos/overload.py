@@ -63,8 +63,10 @@ def load(server: Server, *flags: str) -> Load:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=40, help="of twice the load that the server can do")
-    seconds = parser.parse_args().seconds
-    server = start_server("--max-queue", "64")
+    parser.add_argument("--frontends", default="0")
+    arguments = parser.parse_args()
+    seconds = arguments.seconds
+    server = start_server("--max-queue", "64", "--frontends", arguments.frontends)
     try:
         many = load(server, "--concurrency", "600", "--requests", "600")
         print("600 at once:", many, flush=True)

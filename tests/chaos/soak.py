@@ -136,8 +136,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--frontends", default="0")
     arguments = parser.parse_args()
-    server = start_server("--grammar-timeout-s", "0.2")
+    server = start_server("--grammar-timeout-s", "0.2", "--frontends", arguments.frontends)
     try:
         figures, well = asyncio.run(soak(server, arguments.seconds, arguments.seed))
         print(json.dumps(figures))

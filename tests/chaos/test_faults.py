@@ -32,6 +32,7 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.server.app import ModelCard, create_app
 from asynclane.server.engine.device import Device
 from asynclane.server.engine.engine import Engine
+from asynclane.server.frontend.client import EngineClient
 from asynclane.server.metrics import Metrics
 from asynclane.server.settings import Settings
 from asynclane.server.structured.grammar import GrammarConstraint, Grammars
@@ -167,7 +168,9 @@ class House:
         self.engine = Engine(self.scheduler, device, text, grammars, self.metrics, "asynclane")
         card = ModelCard("tiny", LIMITS.max_model_len, {}, "asynclane")
         settings = Settings(max_queue=LIMITS.max_queue)
-        self.app = create_app(self.engine, text, settings, self.metrics, card, grammars=grammars)
+        client = EngineClient(text, self.metrics.answer_read)
+        client.join(self.engine)
+        self.app = create_app(client, text, settings, self.metrics, card, grammars=grammars)
         self.clock_s = 0.0
         self.steps = self.failed = 0
         self.faults: list[str] = []  # of the next steps
@@ -289,6 +292,7 @@ class House:
         self.scheduler.check_integrity()
         assert self.scheduler.pages.used == self.scheduler.slots.used == 0
         assert not self.engine._answers
+        assert not self.engine._reserved
         assert self.engine.health.ready
         families = [family for family in self.metrics.registry.collect() if family.type == "gauge"]
         gauges = {sample.name: sample.value for family in families for sample in family.samples}
@@ -356,7 +360,9 @@ def house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, answe
 
     monkeypatch.setattr(GrammarConstraint, "accept", some_accepted)
     monkeypatch.setattr(Detokenizer, "feed", some_text)
-    monkeypatch.setattr(LocalLeap, "choose", lambda rule, view: choose(rule, view) if view.step < 2 else 1 / 0)
+    monkeypatch.setattr(
+        LocalLeap, "choose", lambda rules, view: choose(rules, view) if (view.steps < 2).all() else 1 / 0
+    )
     for name, module in list(sys.modules.items()):
         if name.startswith("asynclane.server.") and getattr(module, "time", None) is time:
             monkeypatch.setattr(module, "time", JumpingClock(house))

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from ..support.processes import ASYNCLANE, started
-from ..support.servers import START_S, Server, start_server, stop_server, wait_for
+from ..support.servers import START_S, Server, front_ends, start_server, stop_server, wait_for
 
 
 @contextmanager
@@ -53,9 +53,10 @@ def test_idle_connections_do_not_stop_a_server_with_few_descriptors() -> None:
 def test_a_server_without_descriptors_logs_a_line_a_second_and_recovers() -> None:
     server = start_server()
     try:
-        before, pid = log_bytes(server), server.process.pid
-        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())) + 5, hard))
+        before = log_bytes(server)
+        for pid in front_ends(server.process.pid) or [server.process.pid]:
+            _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())) + 5, hard))
         with idle(server.url, 50):
             wait_for(lambda: "no connection can be accepted" in "".join(server.log))
             assert not healthy(server.url)

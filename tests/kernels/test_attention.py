@@ -120,6 +120,13 @@ def test_attention_of_awkward_rows(heads: int, kv_heads: int, dim: int, page_siz
     assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, splits))
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_programs_take_turns_at_the_tiles_of_few_tokens(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "FEW_PROGRAMS", 1)
+    case = attention_case([(2, 40 + row) for row in range(9)], 4, 2, 64, 16, device=DEVICE, padding=3)
+    assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, splits))
+
+
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("splits", [1, 4])
 def test_attention_in_half_precision(dtype: torch.dtype, splits: int) -> None:

@@ -100,6 +100,10 @@ KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] =
         kernel(elementwise, "embed"),
         lambda: {"canvases": ids(2, 9), "slots": ids(3), "positions": ids(3), "embedding": floats(7, 8)},
     ),
+    "kv_places": (
+        kernel(elementwise, "kv_places"),
+        lambda: {"table": ids(2, 3).int(), "slots": ids(3), "positions": ids(3), "page_size": 16},
+    ),
     "predict": (kernel(predict, "predict"), predict_arguments),
     "measure": (measure_of, measure_arguments),
     "transfer": (transfer_of, transfer_arguments),

@@ -18,8 +18,9 @@ from ..support.kernel_cases import kernels_of
 OPERATIONS = {
     "attention": ["paged_attention"],
     "commit": ["commit", "transfer", "write_tokens"],
-    "elementwise": ["add_rms_norm", "embed", "rms_norm", "rope_write_kv", "swiglu"],
+    "elementwise": ["add_rms_norm", "embed", "kv_places", "rms_norm", "rope_write_kv", "swiglu"],
     "experts": ["experts_mlp", "route"],
+    "fused": ["linear_add_rms_norm", "linear_rope_write_kv", "linear_swiglu"],
     "linear": ["linear", "quantize_rows"],
     "logits": ["adjust", "restrict"],
     "measure": ["measure"],

@@ -66,6 +66,13 @@ def test_embed() -> None:
     )
 
 
+def test_a_position_has_its_place_in_its_page_and_padding_has_none() -> None:
+    table = torch.tensor([[4, 1, 0], [2, 3, 5]], dtype=torch.int32, device=DEVICE)
+    slots, positions = torch.tensor([1, 0, 0, 1], device=DEVICE), torch.tensor([17, 0, -1, 47], device=DEVICE)
+    for ops in (reference, device):
+        assert ops.kv_places(table, slots, positions, 16).tolist() == [3 * 16 + 1, 4 * 16, -1, 5 * 16 + 15]
+
+
 def drawn_qk_norm(heads: int, kv_heads: int, dim: int, bias: bool, norms: bool, dtype: torch.dtype) -> QkNorm:
     both = (drawn(dim, dtype=dtype, seed=2), drawn(dim, dtype=dtype, seed=3)) if norms else (None, None)
     return QkNorm(drawn((heads + 2 * kv_heads) * dim, dtype=dtype, seed=1) if bias else None, *both)

@@ -11,8 +11,7 @@ import torch
 
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Doubles, Placement, Row, Span, StepPlan
-from asynclane.scheduler.decoding.commit.base import Bools, Longs, top
-from asynclane.scheduler.decoding.commit.host import saber
+from asynclane.scheduler.decoding.commit.segments import Bools, Longs, Segments
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.driver import MODEL, Spec, run
@@ -44,14 +43,14 @@ def test_saber_gives_the_published_tokens_where_no_float32_tie_decides(
     compared only if no position was left out that is equal to one picked; in the golden outputs g01 is one."""
     ties: list[int] = []
 
-    def watched(score: Doubles, among: Bools, count: int | None = None) -> Longs:
-        picked = top(score, among, count)
-        left = among.copy()
-        left[picked] = False
-        ties.append(int((score[left] == score[picked].min(initial=np.inf)).sum()))
+    top = Segments.top
+
+    def watched(lane: Segments, score: Doubles, among: Bools, count: Longs | int) -> Bools:
+        picked = top(lane, score, among, count)
+        ties.append(int((score[among & ~picked] == score[picked].min(initial=np.inf)).sum()))
         return picked
 
-    monkeypatch.setattr(saber, "top", watched)
+    monkeypatch.setattr(Segments, "top", watched)
     for prompt in GOLDEN["prompts"] if ALL else GOLDEN["prompts"][1:2]:
         ties.clear()
         spec = Spec(prompt["prompt_ids"], GOLDEN["gen_length"], "saber", WHOLE)

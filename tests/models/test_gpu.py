@@ -11,8 +11,9 @@ import torch
 
 from asynclane.models.checkpoint.config import ModelError, read_config
 from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.exec.graphs import StepGraphs
 from asynclane.models.exec.memory import Memory
-from asynclane.models.exec.pack import Batch
+from asynclane.models.exec.pack import Shape
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Restriction, Row, Sampling, Span, StepPlan
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
@@ -97,7 +98,7 @@ def test_a_restricted_position_takes_only_what_is_allowed(exact: Runner, runner:
     words = np.zeros(-(-read_config(MODEL).vocab_size // 32), np.int32)
     words[1] = 1 << 5
     first = plan.rows[0].spans[0].start
-    restricted = replace(plan.rows[0], restriction=Restriction(first, words))
+    restricted = plan.rows[0]._replace(restriction=Restriction(first, words))
     plan = replace(plan, rows=(restricted, plan.rows[1]))
     found, wanted = exact.execute(plan), runner.execute(plan)
     assert found.proposals[0] == 37
@@ -120,17 +121,17 @@ def test_a_runner_that_is_garbage_does_not_spoil_the_capture_of_another(monkeypa
     with torch.cuda.graph(graphs[0]):
         torch.zeros(1, device="cuda").add_(1)
     graphs.append(graphs)  # type: ignore[arg-type]
-    runner = embedded_runner("float32", "cuda")
-    assert runner._graphs is not None
-    compute = runner._graphs._compute
+    compute = StepGraphs._compute
 
-    def collecting(batch: Batch) -> torch.Tensor:
+    def collecting(self: StepGraphs, shape: Shape, words: torch.Tensor) -> torch.Tensor | None:
         if torch.cuda.is_current_stream_capturing() and gc.isenabled():
             gc.collect()
-        return compute(batch)
+        return compute(self, shape, words)
 
-    monkeypatch.setattr(runner._graphs, "_compute", collecting)
+    monkeypatch.setattr(StepGraphs, "_compute", collecting)
     del graphs
+    runner = embedded_runner("float32", "cuda")
+    assert runner.graph_counts.captures
     assert len(runner.execute(plan_of([(3, 40)])).tokens) == 40
 
 

@@ -14,8 +14,19 @@ from asynclane.kernels.attention.tiles import AttentionConfig
 from asynclane.kernels.common.types import SpanRules
 from asynclane.kernels.logits import adjust
 from asynclane.models.checkpoint.config import read_config
-from asynclane.models.exec.graphs import StepGraphs, spacing
-from asynclane.models.exec.pack import NOWHERE, OptionalInputs, Shape, Tiling, pack, pack_into, projected, unpack
+from asynclane.models.exec.pack import (
+    NOWHERE,
+    UNCHANGED,
+    OptionalInputs,
+    Shape,
+    Tiling,
+    pack,
+    pack_into,
+    pack_nothing,
+    projected,
+    unpack,
+)
+from asynclane.models.exec.shapes import ShapeSet, default_sizes
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.contract import (
     GREEDY,
@@ -66,13 +77,13 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool, shif
         plan = random_plan(rng, sampled, shift)
         words = np.full(shape.words, 12345, np.int32)
         pack_into(words, plan, shape, shift)
-        padded: Any = unpack(torch.from_numpy(words), shape, shift)
+        padded: Any = unpack(torch.from_numpy(words), shape)
         plain: Any = pack(plan, CPU, shift)
         for name in (field.name for field in fields(plain)):
             whole, part = getattr(padded, name), getattr(plain, name)
             if isinstance(part, torch.Tensor):
                 assert torch.equal(whole[: len(part)], part), name
-                nothing = {"positions": NOWHERE, "targets": int(plain.positions[0]) + shift}.get(name, 0)
+                nothing = {"positions": NOWHERE}.get(name, 0)
                 assert (whole[len(part) :] == (part[-1] if name.endswith("_starts") else nothing)).all()
         for name, whole, part in zip(SpanRules._fields, padded.rules, plain.rules, strict=True):
             assert torch.equal(whole[: len(part)], part), name
@@ -104,7 +115,7 @@ def test_where_a_network_predicts_one_ahead_states_stand_one_before_what_commits
     row = Row(
         0, 4, 12, 12, (Span(5, 8, DeviceCommitRule(1, 0.9)), Span(10, 12, DeviceCommitRule(1, 0.9))), Sampling(0.5), 0
     )
-    batch = pack(StepPlan((), (row, replace(row, slot=1, start=0))), CPU, shift=1)
+    batch = pack(StepPlan((), (row, row._replace(slot=1, start=0))), CPU, shift=1)
     assert batch.targets.tolist() == [5, 6, 7, 10, 11] * 2
     assert batch.positions[batch.projected].tolist() == [4, 5, 6, 9, 10] * 2
     assert batch.slots[batch.projected].tolist() == [0] * 5 + [1] * 5
@@ -144,36 +155,36 @@ def test_tiles_cover_every_query_of_every_row_once() -> None:
         assert len({row for row, _ in covered}) == len(plan.rows)
 
 
-def test_every_plan_fits_the_shape_that_is_found_for_it() -> None:
-    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=8)
-    for seed in range(40):
-        plan = random_plan(random.Random(seed), sampled=seed % 2 == 0)
-        shape = graphs.shape_for(plan)
-        pack_into(np.empty(shape.words, np.int32), plan, shape)
-        assert plan.tokens <= shape.tokens <= plan.tokens + max(16, plan.tokens // 4)
-        assert projected(plan) <= shape.projected <= projected(plan) + max(16, shape.tokens // 8)
+def test_padding_alone_is_a_step_of_nothing() -> None:
+    inputs = OptionalInputs(True, True, 256, MOST_RANKS, 8, 4, True, True)
+    shape = Shape(32, 8, 16, 16, TILING, TILING, inputs)
+    words = np.full(shape.words, 12345, np.int32)
+    pack_nothing(words, shape)
+    batch = unpack(torch.from_numpy(words), shape)
+    assert batch.attention is not None
+    assert (batch.positions == NOWHERE).all()
+    assert (batch.host_tokens == UNCHANGED).all()
+    assert (batch.attention.tiles[:, 0] == -1).all()
+    assert not batch.rules.starts.any()
 
 
-def test_a_plan_that_only_renews_keys_has_a_shape_too() -> None:
-    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=4)
-    plan = StepPlan((), (Row(0, 0, 9, 9, (), GREEDY, 0),))
-    shape = graphs.shape_for(plan)
-    assert (shape.tokens, shape.projected) == (16, 0)
-    pack_into(np.empty(shape.words, np.int32), plan, shape)
-
-
-def test_shapes_of_larger_steps_lie_an_eighth_apart_at_most() -> None:
-    assert [spacing(tokens) for tokens in (1, 16, 128, 129, 512, 1024, 1025, 4096, 20000)] == [
-        16, 16, 16, 32, 64, 128, 256, 512, 4096,
-    ]  # fmt: skip
+def test_every_plan_fits_its_shape() -> None:
+    for sizes in (default_sizes(512), (40, 100), ()):
+        shapes = ShapeSet(read_config(MODEL), Numerics(torch.float32), 8, sizes)
+        for seed in range(40):
+            plan = random_plan(random.Random(seed), sampled=seed % 2 == 0)
+            shape = shapes.fit(plan).padding.shape
+            pack_into(np.empty(shape.words, np.int32), plan, shape)
+            assert plan.tokens <= shape.tokens
+            assert projected(plan) <= shape.projected
 
 
 def test_a_sampled_row_without_spans_needs_no_draws_and_a_plan_beyond_a_shape_is_refused() -> None:
     """It only renews keys; a greedy row beside it is packed as if it were alone."""
-    graphs = StepGraphs(lambda batch: torch.zeros(0), read_config(MODEL), Numerics(torch.float32), slots=4)
+    shapes = ShapeSet(read_config(MODEL), Numerics(torch.float32), 4, default_sizes(64))
     hot = Row(0, 0, 9, 9, (), Sampling(0.7), 0)
     plan = StepPlan((), (hot, Row(1, 0, 9, 9, (Span(0, 9, DeviceCommitRule(1, 0.5)),), GREEDY, 0)))
-    shape = graphs.shape_for(plan)
+    shape = shapes.fit(plan).padding.shape
     assert not shape.inputs.sampled
     pack_into(np.empty(shape.words, np.int32), plan, shape)
     shape = replace(shape, rows=1)

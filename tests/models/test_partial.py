@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynclane.models.exec.graphs import StepGraphs
 from asynclane.models.exec.pack import pack_into
 from asynclane.models.exec.runner import Runner
+from asynclane.models.exec.shapes import ShapeSet
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler import AttentionPattern, ParamError, resolve
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
@@ -162,9 +162,9 @@ def test_a_lane_in_several_rows_commits_as_one(small: Runner) -> None:
 
 
 def test_a_graphs_shape_has_room_for_more_rows_than_slots() -> None:
-    graphs = StepGraphs(lambda batch: torch.zeros(0), CONFIG, Numerics(torch.float32), slots=2)
+    shapes = ShapeSet(CONFIG, Numerics(torch.float32), 2, ())
     rows = tuple(Row(0, a, a + 2, 60, (Span(a, a + 2, NOTHING, joined=a > 0),), GREEDY, 0) for a in range(0, 60, 6))
-    shape = graphs.shape_for(StepPlan((), rows))
+    shape = shapes.fit(StepPlan((), rows)).padding.shape
     pack_into(np.empty(shape.words, np.int32), StepPlan((), rows), shape)
     assert len(rows) <= shape.rows < 2 * len(rows)
 

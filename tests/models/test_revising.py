@@ -47,9 +47,9 @@ def stream(spec: Spec, executor: Executor, words: Vocabulary) -> Steps:
     handed: list[list[int]] = []
     canvases: list[list[int]] = []
     while (plan := scheduler.plan()) is not None:
-        for update in scheduler.commit(executor.execute(plan)):
-            handed.append(update.tokens.tolist())
-            canvases.append(sequence.canvas.tolist())
+        updates = scheduler.commit(executor.execute(plan))  # none of a step that brought nothing
+        handed.append([token for update in updates for token in update.tokens.tolist()])
+        canvases.append(sequence.canvas.tolist())
     return handed, canvases, sequence.outcome
 
 

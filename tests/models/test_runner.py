@@ -1,15 +1,12 @@
-"""The runner on a GPU, as far as a test needs none: which plans are captured, which errors mean a lost device."""
+"""The runner on a GPU, as far as a test needs none: which errors mean a lost device."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from asynclane.models.exec.graphs import StepGraphs
+from asynclane.models.exec.runner import StepUnderWay
+from asynclane.models.exec.shapes import ShapeSet
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler import DeviceLost
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Row, Span, StepPlan
@@ -24,13 +21,17 @@ ERROR = torch.AcceleratorError("CUDA error: an illegal memory access was encount
 class BrokenGraphs:
     """Raises at the start of a step, or at its end."""
 
+    fit = ShapeSet(CONFIG, Numerics(torch.float32), 2, ()).fit(PLAN)
+
     def __init__(self, at_start: bool) -> None:
         self._at_start = at_start
 
-    def launch(self, plan: StepPlan) -> Callable[..., Any]:
+    def launch(self, plan: StepPlan) -> BrokenGraphs:
         if self._at_start:
             raise ERROR
-        return raising(ERROR)
+        return self
+
+    done = collect = raising(ERROR)
 
 
 @pytest.mark.parametrize("at_start", [True, False])
@@ -46,14 +47,12 @@ def test_a_device_is_lost_if_it_fails_after_the_error_too(
     assert ERROR in (caught.value, caught.value.__cause__)
 
 
-def test_a_plan_is_captured_if_one_of_its_shape_was() -> None:
-    graphs = StepGraphs(lambda batch: torch.zeros(0), CONFIG, Numerics(torch.float32), slots=2)
-    (row,) = PLAN.rows
-    near, far = (StepPlan((), (replace(row, end=end, visible=end),)) for end in (21, 40))
-    assert not graphs.captured(PLAN)
-    graphs._captured[graphs.shape_for(PLAN)] = None  # type: ignore[assignment]
-    assert [graphs.captured(plan) for plan in (PLAN, near, far, near, PLAN)] == [True, True, False, True, True]
-
-
-def test_on_a_cpu_nothing_is_captured_so_nothing_waits_for_it() -> None:
-    assert small_runner().captured(PLAN)
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_step_whose_end_cannot_be_seen_is_done(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+    """Whoever takes its result gets the error."""
+    monkeypatch.setattr(torch.cuda, "synchronize", raising(ERROR) if lost else lambda: None)
+    runner = small_runner()
+    step = StepUnderWay(runner, PLAN, BrokenGraphs(at_start=False))  # type: ignore[arg-type]
+    assert step.done()
+    with pytest.raises(DeviceLost if lost else torch.AcceleratorError):
+        step()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cache
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import Decoder, resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request
@@ -51,9 +55,13 @@ def wrong(part: object, method: str, call: int) -> object:
             raise RuntimeError("a bug in a rule")
         if isinstance(right, property):
             return right.fget(self)
+        if isinstance(right, MethodType):  # of the class
+            return right(*args)
         return right(self, *args) if callable(right) else right
 
-    broken = raising if callable(right) else property(raising)
+    broken: object = property(raising)
+    if callable(right):
+        broken = classmethod(raising) if isinstance(right, MethodType) else raising
     object.__setattr__(part, "__class__", type("Wrong", (type(part),), {"__slots__": (), method: broken}))
     return part
 
@@ -141,6 +149,64 @@ def test_a_part_of_a_decoder_that_raises_ends_its_own_request_and_no_other(
     (record,) = caplog.records
     assert "request 0" in record.getMessage()
     assert "a bug in a rule" in caplog.text
+
+
+class Broken(RuntimeError):
+    """The error that the rule of one request raises."""
+
+
+def break_rule(sequence: Sequence) -> None:
+    """From now on the rule of a request raises wherever it is read."""
+
+    def raising(self: object, name: str) -> object:
+        raise Broken
+
+    assert sequence.host_rule is not None
+    rule = sequence.host_rule.rule
+    rule.__class__ = type("Broken", (type(rule),), {"__getattribute__": raising})
+
+
+def batches() -> list[tuple[str, dict[str, Any]]]:
+    """Decoders with each host rule; lanes have several segments in a step."""
+    named = [(name, {"block_length": 8}) for name in ("saber", "wino", "leap", "freedave", "lopa", "llada2")]
+    params: dict[str, Any] = {"block_length": 8, "lookahead": 8}
+    found = [*named, ("fast-dllm", {"block_length": 8, "rule": "editing"})]
+    for rule in HOST_RULES:
+        with suppress(ParamError):
+            resolve("asynclane", {**params, "rule": rule}, LENGTH)
+            found.append(("asynclane", {**params, "rule": rule}))
+    return found
+
+
+@pytest.mark.parametrize("decoder", batches(), ids=lambda decoder: decoder[1].get("rule", decoder[0]))
+@pytest.mark.parametrize("broken", [0, 2])
+def test_a_rule_that_raises_ends_its_own_request_and_no_other_of_its_kind(
+    decoder: tuple[str, dict[str, Any]], broken: int
+) -> None:
+    """They are decided in one call, and nothing that this call has done before it raised counts twice."""
+    name, params = decoder
+    lengths = [24, 16, 20, 24]
+
+    def answers(numbers: list[int], breaking_step: int) -> dict[int, tuple[object, ...]]:
+        scheduler = Scheduler(Limits(64, 800, 8, 2000, 128, 4), vocabulary())
+        executor = ScriptedExecutor(propose)
+        sequences = {
+            n: add(scheduler, Request(n, np.full(9, 6, np.int32), lengths[n], resolve(name, params, lengths[n])))
+            for n in numbers
+        }
+        for step in itertools.count(1):
+            if (plan := scheduler.plan()) is None:
+                break
+            if step == breaking_step and sequences[broken].host_rule is not None:
+                break_rule(sequences[broken])
+            scheduler.commit(executor.execute(plan))
+        return {n: results(sequence) for n, sequence in sequences.items()}
+
+    together = answers([0, 1, 2, 3], breaking_step=3)
+    if resolve(name, params, LENGTH).host_rule is not None:
+        assert together[broken][1] is Outcome.FAILED
+    for number in {0, 1, 2, 3} - {broken}:
+        assert together[number] == answers([number], breaking_step=0)[number]
 
 
 def test_a_request_that_fails_makes_room_for_the_next_in_the_same_plan() -> None:

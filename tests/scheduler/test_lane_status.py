@@ -39,11 +39,11 @@ def snapshot(
         made.append(Lane(number, None, Role.GENERATE, start + len(text), start + len(text) + len(own), 0))
         text += own + between
     known = np.array([letter == "s" for letter in settled], np.bool_) if settled else None
-    return LaneSnapshot(made, ids(text), known, boundary, nesting or Nesting(), min_fill, marks)
+    return LaneSnapshot(made, ids(text), known, boundary, lambda: nesting or Nesting(), min_fill, marks)
 
 
 def statuses(*snapshots: LaneSnapshot) -> list[list[LaneStatus]]:
-    return lane_statuses(list(snapshots), vocabulary())
+    return [status.lanes for status in lane_statuses(list(snapshots), vocabulary())]
 
 
 def fork(lane: str, **how: object) -> int:

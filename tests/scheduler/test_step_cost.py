@@ -10,7 +10,7 @@ import pytest
 
 from asynclane.bench.steps.simulate import CURVE, read_curve
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
-from asynclane.scheduler.step_cost import ENOUGH, EPOCH, LONGEST, TRIALS, BlockYields, Budget, StepCost
+from asynclane.scheduler.step_cost import ENOUGH, EPOCH, LONGEST, TRIALS, BlockYields, Budget, Halving, StepCost
 
 SHORTEST = BLOCK_LENGTHS[0]
 # Commits grow slowly with the block length, positions with all of it: far pays where positions are free.
@@ -117,3 +117,22 @@ def test_choosing_and_learning_take_a_tenth_of_a_millisecond_at_most() -> None:
         drive(budget, 64, 1)
         times.append(time.perf_counter() - started)
     assert sorted(times)[len(times) // 2] < 1e-4
+
+
+def test_steps_are_halved_if_that_costs_the_device_less_than_the_host_takes() -> None:
+    """The curve's fixed part, 3 ms, is what a second step costs."""
+    halving = Halving(StepCost([1, 64, 1000], [0.003, 0.003, 0.0124]), slack_s=0.002)
+    assert not halving.pays(1000)
+    for _ in range(100):
+        halving.observe(host_s=0.002, positions=500)  # of half a step: 4 ms for a whole one
+    assert halving.pays(1000)
+    for _ in range(300):
+        halving.observe(host_s=0.0002, positions=500)
+    assert not halving.pays(1000)
+    assert not halving.pays(10)
+
+
+def test_a_straight_curve_is_halved_however_fast_the_host_is() -> None:
+    halving = Halving(StepCost([0, 1000], [1e-6, 1.0]))
+    halving.observe(host_s=0.0, positions=100)
+    assert halving.pays(100)

@@ -16,7 +16,15 @@ import pytest
 
 from asynclane.server import errors
 from asynclane.server.engine.messages import Delta, Finish
-from asynclane.server.logs import REQUEST_ID, JsonFormat, QueuedHandler, Repeats, lines_dropped, logging_to
+from asynclane.server.logs import (
+    REQUEST_ID,
+    JsonFormat,
+    QueuedHandler,
+    Repeats,
+    lines_dropped,
+    logging_to,
+    name_process,
+)
 from asynclane.server.metrics import Metrics
 
 from ..support.fake_engine import SCRIPT, USAGE, FakeEngine
@@ -222,3 +230,17 @@ def test_a_log_whose_reader_has_left_or_whose_disk_is_full_is_counted_and_ends(o
         (handler,) = (one for one in logging.getLogger().handlers if isinstance(one, QueuedHandler))
     os.close(writer)
     assert handler.dropped == 10
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_lines_of_several_processes_have_their_names(form: str) -> None:
+    reader, writer = os.pipe()
+    with logging_to(writer, "info", form):
+        logging.getLogger("a").info("before")
+        name_process("frontend-1")
+        logging.getLogger("a").info("after")
+    os.close(writer)
+    with open(reader) as lines:
+        before, after = [line for line in lines.read().splitlines() if re.search(r"(before|after)", line)]
+    assert "frontend-1" not in before
+    assert (" INFO frontend-1 a - after" if form == "text" else '"process": "frontend-1"') in after

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.server.settings import Settings, SettingsError, add_flags, read_settings, split_origins
+from asynclane.server.settings import Settings, SettingsError, add_flags, read_settings, split_origins, split_sizes
 
 
 def read(*flags: str, **environ: str) -> Settings:
@@ -61,6 +61,7 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
         (["--api-key", "\r\n"], {}, "--api-key must not be empty"),
         (["--api-keys-file", " "], {}, "--api-keys-file must not be empty"),
         ([], {"ASYNCLANE_MAX_NUM_SEQS": "1.5"}, "ASYNCLANE_MAX_NUM_SEQS must be a whole number, not '1.5'"),
+        (["--compile-cache", " "], {}, "--compile-cache must not be empty"),
         ([], {"ASYNCLANE_PORT": "tcp://10.0.0.1:8000"}, "enableServiceLinks: false"),
     ],
 )
@@ -69,6 +70,13 @@ def test_the_error_about_a_bad_value_names_its_source(flags: list[str], environ:
         read(*flags, **environ)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_sizes_of_graphs_are_numbers_with_commas_between_them() -> None:
+    assert split_sizes("16, 32,64") == (16, 32, 64)
+    for text in ("16,", "some", "1.5"):
+        with pytest.raises(SettingsError, match="--cuda-graph-sizes must be whole numbers with commas"):
+            split_sizes(text)
 
 
 def test_settings_built_by_hand_are_checked_too() -> None:

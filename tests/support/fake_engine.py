@@ -9,6 +9,7 @@ from typing import Self
 
 from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import AnswerOptions, Delta, Finish, Health, Usage
+from asynclane.server.errors import Overloaded
 
 USAGE = Usage(3, RequestStats(forwards=2, computed_tokens=64, lanes=2, forks=1, refreshes=1, cached_tokens=16))
 SCRIPT = (Delta("Hel"), Delta("lo"), Delta(" wörld", Finish.STOP, USAGE))
@@ -48,26 +49,35 @@ class FakeAnswer:
         return step
 
 
-class FakeEngine:
-    """`scripts` are used in turn; a script that is an exception is raised by `submit`."""
+class FakePlace:
+    taken = True
 
-    def __init__(self, *scripts: Sequence[Step] | BaseException) -> None:
+    def free(self) -> None:
+        self.taken = False
+
+
+class FakeEngine:
+    """`scripts` are used in turn; a script that is an exception is a refusal."""
+
+    def __init__(self, *scripts: Sequence[Step] | Exception) -> None:
         self._scripts = scripts or (SCRIPT,)
         self.health = Health(ready=True)
         self.full: int | None = None  # the seconds that a full queue says
+        self.places: list[FakePlace] = []
         self.prompts: list[list[int]] = []
         self.options: list[AnswerOptions] = []
         self.answers: list[FakeAnswer] = []
 
-    def retry_after_s(self, client: str) -> int | None:
-        return self.full
+    async def reserve(self, client: str) -> FakePlace:
+        if self.full is not None:
+            raise Overloaded("the queue is full", retry_after_s=self.full)
+        self.places.append(FakePlace())
+        return self.places[-1]
 
     def submit(self, prompt: list[int], options: AnswerOptions) -> FakeAnswer:
         script = self._scripts[len(self.prompts) % len(self._scripts)]
         self.prompts.append(prompt)
         self.options.append(options)
-        if isinstance(script, BaseException):
-            raise script
-        answer = FakeAnswer(script)
+        answer = FakeAnswer([script] if isinstance(script, Exception) else script)
         self.answers.append(answer)
         return answer

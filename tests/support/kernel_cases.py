@@ -30,13 +30,13 @@ class _Absent:
         pytest.skip(self._reason)
 
 
-def kernels_of(operation: str) -> Any:
-    """The module with an operation's Triton kernels, which run in Triton's interpreter where there is no GPU."""
+def kernels_of(operation: str, module: str = "triton") -> Any:
+    """A module with an operation's Triton kernels, which run in Triton's interpreter where there is no GPU."""
     try:  # the interpreter of older ones fails on loops with the numpy of today
         pytest.importorskip("triton", minversion="3.5" if DEVICE == "cuda" else "3.9")
     except pytest.skip.Exception as error:
         return _Absent(str(error))
-    return importlib.import_module(f"asynclane.kernels.{operation}.triton")
+    return importlib.import_module(f"asynclane.kernels.{operation}.{module}")
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

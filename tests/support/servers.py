@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -31,7 +33,10 @@ class Server:
 
 
 def start_server(*flags: str, program: Sequence[str] = ASYNCLANE, descriptors: int | None = None) -> Server:
-    """With port 0 the system chooses one, which the log names. The process may have so many open `descriptors`."""
+    """With port 0 the system chooses one, which the log names. The process may have so many open `descriptors`. The
+    variable `FRONTENDS` gives all servers of a run so many front ends."""
+    if "FRONTENDS" in os.environ and "--frontends" not in flags:
+        flags = *flags, "--frontends", os.environ["FRONTENDS"]
     limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
     command = [*limited, *program, "serve", "--port", "0", *flags]
     process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -59,6 +64,12 @@ def stop_server(server: Server) -> None:
         server.process.kill()
         server.reader.join(timeout=5)
         end(server.process)
+
+
+def front_ends(process: int) -> list[int]:
+    """The front-end processes of a server's process."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in children if b"\0frontend-" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def gauge(url: str, name: str) -> float:

@@ -11,7 +11,7 @@ from asynclane.models.checkpoint.config import ModelConfig
 from asynclane.models.exec.pack import Batch
 from asynclane.models.exec.runner import Runner
 from asynclane.models.kv_cache import KvPages
-from asynclane.models.network import Transformer, allocate
+from asynclane.models.network import Transformer, Unfinished, allocate
 from asynclane.models.numerics import Numerics
 
 from .driver import LIMITS
@@ -26,8 +26,9 @@ CONFIG = ModelConfig(
 class Ahead(Transformer):
     """Its state at a position is what the same network without shift has at the next one."""
 
-    def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
-        return super().hidden(canvases, replace(batch, projected=batch.projected + 1), pages)
+    def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
+        ahead = replace(batch, projected=batch.projected + 1, targets=batch.targets + 1)
+        return super().conclude(unfinished, ahead, pages)
 
 
 def small_runner(shift: int = 0, kind: type[Transformer] = Transformer, seed: int = 0, block: int = 0) -> Runner:

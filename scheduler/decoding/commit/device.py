@@ -5,12 +5,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from ...contract import DeviceCommitRule, Measure
 from ..lane_tree import Lane, Role
 from .base import CommitRule
+
+
+@lru_cache(maxsize=4096)
+def shared_rule(
+    sure: int, threshold: float = math.inf, factor: float = 0.0, last_free: bool = False
+) -> DeviceCommitRule:
+    """A rule by plain probability. All requests with these numbers get the same object, so that a step packs it
+    once."""
+    return DeviceCommitRule(sure, threshold, factor, last_free)
 
 
 class _TwoRules:
@@ -28,7 +38,7 @@ class Threshold(_TwoRules):
     if that is more. Source: Fast-dLLM, arXiv 2505.22618; `later` is ours."""
 
     def __init__(self, threshold: float, later: float = 0.0) -> None:
-        super().__init__(DeviceCommitRule(1, threshold), DeviceCommitRule(0, max(threshold, later)))
+        super().__init__(shared_rule(1, threshold), shared_rule(0, max(threshold, later)))
 
 
 class Factor(_TwoRules):
@@ -36,8 +46,7 @@ class Factor(_TwoRules):
     code the last open position commits once its turn comes. Source: Fast-dLLM, arXiv 2505.22618."""
 
     def __init__(self, factor: float) -> None:
-        first = DeviceCommitRule(1, threshold=1.0, factor=factor, last_free=True)
-        super().__init__(first, DeviceCommitRule(0, threshold=1.0, factor=factor))
+        super().__init__(shared_rule(1, 1.0, factor, last_free=True), shared_rule(0, 1.0, factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,7 @@ class Quota:
 
     def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         quota = -(-lane.masks // max(1, self.steps - lane.steps))
-        return DeviceCommitRule(sure=max(1, quota) if first else quota, threshold=math.inf)
+        return shared_rule(max(1, quota) if first else quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +106,5 @@ class CommitAtFork:
 
     def for_lane(self, lane: Lane, first: bool) -> DeviceCommitRule:
         if lane.role is Role.REFINE:
-            return DeviceCommitRule(sure=lane.masks, threshold=math.inf)
+            return shared_rule(lane.masks)
         return self.rule.for_lane(lane, first)

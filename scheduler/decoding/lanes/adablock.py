@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..commit.base import Bools, StepView, best
+from ..commit.base import StepView, best
+from ..commit.segments import Bools
 from ..lane_tree import LaneTree
 from ..params import Choice, Range
 from ..vocabulary import BARE, NEWLINE, PAUSE, PERIOD, Vocabulary

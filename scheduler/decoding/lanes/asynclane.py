@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ..boundaries import Boundary
-from ..lane_tree import Lane, LaneTree, Role
+from ..lane_tree import GENERATE, Lane, LaneTree
 from ..params import AUTO, BLOCK_LENGTHS, Choice, Params, Range
 from .base import ABSENT, LanePolicy, LaneStatus
 
@@ -29,6 +29,7 @@ class AsyncLane(LanePolicy):
         "siblings": Choice(("live", "isolated", "coupled", "commit")),
     }
     serial = False
+    waits = True
 
     block_length: int
     max_lanes: int
@@ -56,6 +57,9 @@ class AsyncLane(LanePolicy):
         tree.block_length = tree.block_length or self.block_length  # with block_length "auto" the load has set it
         tree.append(0)
 
+    def crowded(self, tree: LaneTree) -> bool:
+        return len(tree.live) >= self.max_lanes
+
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         for lane, status in zip(tuple(tree.live), statuses, strict=True):
             ends = self.early_stop and status.end_at != ABSENT
@@ -65,14 +69,14 @@ class AsyncLane(LanePolicy):
                 self._fork(tree, lane, status.fork_at + 1)
             elif not lane.masks:
                 tree.finish(lane)
-                if lane.role is Role.GENERATE:
+                if lane.role is GENERATE:
                     tree.append(lane.end, lane)
             if ends:
                 return  # the lanes after this one are cancelled
 
     def _forks(self, tree: LaneTree, lane: Lane, status: LaneStatus) -> bool:
         return (
-            lane.role is Role.GENERATE
+            lane.role is GENERATE
             and status.fork_at != ABSENT
             and lane.steps >= self.min_steps
             and len(tree.live) < self.max_lanes

@@ -41,6 +41,7 @@ class LanePolicy(ABC):
 
     block_length: int
     serial: ClassVar[bool] = True  # has one lane at a time, on which no other builds before it ends
+    waits: ClassVar[bool] = False  # `advance` only acts if a lane is full, may fork, or has an end token or a mark
     reads_view: ClassVar[bool] = False  # cuts lanes by what a step has found, before the host decides what commits
     boundary: Boundary = Boundary.STABLE  # where lanes may fork
     min_fill: float = 1.0  # share of `[start, boundary]` that must be committed before a lane may fork there
@@ -61,6 +62,10 @@ class LanePolicy(ABC):
     def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:  # noqa: B027
         """A step has found `view`, with the lanes as they were. The last lane may be cut: only within lanes does
         anything commit. Only for a policy that `reads_view`."""
+
+    def crowded(self, tree: LaneTree) -> bool:
+        """Return whether no lane may fork before another one ends."""
+        return False
 
     @abstractmethod
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:

@@ -13,6 +13,8 @@ from .base import LanePolicy, LaneStatus
 
 @dataclass(frozen=True, slots=True)
 class Blockwise(LanePolicy):
+    waits = True
+
     block_length: int
 
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:

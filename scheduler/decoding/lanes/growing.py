@@ -17,6 +17,7 @@ from .base import LanePolicy, LaneStatus
 @dataclass(frozen=True, slots=True)
 class Growing(LanePolicy):
     PARAMS = {"block_count": Range(1, 64, whole=True)}
+    waits = True
 
     block_count: int
 

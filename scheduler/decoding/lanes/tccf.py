@@ -32,6 +32,7 @@ class CoarseFine(LanePolicy):
 
     PARAMS = {"fine_length": Range(1, 4096, whole=True), "turn": Choice(tuple(TURNS))}
     TOKENS = {"turn": TURNS}
+    waits = True
 
     block_length: int
     fine_length: int

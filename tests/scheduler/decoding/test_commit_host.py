@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from asynclane.scheduler.decoding.commit import HOST_RULES
-from asynclane.scheduler.decoding.commit.base import HostCommitRule, LaneSlice, StepView
+from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitRule, Lanes, Ranges, StepView
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
-from asynclane.scheduler.decoding.commit.shared.forecast import Forecast
+from asynclane.scheduler.decoding.commit.segments import Segments
+from asynclane.scheduler.decoding.commit.shared import forecast
+from asynclane.scheduler.decoding.commit.shared.weights import ROWS, product
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import Params
 from asynclane.scheduler.request import Outcome
@@ -46,19 +48,28 @@ def view(
     proposed = np.full(size, TOKEN, np.int32) if tokens is None else np.array(tokens, np.int32)
     logprobs = np.log(np.stack((likely, 1 - likely), 1))
     lane = Lane(0, None, role, 0, block or size, block or size, steps=forwards)
+    before = np.full(size, MASK, np.int32) if canvas is None else canvas
+    bounds = np.zeros(1, np.intp), np.array([lane.end])
     return StepView(
-        canvas=np.full(size, MASK, np.int32) if canvas is None else canvas,
+        canvases=[before],
         mask_id=MASK,
-        positions=np.arange(size, dtype=np.int32),
+        positions=np.arange(size),
+        ranges=Ranges([slice(0, size)], None),
+        canvas_tokens=before.copy(),
         tokens=proposed,
         confidence=likely,
         entropy=-np.sum(np.exp(logprobs) * logprobs, axis=1),
         ranked=np.stack((proposed, np.full(size, second)), 1).astype(np.int32)[:, :ranks],
-        logprobs=logprobs[:, :ranks],
-        lane_slices=(LaneSlice(lane, slice(0, lane.end), True),),
+        logprobs=logprobs[:, :ranks].astype(np.float32),
+        requests=Segments(np.zeros(1, np.intp), np.array([size]), size),
+        lanes=Lanes([lane], bounds, np.zeros(1, np.intp), np.ones(1, np.bool_), size),
         ends=np.arange(VOCABULARY) == END,
-        step=forwards,
+        steps=np.array([forwards]),
     )
+
+
+def decide(rule: HostCommitRule, found: StepView) -> CommitDecision:
+    return type(rule).choose([rule], found)
 
 
 @dataclass
@@ -80,7 +91,7 @@ class Canvas:
         """Return the positions that change."""
         where = {"block": self.block, "role": self.role, "forwards": self.forwards}
         found = view(confidence, proposed, self.tokens, **where, ranks=rule.ranks)  # type: ignore[arg-type]
-        before, self.tokens = self.tokens, rule.choose(found).tokens.copy()
+        before, self.tokens = self.tokens, decide(rule, found).tokens.copy()
         self.forwards += 1
         return np.flatnonzero(before != self.tokens).tolist()
 
@@ -125,7 +136,7 @@ def test_credit_may_turn_a_proposal_but_never_into_an_end_where_none_may_come() 
         for _ in range(3):
             canvas.step(rule, [0.9, 0.5, 0.8, 0.7], [TOKEN, END, TOKEN, TOKEN])
         assert canvas.tokens[1] == MASK
-        assert rule.choose(view([0.51] * 4, None, canvas.tokens, role=role, forwards=3, second=END)).tokens[1] == said
+        assert decide(rule, view([0.51] * 4, None, canvas.tokens, role=role, forwards=3, second=END)).tokens[1] == said
 
 
 def test_klass_commits_what_is_certain_once_its_distribution_has_been_still() -> None:
@@ -189,11 +200,11 @@ def test_prophet_looks_no_further_than_the_end_of_the_answer() -> None:
 
 
 def raised(history: list[list[float]], tokens: list[list[int]] | None = None) -> list[float]:
-    forecast = Forecast(Params({"horizon": 2, "coverage": 0.8}), length=len(history[0]))
+    kept = forecast.Forecast(Params({"horizon": 2, "coverage": 0.8}), length=len(history[0]))
     score = np.zeros(0)
     for step, seen in enumerate(history):
         found = view(seen, None if tokens is None else tokens[step])
-        score = forecast.raised(found, found.confidence)
+        score = forecast.raised([kept], found, found.confidence)
     return score.tolist()
 
 
@@ -216,9 +227,10 @@ def test_nothing_is_predicted_after_what_is_still_changing() -> None:
 
 @pytest.mark.parametrize("name", LEARNT)
 def test_the_first_lane_always_goes_on_what_is_certain_commits_and_what_has_committed_stays(name: str) -> None:
-    assert rule_of(name).choose(view([0.2, 0.21, 0.2, 0.19])).tokens.tolist() == [MASK, TOKEN, MASK, MASK]
+    assert decide(rule_of(name), view([0.2, 0.21, 0.2, 0.19])).tokens.tolist() == [MASK, TOKEN, MASK, MASK]
     sure, canvas = [0.9999] * 8, [7, 7, *[MASK] * 6]
-    assert rule_of(name).choose(view(sure, canvas=np.array(canvas, np.int32))).tokens.tolist() == [7, 7, *[TOKEN] * 6]
+    found = view(sure, canvas=np.array(canvas, np.int32))
+    assert decide(rule_of(name), found).tokens.tolist() == [7, 7, *[TOKEN] * 6]
 
 
 @pytest.mark.parametrize("name", LEARNT)
@@ -228,15 +240,24 @@ def test_a_decision_takes_a_fraction_of_a_millisecond(name: str) -> None:
     times = []
     for _ in range(50):
         started = time.perf_counter()
-        rule.choose(found)
+        decide(rule, found)
         times.append(time.perf_counter() - started)
     assert min(times) < 1e-3
 
 
 def test_the_filter_serves_lanes_longer_than_its_window() -> None:
     rule = rule_of("learn2pd", eotp=False)
-    long = rule.choose(view([0.9999] * (2 * WINDOW + 5)))
+    long = decide(rule, view([0.9999] * (2 * WINDOW + 5)))
     assert (long.tokens == TOKEN).all()
+
+
+def test_a_product_of_a_row_is_the_same_whatever_rows_come_with_it() -> None:
+    random = np.random.default_rng(0)
+    rows, matrix = random.random((3 * ROWS + 5, 24), np.float32), random.random((24, 72), np.float32)
+    together = product(rows, matrix)
+    np.testing.assert_allclose(together, rows @ matrix, rtol=1e-5)
+    for count in (1, 2, ROWS, ROWS + 1):
+        assert (product(rows[-count:], matrix) == together[-count:]).all()
 
 
 def cutting(ends: list[int], confidence: list[float], takes: float) -> int | None:
@@ -249,7 +270,8 @@ def cutting(ends: list[int], confidence: list[float], takes: float) -> int | Non
     rule = Learn2PD(Params(Learn2PD.DEFAULTS), len(confidence))
     rule._filter = Same({})
     tokens = [END if at in ends else TOKEN for at in range(len(confidence))]
-    return rule.choose(view(confidence, tokens)).end
+    ends = decide(rule, view(confidence, tokens)).ends
+    return None if ends is None else ends[0]
 
 
 def test_the_canvas_is_cut_after_the_first_end_that_is_taken_or_else_the_surest() -> None:

@@ -42,8 +42,9 @@ class Canvas:
         tree, live = self.tree, self.tree.live
         tree.canvas[: len(text)] = [IDS[letter] for letter in text]
         tokens = tree.canvas[live[0].start : live[-1].end]
-        view = LaneSnapshot(live, tokens, None, self.policy.boundary, Nesting(), self.policy.min_fill)
-        (statuses,) = lane_statuses([view], vocabulary())
+        view = LaneSnapshot(live, tokens, None, self.policy.boundary, Nesting, self.policy.min_fill)
+        (status,) = lane_statuses([view], vocabulary())
+        statuses = status.lanes
         for lane, fact in zip(live, statuses, strict=True):
             lane.steps += 1
             lane.masks = fact.open

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from asynclane.models.exec.runner import GraphCounts
 from asynclane.scheduler import Load, RequestStats
-from asynclane.server.engine.messages import Health, Usage
-from asynclane.server.metrics import Metrics, RequestReport, StepReport
+from asynclane.server.engine.messages import AnswerTimes, Counts, Health
+from asynclane.server.metrics import Metrics, StepReport
 
 from ...support.fake_engine import FakeEngine
 from ...support.http import CREATED, PARAMS, error_of
@@ -124,11 +125,22 @@ def test_a_step_moves_what_it_reports() -> None:
     assert values(metrics, "step_seconds_sum device") == [pytest.approx(0.014)]
 
 
+def test_graphs_are_counted_by_the_device() -> None:
+    counts = [GraphCounts(5, 0), GraphCounts(5, 7)]
+    metrics = Metrics(graph_counts=lambda: counts[0])
+    names = "graph_captures_total", "steps_without_graph_total"
+    assert values(metrics, *names) == [5, 0]
+    del counts[0]
+    assert values(metrics, *names) == [5, 7]
+    assert values(Metrics(), *names) == [None, None]
+
+
 def test_requests_are_counted_by_how_they_end() -> None:
     metrics = Metrics()
     stats = RequestStats(70, 48, 90, forwards=4, lanes=4, forks=1, cancelled_lanes=2, refreshes=1, reused_refreshes=1)
-    metrics.request_ended("stop", RequestReport(Usage(11, stats), 1.2, first_text_s=0.2))
-    metrics.request_ended("failed", RequestReport(Usage(), 1.0))
+    metrics.request_ended("stop", 11, stats)
+    metrics.answer_read(AnswerTimes(11, 1.2, first_text_s=0.2))
+    metrics.request_ended("failed", 0, RequestStats())
     metrics.request_aborted("waiting", RequestStats(forks=1, prompt_tokens=5))
     metrics.step_failed()
     assert values(metrics, *(f"requests_total {end}" for end in ("stop", "failed", "aborted"))) == [1, 1, 1]
@@ -138,7 +150,20 @@ def test_requests_are_counted_by_how_they_end() -> None:
     assert values(metrics, "prefix_cache_query_tokens_total", "prefix_cache_hit_tokens_total") == [75, 48]
     assert values(metrics, "time_to_first_token_seconds_sum", "tokens_per_forward_sum") == [0.2, 2.75]
     assert values(metrics, "time_per_output_token_seconds_sum") == [pytest.approx(0.1)]
-    assert values(metrics, "request_seconds_count") == [2]
+    assert values(metrics, "request_seconds_count") == [1]
+
+
+def test_counts_of_front_ends_in_other_processes_are_added() -> None:
+    metrics = Metrics()
+    metrics.http_response(200)
+    for _ in range(2):
+        metrics.frontend_counted(Counts(((200, 3), (429, 1)), (AnswerTimes(5, 1.0, 0.5), AnswerTimes(0, 1.0)), 4))
+    metrics.observe_frontends(2)
+    text = metrics.exposition().decode()
+    assert 'asynclane_http_responses_total{status="200"} 7.0' in text
+    assert 'asynclane_http_responses_total{status="429"} 2.0' in text
+    assert "asynclane_log_lines_dropped_total 8.0" in text
+    assert values(metrics, "request_seconds_count", "time_to_first_token_seconds_sum", "frontends") == [4, 1.0, 2]
 
 
 def test_the_age_of_the_last_step_grows_until_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,13 +77,13 @@ def test_a_bad_environment_variable_is_one_line(monkeypatch: pytest.MonkeyPatch,
     assert "ASYNCLANE_DEVICE must be one of auto, cpu, cuda" in one_line(capsys)
 
 
-BUILD_SERVICE = "asynclane.server.cli.serve.build_service"
+LOAD = "asynclane.server.cli.serve.load"
 
 
 def test_a_port_that_is_taken_is_reported_before_the_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(BUILD_SERVICE, lambda settings: pytest.fail("the model must not be loaded"))
+    monkeypatch.setattr(LOAD, lambda settings: pytest.fail("the model must not be loaded"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert cli.main(["serve", "--port", str(port)]) == 2
@@ -94,10 +94,10 @@ def test_a_port_that_is_taken_is_reported_before_the_model_is_loaded(
 def test_a_model_that_cannot_be_loaded_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: Any, error: Exception
 ) -> None:
-    def build_service(settings: Settings) -> None:
+    def load(settings: Settings) -> None:
         raise error
 
-    monkeypatch.setattr(BUILD_SERVICE, build_service)
+    monkeypatch.setattr(LOAD, load)
     assert cli.main(["serve", "--port", "0"]) == 2
     assert "bad model" in one_line(capsys)
 
@@ -236,6 +236,7 @@ SERVE = """
 import asyncio, sys
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 from asynclane.server.app import Service
@@ -257,7 +258,8 @@ async def slow():
         yield b"done"
     return StreamingResponse(body())
 
-serve.build_service = lambda settings: Service(app, lambda s: asyncio.sleep(0), Future())
+serve.load = lambda settings: SimpleNamespace(frontends=0)
+serve.build_service = lambda settings, loaded: Service(app, lambda s: asyncio.sleep(0), Future())
 sys.exit(main(["serve", "--port", sys.argv[1]]))
 """
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from asynclane.scheduler.contract import StepPlan, StepResult
-from asynclane.server.engine.device import COMPILING, Device, DeviceThread, Watchdog
+from asynclane.server.engine.device import Device, DeviceThread, Watchdog
 
 from ...support.fakes import Panic
 
 PLAN = StepPlan((), ())
+RESULT = StepResult(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), device_s=0.1)
 
 
 def test_calls_run_one_after_another_in_one_thread_which_no_error_ends() -> None:
@@ -33,23 +37,66 @@ def test_calls_run_one_after_another_in_one_thread_which_no_error_ends() -> None
     assert not threads[0].is_alive()
 
 
-@pytest.mark.parametrize("captured", [True, False])
-async def test_a_plan_that_must_be_captured_may_take_longer(captured: bool) -> None:
-    limits: list[float] = []
+class Step:
+    """A step that a device computes by itself, and that is done once `looks` looks have found it under way."""
 
-    class Watched(Watchdog):
-        def begin(self, limit_s: float) -> None:
-            limits.append(limit_s)
+    def __init__(self, looks: int, threads: list[str]) -> None:
+        self._looks, self._threads = looks, threads
 
+    def done(self) -> bool:
+        self._looks -= 1
+        return self._looks < 0
+
+    def __call__(self) -> StepResult:
+        assert self._looks < 0
+        self._threads.append(threading.current_thread().name)
+        return RESULT
+
+
+async def test_others_have_the_event_loop_while_the_device_computes_and_no_thread_waits() -> None:
+    threads: list[str] = []
+    turns = 0
+    device = Device(DeviceThread(), lambda plan: Step(50, threads), depth=2)
+    watchdog = Watchdog(lambda limit_s: None)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    waiters = [device.launch(PLAN, watchdog) for _ in range(2)]
+    for waiter in waiters:
+        assert await device.collect(PLAN, waiter) is RESULT
+    task.cancel()
+    device.worker.shutdown()
+    assert set(threads) == {threading.current_thread().name}
+    assert turns >= 100
+
+
+async def test_the_end_of_a_step_is_not_looked_for_long_before_it() -> None:
+    threads: list[str] = []
+    device = Device(DeviceThread(), lambda plan: Step(0, threads))
+    slept: list[float] = []
+    for _ in range(2):
+        begun = time.perf_counter()
+        await device.collect(PLAN, device.launch(PLAN, Watchdog(lambda limit_s: None)))
+        slept.append(time.perf_counter() - begun)
+    device.worker.shutdown()
+    assert RESULT.device_s / 2 < slept[1] < 10
+    assert slept[0] < slept[1]
+
+
+async def test_what_goes_wrong_at_the_start_of_a_step_is_raised_at_its_end() -> None:
     def start(plan: StepPlan) -> Callable[[], StepResult]:
         raise NotImplementedError
 
-    device = Device(DeviceThread(), start, captured=lambda plan: captured, step_timeout_s=2.0)
-    waiter = await device.launch(PLAN, Watched(limits.append))
+    device = Device(DeviceThread(), start)
+    waiter = device.launch(PLAN, Watchdog(lambda limit_s: None))
     with pytest.raises(NotImplementedError):
-        await device.collect(waiter)
+        await device.collect(PLAN, waiter)
     device.worker.shutdown()
-    assert limits == [2.0 if captured else 2.0 * COMPILING]
 
 
 def test_a_watchdog_calls_once_for_work_that_takes_too_long_and_never_in_between() -> None:

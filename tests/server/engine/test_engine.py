@@ -27,6 +27,7 @@ from asynclane.server.engine import messages
 from asynclane.server.engine.device import Device, DeviceThread
 from asynclane.server.engine.engine import Engine
 from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish, Health, Usage
+from asynclane.server.frontend.client import EngineClient
 from asynclane.server.metrics import Metrics
 from asynclane.server.structured.grammar import Grammars
 from asynclane.server.text.detokenizer import AnswerText
@@ -76,6 +77,8 @@ class Bench:
         """An engine whose device has `start` and `options`."""
         device = Device(DeviceThread(), start, self.depth, **options)
         self.engine = Engine(self.scheduler, device, self.text, Grammars(self.text), self.metrics, "asynclane")
+        self.client = EngineClient(self.text, self.metrics.answer_read)
+        self.client.join(self.engine)
 
     def fail(self, faults: Sequence[BaseException | threading.Event | None], **options: Any) -> None:
         """An engine whose device has `faults` in its first steps."""
@@ -88,7 +91,7 @@ class Bench:
 
     def ask(self, **options: object) -> Answer:
         given = AnswerOptions(**{"max_tokens": 64, **options})  # type: ignore[arg-type]
-        return self.engine.submit(self.prompt, given)
+        return self.client.submit(self.prompt, given)
 
     @property
     def empty(self) -> bool:
@@ -301,8 +304,9 @@ async def test_a_text_that_cannot_be_decoded_ends_only_its_request(
 async def assert_dead(bench: Bench, reason: str) -> None:
     """Nobody is left waiting, nobody can come, and `stop` has an end."""
     assert bench.engine.health == Health(ready=False, failure=reason)
+    assert bench.client.health == bench.engine.health
     with pytest.raises(errors.EngineDown, match=f"^the engine has failed: {reason}$"):
-        bench.ask()
+        await read(bench.ask())
     assert bench.metrics.registry.get_sample_value("asynclane_engine_up") == 0
     await asyncio.wait_for(bench.engine.stop(), 10)
 
@@ -369,31 +373,6 @@ async def test_a_stop_gives_up_a_step_that_hangs(bench: Bench) -> None:
     await assert_dead(bench, "a step did not end while the server was shutting down")
 
 
-async def test_the_event_loop_goes_on_while_a_plan_is_captured(bench: Bench) -> None:
-    """A start that takes long has the device's thread, and later plans wait for it."""
-    gate, started, known = threading.Event(), [], [False, True]
-    captured = iter([*known, *[True] * 1000])
-
-    def start(plan: StepPlan) -> Callable[[], StepResult]:
-        started.append(threading.current_thread().name)
-        if len(started) == 1:
-            gate.wait()
-        return partial(bench.executor.inner.execute, plan)
-
-    bench.use(start, captured=lambda plan: next(captured))
-    async with running(bench):
-        answers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
-        await until(lambda: len(started) == 1)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert len(started) == 1
-        gate.set()
-        for answer in answers:
-            assert "".join(delta.text for delta in await answer) == ANSWER
-    assert started[0] == "device"
-    assert set(started[1:]) == {threading.current_thread().name}
-
-
 @pytest.mark.parametrize("steps", [0, 1, 3])
 async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: Bench, steps: int) -> None:
     async with running(bench):
@@ -427,12 +406,38 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Bench) -> No
         readers += [asyncio.create_task(read(bench.ask())) for _ in range(2)]
         await until(lambda: len(bench.scheduler.waiting) == 2)
         with pytest.raises(errors.Overloaded) as refused:
-            bench.ask()
+            await read(bench.ask())
         assert refused.value.retry_after_s >= 1
-        assert bench.engine.retry_after_s("") is not None
+        with pytest.raises(errors.Overloaded, match=r"^the queue is full$") as refused:
+            await bench.client.reserve("")
+        assert refused.value.retry_after_s >= 1
         bench.executor.open()
         await asyncio.gather(*readers)
-        assert bench.engine.retry_after_s("") is None
+        (await bench.client.reserve("")).free()
+
+
+async def test_a_request_whose_body_is_read_has_a_place_in_the_queue(bench: Bench) -> None:
+    """As many as there are slots and places: with more, most would be refused after their bodies were read."""
+    async with running(bench):
+        places = [await bench.client.reserve("") for _ in range(2 + 2)]
+        with pytest.raises(errors.Overloaded):
+            await bench.client.reserve("")
+        for place in places[:2]:
+            place.free()
+            place.free()
+        readers = [asyncio.create_task(read(bench.ask())) for _ in range(2)]
+        await until(lambda: bench.scheduler.slots.used == 2)
+        with pytest.raises(errors.Overloaded):
+            await bench.client.reserve("")
+        places.append(await bench.client.reserve("bob"))  # its half of the two places
+        with pytest.raises(errors.Overloaded):
+            await bench.client.reserve("bob")
+        for place in places:
+            place.free()
+        (await bench.client.reserve("")).free()
+        bench.executor.open()
+        await asyncio.gather(*readers)
+    assert not bench.engine._reserved
 
 
 @pytest.mark.parametrize("others", [0, 2], ids=["running", "waiting"])
@@ -469,7 +474,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(bench: Bench) 
         await asyncio.sleep(0)
         assert not engine.health.ready
         with pytest.raises(errors.Draining):
-            bench.ask()
+            await read(bench.ask())
         bench.executor.open()
         assert "".join(delta.text for delta in await reader) == ANSWER
         await stopping
@@ -538,7 +543,8 @@ OF_THE_ENGINE = {"stop", "stop_ids", "timeout_s"}
 async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
     def facts(**options: object) -> str:
         given = {"max_tokens": 8, **options}
-        request = bench.engine._request(messages.Submit(0, (7, 8), AnswerOptions(**given)))  # type: ignore[arg-type]
+        message = messages.Submit(0, (7, 8), AnswerOptions(**given))  # type: ignore[arg-type]
+        request = bench.engine._request(0, message)
         decoder = request.decoder
         constraint = request.constraint and request.constraint.name
         shown = replace(request, constraint=None, decoder=None)  # type: ignore[arg-type]

@@ -397,3 +397,23 @@ def test_the_limits_of_failing_steps_reach_the_device(
     device = build_parts(Settings(**settings)).engine._device
     device.worker.shutdown()
     assert (device.step_timeout_s, device.max_failed_steps) == pytest.approx(limits)
+
+
+def test_sizes_of_graphs_that_make_no_sense_are_refused_in_one_line(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve = ["serve", "--port", "0", "--model", str(checkpoint), "--cuda-graph-sizes"]
+    assert "no step has 9000 positions: --max-step-tokens is 4096" in refused([*serve, "16,9000"], capsys)
+    assert "must be whole numbers with commas between them, not 'many'" in refused([*serve, "many"], capsys)
+
+
+def test_a_compile_cache_that_cannot_be_written_is_a_warning(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    parts = build_parts(Settings(model=str(checkpoint), compile_cache=str(tmp_path / "file"), max_num_seqs=1))
+    parts.engine._device.worker.shutdown()
+    parts.grammars.close()
+    assert [record.getMessage() for record in caplog.records if "compile-cache" in record.getMessage()] == [
+        f"--compile-cache {tmp_path / 'file'} cannot be written: File exists; kernels are kept where Triton keeps them"
+    ]

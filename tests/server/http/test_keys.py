@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from asynclane.server.app import build_service
-from asynclane.server.http.keys import BadKeys, Key, Keys, client_of, read_keys
+from asynclane.server.http.keys import BadKeys, Key, Keys, RequireKey, client_of, read_keys
 from asynclane.server.settings import Settings
 
 from ...support.fake_engine import SCRIPT, FakeEngine
@@ -194,3 +194,26 @@ async def test_a_key_has_no_more_requests_at_once_than_it_may(
 )
 def test_an_address_is_a_client_and_a_network_of_ipv6_is_one(address: tuple[str, int] | None, client: str) -> None:
     assert client_of({"client": address}) == client
+
+
+async def test_what_a_key_may_have_is_divided_among_processes(tmp_path: Path) -> None:
+    """And rounded up."""
+    path, release, statuses = tmp_path / "keys", asyncio.Event(), []
+    path.write_text("alice:k1 max_requests=3\n")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await release.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def note(message: Any) -> None:
+        if "status" in message:
+            statuses.append(message["status"])
+
+    guarded = RequireKey(app, Keys(None, path, processes=2), frozenset())
+    scope = {"type": "http", "path": "/v1/models", "headers": [(b"authorization", b"Bearer k1")]}
+    served = [asyncio.create_task(guarded({**scope}, None, note)) for _ in range(3)]  # type: ignore[arg-type]
+    while not statuses:
+        await asyncio.sleep(0)
+    release.set()
+    await asyncio.gather(*served)
+    assert statuses == [429, 200, 200]

@@ -15,6 +15,7 @@ import pytest
 from asynclane.scheduler.decoding.lane_tree import Role
 from asynclane.scheduler.lane_events import Fate, LaneChange, LaneEvents
 from asynclane.server.app import build_service
+from asynclane.server.engine.answer import lane_step
 from asynclane.server.engine.messages import AnswerOptions, Delta, Finish
 from asynclane.server.engine.offline import Offline
 from asynclane.server.settings import Settings
@@ -194,7 +195,7 @@ def test_special_tokens_have_no_text_and_open_positions_none(text: Tokenizer) ->
     lane = LaneChange(0, None, Role.GENERATE, 0, len(canvas), Fate.LIVE, canvas)
     frame = LaneEvents(0, -3, len(canvas), False, (lane,), committed, canvas[committed])
     watcher = Watcher(text)
-    event = watcher.look(frame)
+    event = watcher.look(lane_step(frame))
     assert event is not None
     assert event.lanes[0].tokens == (text.pieces[word], None, *[""] * (len(canvas) - 2))
     assert {commit.text for commit in event.commits} == {text.pieces[word], ""}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from typing import Self
+
 import numpy as np
 
 from ...params import Params, Range
 from ..base import CommitDecision, HostCommitRule, StepView
-from ..shared.history import LIKELY, History
+from ..shared.history import LIKELY, Histories, History
 
 
 class Ahd(HostCommitRule):
@@ -34,12 +37,20 @@ class Ahd(HostCommitRule):
         self._weights = weights / weights.sum()
         self._history = History(length, len(self._ages) + 1)
 
-    def choose(self, view: StepView) -> CommitDecision:
-        self._history.add(view)
-        chosen = view.at_least(view.confidence, self._threshold)
-        first = view.lanes.stop
-        ahead = first + np.flatnonzero((view.open & (view.confidence >= self._threshold))[first:])
+    @property
+    def kind(self) -> Hashable:
+        return len(self._ages)
+
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        threshold, drift = view.each([rule._threshold for rule in rules]), view.each([rule._drift for rule in rules])
+        weights, ages = np.array([rule._weights for rule in rules]), rules[0]._ages
+        histories = Histories([rule._history for rule in rules], view)
+        histories.add()
+        chosen = view.at_least(view.confidence, threshold)
+        ahead = np.flatnonzero(view.open & (view.confidence >= threshold) & ~view.lanes.inside)
         if len(ahead):
-            moved = self._history.divergence(view.positions[ahead], np.zeros_like(self._ages), self._ages)
-            chosen[ahead] = self._weights @ moved < self._drift
+            moved = histories.divergence(ahead, np.zeros_like(ages), ages)
+            mean = (weights[view.requests.index[ahead]].T * moved).sum(0)
+            chosen[ahead] = mean < drift[ahead]
         return view.commit(chosen)

@@ -3,10 +3,14 @@ which positions of its row may commit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
-from ....contract import DeviceCommitRule, Doubles
-from ..base import Bools, CommitDecision, CommitRule, HostCommitRule, StepView, top
+from ....contract import Doubles
+from ..base import CommitDecision, CommitRule, HostCommitRule, StepView
+from ..segments import Bools, Longs, Segments
 
 
 class Applied(HostCommitRule):
@@ -15,20 +19,22 @@ class Applied(HostCommitRule):
     def __init__(self, rule: CommitRule) -> None:
         self._rule = rule
 
-    def choose(self, view: StepView) -> CommitDecision:
-        chosen = view.nothing()
-        for lane, here, first in view.lane_slices:
-            chosen[here] = passing(self._rule.for_lane(lane, first), view.confidence[here], view.open[here])
-        return view.commit(chosen)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes, confidence, open_ = view.lanes, view.confidence, view.open
+        owners = zip(lanes.owners(rules), lanes.lanes, lanes.forced.tolist(), strict=True)
+        each = [owner._rule.for_lane(lane, first) for owner, lane, first in owners]
+        numbers = [(rule.threshold, rule.factor, rule.sure, rule.last_free) for rule in each]
+        return view.commit(lanes.top(confidence, open_, _passing(numbers, lanes, confidence, open_)))
 
 
-def passing(rule: DeviceCommitRule, confidence: Doubles, among: Bools) -> Bools:
-    """[n] the positions `among` [n] that commit as `DeviceCommitRule` says; the leftmost of equals first."""
-    places = top(confidence, among)
-    rank = np.arange(1, len(places) + 1)
-    passes = confidence[places] >= rule.threshold - rule.factor / (rank + 1)
-    passes |= rank <= rule.sure
-    passes |= rule.last_free & (rank == len(places))
-    chosen = np.zeros(len(among), np.bool_)
-    chosen[places[np.logical_and.accumulate(passes)]] = True
-    return chosen
+def _passing(numbers: Sequence[tuple[float, ...]], lanes: Segments, confidence: Doubles, among: Bools) -> Longs:
+    """[s] how many of the best positions `among` [n] of each lane commit, as `DeviceCommitRule` says. Its threshold,
+    factor, sure and last_free are the `numbers` [s]."""
+    threshold, factor, sure, last_free = np.array(numbers, np.float64).reshape(-1, 4).T[..., None]
+    falling, count = lanes.falling(confidence, among), lanes.count(among)[:, None]
+    rank = np.arange(1, falling.shape[1] + 1)
+    passes = (falling >= threshold - factor / (rank + 1)) | (rank <= sure) | ((last_free > 0) & (rank == count))
+    passes &= rank <= count
+    count_passing: Longs = np.logical_and.accumulate(passes, axis=1).sum(axis=1)
+    return count_passing

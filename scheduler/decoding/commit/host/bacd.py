@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ...params import Params, Range
 from ..base import CommitDecision, HostCommitRule, StepView
+
+Sum = tuple[float, int]  # of committed confidences, and their number
+NOTHING: Sum = (0.0, 0)
 
 
 class Bacd(HostCommitRule):
@@ -24,20 +30,23 @@ class Bacd(HostCommitRule):
 
     def __init__(self, params: Params, length: int) -> None:
         self._lower, self._upper = params.number("lower_threshold"), params.number("upper_threshold")
-        self._sums: dict[int, tuple[float, int]] = {}  # by lane: the sum and the number of committed confidences
+        self._sums: dict[int, Sum] = {}  # by lane: the sum and the number of committed confidences
 
-    def choose(self, view: StepView) -> CommitDecision:
-        confidence, open_ = view.confidence, view.open
-        threshold = np.ones(len(confidence))
-        for lane, here, _ in view.lane_slices:
-            total, count = self._sums.get(lane.id, (0.0, 0))
-            mean = total / count if count else confidence[here].max(initial=0.0, where=open_[here])
-            threshold[here] = np.clip(mean, self._lower, self._upper)
-        chosen = view.at_least(confidence - threshold, 0.0)
-        sums = {}  # lanes that have ended are forgotten
-        for lane, here, _ in view.lane_slices:
-            total, count = self._sums.get(lane.id, (0.0, 0))
-            committed = confidence[here][chosen[here]]
-            sums[lane.id] = total + float(committed.sum()), count + len(committed)
-        self._sums = sums
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes, confidence = view.lanes, view.confidence
+        owners = lanes.owners(rules)
+        before = [rule._sums.get(lane.id, NOTHING) for rule, lane in zip(owners, lanes.lanes, strict=True)]
+        totals, counts = np.array(before).reshape(-1, 2).T
+        highest = np.maximum(lanes.highest(confidence, view.open), 0.0)
+        mean = np.where(counts > 0, totals / np.maximum(counts, 1), highest)
+        lower, upper = np.array([(rule._lower, rule._upper) for rule in owners]).reshape(-1, 2).T
+        threshold = np.minimum(np.maximum(mean, lower), upper)
+        chosen = view.at_least(confidence - lanes.spread(threshold, outside=1.0), 0.0)
+        for rule in rules:
+            rule._sums = {}  # lanes that have ended are forgotten
+        bounds = zip(lanes.starts.tolist(), lanes.ends.tolist(), lanes.count(chosen).tolist(), strict=True)
+        for rule, lane, (total, count), (start, end, more) in zip(owners, lanes.lanes, before, bounds, strict=True):
+            committed = float(confidence[start:end][chosen[start:end]].sum()) if more else 0.0
+            rule._sums[lane.id] = total + committed, count + more
         return view.commit(chosen)

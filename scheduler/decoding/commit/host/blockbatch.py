@@ -8,7 +8,8 @@ import numpy as np
 
 from ....contract import Doubles, Ints
 from ...params import Params, Range
-from ..base import Bools, StepView, best
+from ..base import StepView, best
+from ..segments import Bools
 from ..shared.speculation import Ensemble, Turn
 
 END_RANKS = 4  # an end token that is not among so many likeliest tokens has no probability
@@ -56,7 +57,7 @@ class Branch:
         places = view.positions
         ranks = min(self.ranked.shape[1], view.ranked.shape[1])
         self.ranked[places, :ranks] = view.ranked[:, :ranks]
-        self.probability[places, :ranks] = np.exp(view.logprobs[:, :ranks])
+        self.probability[places, :ranks] = np.exp(view.logprobs[:, :ranks].astype(np.float64))
         inside = (places >= self.start) & (places < self.end) & (self.canvas[places] == self.mask_id)
         chosen = inside & (view.confidence >= threshold)
         if inside.any() and not chosen.any():

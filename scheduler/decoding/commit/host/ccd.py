@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ....contract import Ints
-from ...lane_tree import Lane
 from ...params import Params, Range
-from ..base import Bools, CommitDecision, HostCommitRule, Longs, StepView, top
-from ..shared.schedule import Schedule
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import Longs
+from ..shared.schedule import Schedule, quotas
 
 NOTHING = -1
 FEW = 0.1  # share of a lane's masks below which the buffer is narrow again
@@ -37,29 +40,30 @@ class Ccd(HostCommitRule):
         self._warmup, self._buffer = params.integer("warmup"), params.number("buffer")
         self._remembered: Ints = np.full(length, NOTHING, np.int32)
 
-    def choose(self, view: StepView) -> CommitDecision:
-        chosen = view.nothing()
-        for lane, here, _ in view.lane_slices:
-            chosen[here] = self._chosen(lane, here, view)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes, open_, sharpness = view.lanes, view.open, -view.entropy
+        due = quotas([rule._schedule for rule in rules], lanes)
+        width = cls._widths(rules, view, due)
+        kept = [rule._remembered for rule in rules]
+        remembered = view.gather(kept)
+        again = lanes.top(sharpness, open_, width) & (remembered == view.tokens)
+        warm = np.array([rule._warmup for rule in rules]) <= view.steps
+        enough = warm[lanes.owner] & (lanes.count(again) >= due)
+        chosen = np.where(lanes.spread(enough), again, lanes.top(sharpness, open_, due))
+        next_best = lanes.top(sharpness, open_ & ~chosen, width)
+        inside = np.where(next_best, view.tokens, NOTHING)
+        view.scatter(kept, np.where(lanes.inside, inside, remembered))
         return view.commit(chosen)
 
-    def _chosen(self, lane: Lane, here: slice, view: StepView) -> Bools:
-        quota = self._schedule.quota(lane.steps)
-        tokens, positions, open_ = view.tokens[here], view.positions[here], view.open[here]
-        ranked = top(-view.entropy[here], open_)
-        width = self._width(view.step, quota, len(ranked) <= FEW * len(open_))
-        again = ranked[:width][self._remembered[positions[ranked[:width]]] == tokens[ranked[:width]]]
-        enough = view.step >= self._warmup and len(again) >= quota
-        chosen = np.zeros(len(open_), np.bool_)
-        chosen[again if enough else ranked[:quota]] = True
-        self._remember(positions, tokens, ranked[~chosen[ranked]][:width])
-        return chosen
-
-    def _width(self, step: int, quota: int, few: bool) -> int:
-        """How many positions are remembered: one until the last forward of the warm-up, which begins to widen it."""
-        width = min(step - self._warmup + 3, quota + int(quota * self._buffer))
-        return max(1, min(width, 2) if few else width)
-
-    def _remember(self, positions: Ints, tokens: Ints, best: Longs) -> None:
-        self._remembered[positions] = NOTHING
-        self._remembered[positions[best]] = tokens[best]
+    @staticmethod
+    def _widths(rules: Sequence[Ccd], view: StepView, due: Longs) -> Longs:
+        """[lanes] how many positions are remembered: one until the last forward of the warm-up, which begins to widen
+        it."""
+        lanes, owner = view.lanes, view.lanes.owner
+        warmup, buffer = np.array([rule._warmup for rule in rules]), np.array([rule._buffer for rule in rules])
+        widest = due + (due * buffer[owner]).astype(np.intp)
+        width = np.minimum((view.steps - warmup + 3)[owner], widest)
+        few = lanes.count(view.open) <= FEW * lanes.sizes
+        found: Longs = np.maximum(1, np.where(few, np.minimum(width, 2), width))
+        return found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 from ...params import Params
 from ..base import CommitDecision, HostCommitRule, StepView
 from ..shared import forecast
@@ -22,6 +25,8 @@ class Extrapolated(HostCommitRule):
     def __init__(self, params: Params, length: int) -> None:
         self._threshold, self._forecast = params.number("threshold"), forecast.Forecast(params, length)
 
-    def choose(self, view: StepView) -> CommitDecision:
-        raised = self._forecast.raised(view, view.confidence)
-        return view.commit(view.at_least(raised, self._threshold))
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        threshold = view.each([rule._threshold for rule in rules])
+        raised = forecast.raised([rule._forecast for rule in rules], view, view.confidence)
+        return view.commit(view.at_least(raised, threshold))

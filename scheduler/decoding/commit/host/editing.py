@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
+from ...lane_tree import Lane
 from ...params import Params, Range
 from ..base import CommitDecision, HostCommitRule, StepView
 
@@ -30,15 +34,22 @@ class Editing(HostCommitRule):
         self._edit_steps = params.integer("edit_steps")
         self._block, self._spent = -1, 0  # the lane, and its forwards since it was full
 
-    def choose(self, view: StepView) -> CommitDecision:
-        ((lane, _, _),) = view.lane_slices
-        if lane.id != self._block:
-            self._block, self._spent = lane.id, 0
-        before, open_ = view.canvas_tokens, view.open
-        self._spent += not open_.any()
-        chosen = view.at_least(view.confidence, self._threshold)
-        if self._edit_steps:
-            chosen |= ~open_ & (view.confidence > self._edit_threshold) & (view.tokens != before)
-        full = not (open_ & ~chosen).any()
-        stays = full and bool(chosen.any()) and self._spent < self._edit_steps
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        before, open_, requests, lanes = view.canvas_tokens, view.open, view.requests, view.lanes.lanes
+        spent = np.array([rule._forwards_full(lane) for rule, lane in zip(rules, lanes, strict=True)])
+        spent += ~requests.any(open_)
+        edit_steps = np.array([rule._edit_steps for rule in rules])
+        threshold = view.each([rule._threshold for rule in rules])
+        edit_threshold = view.each([rule._edit_threshold for rule in rules])
+        chosen = view.at_least(view.confidence, threshold)
+        edits = ~open_ & (view.confidence > edit_threshold) & (view.tokens != before)
+        chosen |= edits & view.each(edit_steps > 0)
+        stays = ~requests.any(open_ & ~chosen) & requests.any(chosen) & (spent < edit_steps)
+        for rule, lane, forwards in zip(rules, lanes, spent.tolist(), strict=True):
+            rule._block, rule._spent = lane.id, forwards
         return CommitDecision(np.where(chosen, view.tokens, before), stays=stays)
+
+    def _forwards_full(self, lane: Lane) -> int:
+        """The forwards of a lane since it was full, before this one."""
+        return self._spent if lane.id == self._block else 0

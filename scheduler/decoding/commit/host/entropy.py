@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 from ...params import Params, Range
-from ..base import CommitDecision, HostCommitRule, StepView, best
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE
 
 
 class Entropy(HostCommitRule):
@@ -18,9 +22,10 @@ class Entropy(HostCommitRule):
     def __init__(self, params: Params, length: int) -> None:
         self._threshold = params.number("entropy_threshold")
 
-    def choose(self, view: StepView) -> CommitDecision:
-        lanes, sharpness = view.lanes, -view.entropy
-        chosen = view.at_least(sharpness, -self._threshold)
-        if view.open[lanes].any():
-            chosen[best(sharpness[lanes], view.open[lanes])] = True
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        sharpness = -view.entropy
+        chosen = view.at_least(sharpness, -view.each([rule._threshold for rule in rules]))
+        lowest = view.requests.best(sharpness, view.open & view.lanes.inside)
+        chosen[lowest[lowest != NONE]] = True
         return view.commit(chosen)

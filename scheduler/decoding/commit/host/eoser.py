@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ...lane_tree import Lane
 from ...params import Choice, Params, Range, doublings
-from ..base import CommitDecision, HostCommitRule, StepView, top
-from ..shared.schedule import Schedule
+from ..base import CommitDecision, HostCommitRule, Lanes, StepView
+from ..segments import Longs
+from ..shared.schedule import Schedule, quotas
 
 
 class Eoser(HostCommitRule):
@@ -29,20 +33,25 @@ class Eoser(HostCommitRule):
         blocks = 1 if params["end_ramp"] == "block" else -(-length // self._schedule.block)
         self._forwards = self._schedule.forwards * blocks
 
-    def choose(self, view: StepView) -> CommitDecision:
-        chosen = view.nothing()
-        ends = view.ends[view.tokens]
-        for lane, here, _ in view.lane_slices:
-            weight = self._end_weight + (1.0 - self._end_weight) * min(1.0, self._progress(lane))
-            score = view.confidence[here] * np.where(ends[here], weight, 1.0)
-            chosen[here.start + top(score, view.open[here], self._quota(lane))] = True
-        return view.commit(chosen)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes = view.lanes
+        weights = [rule._weight(lane) for rule, lane in zip(lanes.owners(rules), lanes.lanes, strict=True)]
+        weight = lanes.spread(np.array(weights, np.float64))
+        score = view.confidence * np.where(view.ends[view.tokens], weight, 1.0)
+        return view.commit(lanes.top(score, view.open, cls._quotas(rules, lanes)))
+
+    def _weight(self, lane: Lane) -> float:
+        """The share of its probability that an end token in a lane counts."""
+        return self._end_weight + (1.0 - self._end_weight) * min(1.0, self._progress(lane))
 
     def _progress(self, lane: Lane) -> float:
         return lane.steps / (self._forwards - 1) if self._forwards > 1 else 1.0
 
-    def _quota(self, lane: Lane) -> int:
-        return self._schedule.quota(lane.steps)
+    @classmethod
+    def _quotas(cls, rules: Sequence[Self], lanes: Lanes) -> Longs:
+        """[lanes] the positions that commit."""
+        return quotas([rule._schedule for rule in rules], lanes)
 
 
 class Ass(Eoser):
@@ -65,6 +74,11 @@ class Ass(Eoser):
     def _progress(self, lane: Lane) -> float:
         forward, forwards = self._turn(lane)
         return (2.0 ** (min(forward, forwards) + 1) - 1.0) / 2.0**forwards
+
+    @classmethod
+    def _quotas(cls, rules: Sequence[Self], lanes: Lanes) -> Longs:
+        owners = zip(lanes.owners(rules), lanes.lanes, strict=True)
+        return np.array([rule._quota(lane) for rule, lane in owners], np.intp)
 
     def _quota(self, lane: Lane) -> int:
         forward, forwards = self._turn(lane)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ...params import Params, Range
-from ..base import CommitDecision, HostCommitRule, StepView, best
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE
 
 
 class ExploreThenExploit(HostCommitRule):
@@ -33,16 +37,16 @@ class ExploreThenExploit(HostCommitRule):
         self._threshold, self._ahead = params.number("threshold"), params.number("ahead_threshold")
         self._explore, self._least = params.number("explore_threshold"), params.integer("least")
 
-    def choose(self, view: StepView) -> CommitDecision:
-        confidence, open_ = view.confidence, view.open
-        chosen = view.at_least(confidence, self._threshold)
-        for _, here, first in view.lane_slices:
-            if not first or chosen[here].sum() >= self._least:
-                continue
-            uncertain = open_[here] & ~chosen[here] & (confidence[here] >= self._explore)
-            uncertain &= np.isfinite(view.entropy[here])
-            if uncertain.any():
-                chosen[here.start + best(view.entropy[here], uncertain)] = True
-        ahead = open_ & (confidence >= self._ahead) & ~view.ends[view.tokens]
-        ahead[view.lanes] = False
-        return view.commit(chosen | ahead)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        confidence, open_, lanes = view.confidence, view.open, view.lanes
+        chosen = view.at_least(confidence, view.each([rule._threshold for rule in rules]))
+        least = np.array([rule._least for rule in rules])[lanes.owner]
+        few = lanes.forced & (lanes.count(chosen) < least)
+        uncertain = open_ & ~chosen & (confidence >= view.each([rule._explore for rule in rules]))
+        explored = lanes.best(view.entropy, uncertain & np.isfinite(view.entropy))[few]
+        chosen[explored[explored != NONE]] = True
+        after = np.flatnonzero(~lanes.inside & open_)
+        sure = confidence[after] >= view.each([rule._ahead for rule in rules])[after]
+        chosen[after] = sure & ~view.ends[view.tokens[after]]
+        return view.commit(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
@@ -43,33 +44,47 @@ class FreeDave(Speculator):
         self._draft_steps, self._size = params.integer("draft_steps"), params.integer("tokens_per_call")
         self._threshold = params.threshold("commit_threshold")
 
-    def choose_among(self, branches: Sequence[StepView]) -> Branching:
-        steps = [self._step(branch) for branch in branches]
-        kept = [0]
-        while (farther := self._farther(branches, steps[kept[-1]], kept[-1])) is not None:
-            kept.append(farther)
-        last, tokens = branches[kept[-1]], steps[kept[-1]]
+    @classmethod
+    def choose_among(cls, rules: Sequence[Self], view: StepView, rows: Sequence[range]) -> list[Branching]:
+        steps = cls._steps([rule for rule, own in zip(rules, rows, strict=True) for _ in own], view)
+        choices, drafts = list[Branching](), list[list[Ints]]()
+        for rule, own in zip(rules, rows, strict=True):
+            here, shape = view.rows(own), (len(own), -1)
+            choice, last = rule._choice(
+                steps[here].reshape(shape), view.canvas_tokens[here].reshape(shape), view.mask_id
+            )
+            confidence, proposals = (array[here].reshape(shape)[last] for array in (view.confidence, view.tokens))
+            order = top(confidence, choice.tokens == view.mask_id)
+            fills = range(rule._size, min(len(order), rule._size * (rule._draft_steps - 1) + 1), rule._size)
+            positions = view.positions[here][: len(choice.tokens)]
+            base = extended(view.canvases[own.start + last], positions, choice.tokens)
+            drafts.append([extended(base, positions[order[:fill]], proposals[order[:fill]]) for fill in fills])
+            choices.append(choice)
+        for rule, made in zip(rules, drafts, strict=True):
+            rule.drafts = made
+        return choices
+
+    @classmethod
+    def _steps(cls, rules: Sequence[FreeDave], view: StepView) -> Ints:
+        """[n] the tokens after an ordinary step from each row of the view, which belongs to one of `rules` [rows]."""
+        threshold = np.array([rule._threshold for rule in rules])
+        chosen = view.at_least(view.confidence, view.each(threshold))
+        counted = (threshold > 1.0)[view.lanes.owner]
+        size = np.where(view.lanes.leftmost, np.array([rule._size for rule in rules])[view.lanes.owner], 0)
+        best = view.lanes.top(view.confidence, view.open, size)
+        return view.commit(np.where(view.lanes.spread(counted, outside=False), best, chosen)).tokens
+
+    @staticmethod
+    def _choice(steps: Ints, canvases: Ints, mask_id: int) -> tuple[Branching, int]:
+        """The decision from what each row [rows, n] has decided and contains, and the row that it is taken from."""
+        kept, rows = [0], np.arange(len(steps))
+        while True:  # to the last draft that holds nothing but what is decided
+            holds = ((canvases == mask_id) | (canvases == steps[kept[-1]])).all(axis=1) & (rows > kept[-1])
+            if not holds.any():
+                break
+            kept.append(int(np.flatnonzero(holds)[-1]))
+        tokens = steps[kept[-1]]
         seen = np.full(len(tokens), kept[-1])
         for number in reversed(kept):  # of several rows that decided the same, the first one counts
             seen[steps[number] == tokens] = number
-        order = top(last.confidence, tokens == last.mask_id)
-        fills = range(self._size, min(len(order), self._size * (self._draft_steps - 1) + 1), self._size)
-        self.drafts = [extended(last, tokens, order[:fill]) for fill in fills]
-        return Branching(tokens, seen)
-
-    def _step(self, branch: StepView) -> Ints:
-        """The tokens [n] after an ordinary step."""
-        if self._threshold <= 1.0:
-            return branch.commit(branch.at_least(branch.confidence, self._threshold)).tokens
-        first, chosen = branch.lane_slices[0].here, branch.nothing()
-        chosen[first.start + top(branch.confidence[first], branch.open[first], self._size)] = True
-        return branch.commit(chosen).tokens
-
-    @staticmethod
-    def _farther(branches: Sequence[StepView], decided: Ints, last: int) -> int | None:
-        """The last draft after `last` that holds nothing but what is `decided`."""
-        for number in range(len(branches) - 1, last, -1):
-            tokens = branches[number].canvas_tokens
-            if np.array_equal(tokens, np.where(tokens == branches[number].mask_id, tokens, decided)):
-                return number
-        return None
+        return Branching(tokens, seen), kept[-1]

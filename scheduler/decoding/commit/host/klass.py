@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from typing import Self
+
 import numpy as np
 
-from ...lane_tree import Lane
 from ...params import Choice, Params, Range
-from ..base import Bools, CommitDecision, HostCommitRule, StepView, top
-from ..shared.history import LIKELY, History
-from ..shared.schedule import Schedule
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..shared.history import LIKELY, Histories, History
+from ..shared.schedule import Schedule, quotas
 
 
 class Klass(HostCommitRule):
@@ -41,22 +43,22 @@ class Klass(HostCommitRule):
         self._history = History(length, len(self._ages) + 1)
         self.sees_ahead = params["watch"] == "canvas"
 
-    def choose(self, view: StepView) -> CommitDecision:
-        self._history.add(view)
-        chosen = view.nothing()
-        for lane, here, first in view.lane_slices:
-            ready = self._ready(lane, here, view)
-            if first and not ready.any():
-                ready[top(view.confidence[here], view.open[here], self._schedule.quota(lane.steps))] = True
-            chosen[here] = ready
-        return view.commit(chosen)
+    @property
+    def kind(self) -> Hashable:
+        return len(self._ages)
 
-    def _ready(self, lane: Lane, here: slice, view: StepView) -> Bools:
-        ready = view.open[here] & (view.confidence[here] > self._threshold)
-        if self.sees_ahead and lane.steps < len(self._ages) - 1:
-            ready[:] = False
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes, open_, ages = view.lanes, view.open, rules[0]._ages
+        due = quotas([rule._schedule for rule in rules], lanes)
+        threshold = view.each([rule._threshold for rule in rules])
+        kl_threshold = view.each([rule._kl_threshold for rule in rules])
+        waits = np.array([rule.sees_ahead for rule in rules])[lanes.owner] & (lanes.steps < len(ages) - 1)
+        histories = Histories([rule._history for rule in rules], view)
+        histories.add()
+        ready = open_ & (view.confidence > threshold) & lanes.spread(~waits, outside=False)
         at = np.flatnonzero(ready)
         if len(at):
-            moved = self._history.divergence(view.positions[here][at], self._ages, self._ages + 1)
-            ready[at] = (moved < self._kl_threshold).all(0)
-        return ready
+            ready[at] = (histories.divergence(at, ages, ages + 1) < kl_threshold[at]).all(0)
+        without = lanes.forced & ~lanes.any(ready)
+        return view.commit(ready | lanes.top(view.confidence, open_, np.where(without, due, 0)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ...lane_tree import Lane
@@ -41,12 +44,13 @@ class Leap(HostCommitRule):
         masks = np.full(len(likely), mask_id, np.int32)
         return Replica(np.where(likely == NONE, masks, likely), projected=False), Replica(masks, hidden_in=1)
 
-    def choose(self, view: StepView) -> CommitDecision:
-        confidence, open_ = view.confidence, view.open
-        agreed = np.ones(len(confidence), np.bool_)
-        if view.replica is not None:
-            agreed = view.tokens == view.replica.proposals
-        decision = view.commit(view.at_least(np.where(agreed, confidence, confidence - 1), self._threshold))
-        likely = np.where(open_ & (confidence <= self._pool), NONE, np.where(open_, view.tokens, view.canvas_tokens))
-        self._likely[view.positions] = np.where(decision.tokens == view.mask_id, likely, decision.tokens)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        confidence, open_, replica = view.confidence, view.open, view.replica
+        threshold, pool = view.each([rule._threshold for rule in rules]), view.each([rule._pool for rule in rules])
+        kept = [rule._likely for rule in rules]
+        agreed = np.True_ if replica is None else ~replica.there | (view.tokens == replica.proposals)
+        decision = view.commit(view.at_least(np.where(agreed, confidence, confidence - 1), threshold))
+        likely = np.where(open_ & (confidence <= pool), NONE, np.where(open_, view.tokens, view.canvas_tokens))
+        view.scatter(kept, np.where(decision.tokens == view.mask_id, likely, decision.tokens))
         return decision

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
 from ....contract import Doubles, Floats
 from ...params import Choice, Params
-from ..base import Bools, CommitDecision, HostCommitRule, StepView, best
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE, Bools
 from ..shared import forecast
-from ..shared.weights import certainty, weights
+from ..shared.weights import certainty, product, weights
 
 WINDOW = 32  # confidences that the filter reads at once
 
@@ -28,8 +30,10 @@ class Filter:
     def scores(self, windows: Floats) -> Floats:
         """The probabilities [any, WINDOW] that proposals of this certainty [any, WINDOW] are final."""
         learnt = self._learnt
-        inner = np.maximum(windows @ learnt["inner"] + learnt["inner_bias"], 0.0)
-        scores: Floats = 1.0 / (1.0 + np.exp(-np.clip(inner @ learnt["outer"] + learnt["outer_bias"], -40.0, 40.0)))
+        inner = np.maximum(product(windows, learnt["inner"]) + learnt["inner_bias"], 0.0)
+        scores: Floats = 1.0 / (
+            1.0 + np.exp(-np.clip(product(inner, learnt["outer"]) + learnt["outer_bias"], -40.0, 40.0))
+        )
         return scores
 
 
@@ -56,34 +60,45 @@ class Learn2PD(HostCommitRule):
         self._threshold, self.sees_ahead = params.number("threshold"), params["eotp"] is True
         self._forecast, self._filter = forecast.Forecast(params, length), Filter(weights("learn2pd"))
 
-    def choose(self, view: StepView) -> CommitDecision:
-        score = self._forecast.raised(view, self._score(view))
-        accepted = view.open & (score >= self._threshold)
+    @property
+    def kind(self) -> Hashable:
+        return self._forecast.active
+
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes, open_ = view.lanes, view.open
+        threshold, forecasts = view.each([rule._threshold for rule in rules]), [rule._forecast for rule in rules]
+        score = forecast.raised(forecasts, view, rules[0]._score(view))
+        accepted = open_ & (score >= threshold)
         chosen = accepted.copy()
-        for _, here, first in view.lane_slices:
-            if first and view.open[here].any():
-                chosen[here][best(view.confidence[here], view.open[here])] = True
-        return view.commit(chosen)._replace(end=self._end(view, accepted) if self.sees_ahead else None)
+        best = lanes.best(view.confidence, open_)[lanes.forced]
+        chosen[best[best != NONE]] = True
+        ends = cls._ends(rules, view, accepted) if any(rule.sees_ahead for rule in rules) else None
+        return view.commit(chosen)._replace(ends=ends)
 
     def _score(self, view: StepView) -> Doubles:
-        """[n] of the open positions in lanes, 0 elsewhere."""
-        score = np.zeros(len(view.positions))
-        for _, here, _ in view.lane_slices:
-            if (open_ := view.open[here]).any():
-                score[here] = self._of_lane(open_, view.confidence[here])
+        """[n] of the open positions in lanes, 0 elsewhere. A lane's windows begin with its first open position."""
+        lanes, open_ = view.lanes, view.open
+        first = lanes.first(open_)
+        sizes = np.where(first == NONE, 0, -(-(lanes.ends - first) // WINDOW) * WINDOW)
+        offset = np.cumsum(sizes) - sizes  # of the lane among all windows
+        at = np.flatnonzero(open_ & lanes.inside)
+        place = at + (offset - first)[lanes.index[at]]
+        windows = np.ones(int(sizes.sum()), np.float32)
+        windows[place] = certainty(view.confidence[at])
+        score = np.zeros(len(open_))
+        score[at] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[place]
         return score
 
-    def _of_lane(self, open_: Bools, confidence: Doubles) -> Doubles:
-        first, size = int(open_.argmax()), len(open_)
-        windows = np.ones(-(-(size - first) // WINDOW) * WINDOW, np.float32)
-        windows[: size - first] = np.where(open_, certainty(confidence), 1.0)[first:]
-        scores = np.zeros(size)
-        scores[first:] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[: size - first]
-        return np.where(open_, scores, 0.0)
-
-    def _end(self, view: StepView, accepted: Bools) -> int | None:
+    @staticmethod
+    def _ends(rules: Sequence[Learn2PD], view: StepView, accepted: Bools) -> list[int | None]:
+        """Where each canvas is cut."""
         ends = view.open & view.ends[view.tokens]
         if not ends.any():
-            return None
-        sure = ends & accepted
-        return int(view.positions[sure.argmax() if sure.any() else best(view.confidence, ends)])
+            return [None] * len(rules)
+        sure, surest = view.requests.first(ends & accepted), view.requests.best(view.confidence, ends)
+        at = np.where(sure == NONE, surest, sure).tolist()
+        return [
+            int(view.positions[place]) if rule.sees_ahead and place != NONE else None
+            for rule, place in zip(rules, at, strict=True)
+        ]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ...params import Params, Range
 from ..base import CommitDecision, HostCommitRule, StepView
+
+FAR = 1 << 32  # more positions than any canvas has
+NEVER = 1 << 62
 
 
 class LocalLeap(HostCommitRule):
@@ -22,10 +28,13 @@ class LocalLeap(HostCommitRule):
         self._threshold, self._reach = params.number("threshold"), params.integer("reach")
         self._near = min(params.number("near_threshold"), self._threshold)
 
-    def choose(self, view: StepView) -> CommitDecision:
-        confidence, lanes = view.confidence, view.lanes
-        anchors = view.positions[lanes][(view.open & (confidence >= self._threshold))[lanes]]
-        before = np.searchsorted(anchors, view.positions - self._reach)
-        through = np.searchsorted(anchors, view.positions + self._reach, side="right")
-        threshold = np.where(through > before, self._near, self._threshold)
-        return view.commit(view.at_least(confidence - threshold, 0.0))
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        confidence, reach = view.confidence, view.each([rule._reach for rule in rules])
+        threshold, near = view.each([rule._threshold for rule in rules]), view.each([rule._near for rule in rules])
+        anchors = view.open & (confidence >= threshold) & view.lanes.inside
+        place = view.positions + FAR * view.requests.index  # requests are farther apart than any reach
+        last = np.maximum.accumulate(np.where(anchors, place, -FAR))
+        following = np.minimum.accumulate(np.where(anchors, place, NEVER)[::-1])[::-1]
+        close = (place - last <= reach) | (following - place <= reach)
+        return view.commit(view.at_least(confidence - np.where(close, near, threshold), 0.0))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
+from ....contract import Ints
 from ...params import Params, Range
 from ..base import StepView, top
 from ..shared.speculation import Branching, Speculator, extended
@@ -38,20 +40,34 @@ class LoPA(Speculator):
         self._creation_weight, self._lowest_share = params.number("creation_weight"), params.number("lowest_share")
         self._created = [1.0]  # the confidence with which each row of the next step was made
 
-    def choose_among(self, branches: Sequence[StepView]) -> Branching:
-        worth = [self._worth(branch, created) for branch, created in zip(branches, self._created, strict=False)]
-        winner = int(np.argmax(worth))
-        won = branches[winner]
-        tokens = won.commit(won.at_least(won.confidence, self._threshold)).tokens
-        block = won.nothing()
-        block[won.lane_slices[0].here] = True
-        order = top(won.confidence, block & (tokens == won.mask_id), self._branches - 1)
-        self.drafts = [extended(won, tokens, order[at : at + 1]) for at in range(len(order))]
-        self._created = [1.0, *won.confidence[order].tolist()]
-        return Branching(tokens, np.full(len(tokens), winner))
+    @classmethod
+    def choose_among(cls, rules: Sequence[Self], view: StepView, rows: Sequence[range]) -> list[Branching]:
+        each = [rule for rule, own in zip(rules, rows, strict=True) for _ in own]  # of each row
+        chosen = view.at_least(view.confidence, view.each([rule._threshold for rule in each]))
+        tokens, future = view.commit(chosen).tokens, cls._futures(each, view)
+        block = view.lanes.spread(view.lanes.leftmost, outside=False) & (tokens == view.mask_id)
+        choices, drafts = list[Branching](), list[tuple[list[Ints], list[float]]]()
+        for rule, own in zip(rules, rows, strict=True):
+            created, weight = rule._created[: len(own)], rule._creation_weight
+            worth = [weight * made + (1.0 - weight) * future[row] for made, row in zip(created, own, strict=False)]
+            winner = int(np.argmax(worth))
+            here = view.rows(own[winner : winner + 1])
+            positions, proposals = view.positions[here], view.tokens[here]
+            order = top(view.confidence[here], block[here], rule._branches - 1)
+            base = extended(view.canvases[own[winner]], positions, tokens[here])
+            made = [extended(base, positions[at : at + 1], proposals[at : at + 1]) for at in order.tolist()]
+            drafts.append((made, [1.0, *view.confidence[here][order].tolist()]))
+            choices.append(Branching(tokens[here], np.full(len(positions), winner)))
+        for rule, (canvases, confidence) in zip(rules, drafts, strict=True):
+            rule.drafts, rule._created = canvases, confidence
+        return choices
 
-    def _worth(self, branch: StepView, created: float) -> float:
-        left = np.sort(branch.confidence[branch.open])
-        lowest = left[: max(1, int(len(left) * self._lowest_share))]
-        future = float(lowest.mean()) if len(left) else 1.0
-        return self._creation_weight * created + (1.0 - self._creation_weight) * future
+    @staticmethod
+    def _futures(rules: Sequence[LoPA], view: StepView) -> list[float]:
+        """The mean confidence of the least confident masks of each row of the view, which belongs to one of `rules`
+        [rows]."""
+        left = view.requests.count(view.open)
+        lowest = np.maximum(1, (left * np.array([rule._lowest_share for rule in rules])).astype(np.intp))
+        rising = -view.requests.falling(-view.confidence, view.open)
+        means = zip(rising, left.tolist(), lowest.tolist(), strict=True)
+        return [float(np.add.reduce(row[:some]) / some) if masks else 1.0 for row, masks, some in means]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import Self
+
 import numpy as np
 
+from ....contract import Doubles, Ints
 from ...params import Params, Range
-from ..base import Bools, CommitDecision, HostCommitRule, StepView, top
-from ..shared.schedule import Schedule
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import NONE, Bools, Longs
+from ..shared.schedule import Schedule, quotas
 
 OPEN = "open"  # all that is left of the answer
 
@@ -54,45 +60,73 @@ class Prophet(HostCommitRule):
         self._answer_at = None if params["answer_at"] == OPEN else params.integer("answer_at")
         self._answer_length = params.integer("answer_length")
 
-    def choose(self, view: StepView) -> CommitDecision:
-        if self._knows(view):
-            return view.commit(view.open)
-        if not isinstance(self._base, Schedule):
-            return view.commit(view.at_least(view.confidence, self._base))
-        chosen = view.nothing()
-        for lane, here, _ in view.lane_slices:
-            chosen[here.start + top(view.confidence[here], view.open[here], self._base.quota(lane.steps))] = True
-        return view.commit(chosen)
+    @property
+    def kind(self) -> Hashable:
+        return isinstance(self._base, Schedule), self._answer_at is None
 
-    def _knows(self, view: StepView) -> bool:
-        end = _end(view)
-        sight = view.open & (view.positions <= end)
-        if np.count_nonzero(view.canvas[: end + 1] == view.mask_id) > np.count_nonzero(sight):
-            return False  # some of the answer was not computed
-        measured = self._measured(view, sight)
-        if not measured.any() or view.logprobs.shape[1] < self.ranks:
-            return False
-        gaps = view.logprobs[measured, 0] - view.logprobs[measured, 1]
-        if self._answer_at is None:
-            gaps = np.sort(gaps)[: self._answer_length]
-        return bool(gaps.mean() >= self._gaps[min(2, int(3 * self._progress(view)))])
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        return view.commit(cls._early(rules, view) | cls._ordinary(rules, view))
 
-    def _progress(self, view: StepView) -> float:
-        length = len(view.canvas)
+    @classmethod
+    def _ordinary(cls, rules: Sequence[Prophet], view: StepView) -> Bools:
+        """[n] the positions that commit in any case."""
+        thresholds = [rule._base for rule in rules if not isinstance(rule._base, Schedule)]
+        if thresholds:
+            return view.at_least(view.confidence, view.each(thresholds))
+        due = quotas([rule._base for rule in rules if isinstance(rule._base, Schedule)], view.lanes)
+        return view.lanes.top(view.confidence, view.open, due)
+
+    @classmethod
+    def _early(cls, rules: Sequence[Prophet], view: StepView) -> Bools:
+        """[n] all positions of the requests whose answer the network knows."""
+        end = _ends(view)
+        sight = view.open & (view.positions <= view.each(end))
+        seen = view.requests.count(sight).tolist()
+        knows = np.zeros(len(rules), np.bool_)
+        if view.logprobs.shape[1] < cls.ranks:
+            return view.each(knows)
+        measured = cls._measured(rules, view, sight)
+        places = np.flatnonzero(measured)
+        logprobs = view.logprobs[places, : cls.ranks].astype(np.float64)
+        gaps, owner = logprobs[:, 0] - logprobs[:, 1], view.requests.index[places]
+        bounds = pairwise(owner.searchsorted(np.arange(len(rules) + 1)).tolist())
+        for number, (rule, canvas, last, (start, stop)) in enumerate(
+            zip(rules, view.canvases, end.tolist(), bounds, strict=True)
+        ):
+            if start == stop or np.count_nonzero(canvas[: last + 1] == view.mask_id) > seen[number]:
+                continue  # some of the answer was not computed
+            knows[number] = rule._mean(gaps[start:stop]) >= rule._required(
+                canvas, int(view.steps[number]), view.mask_id
+            )
+        return view.each(knows)
+
+    def _mean(self, gaps: Doubles) -> float:
+        """The mean gap of the answer."""
+        return float((np.sort(gaps)[: self._answer_length] if self._answer_at is None else gaps).mean())
+
+    def _required(self, canvas: Ints, step: int, mask_id: int) -> float:
+        """The gap that is enough now."""
+        length = len(canvas)
         if isinstance(self._base, Schedule):
-            return (view.step + 1) / (self._base.forwards * -(-length // self._base.block))
-        return float(np.count_nonzero(view.canvas != view.mask_id)) / length
+            progress = (step + 1) / (self._base.forwards * -(-length // self._base.block))
+        else:
+            progress = float(np.count_nonzero(canvas != mask_id)) / length
+        return self._gaps[min(2, int(3 * progress))]
 
-    def _measured(self, view: StepView, sight: Bools) -> Bools:
-        """[n] the answer's positions."""
-        if self._answer_at is None:
+    @staticmethod
+    def _measured(rules: Sequence[Prophet], view: StepView, sight: Bools) -> Bools:
+        """[n] the answers' positions."""
+        starts = [rule._answer_at for rule in rules if rule._answer_at is not None]
+        if not starts:
             return sight
-        offset = view.positions - self._answer_at
-        return (offset >= 0) & (offset < self._answer_length)
+        offset = view.positions - view.each(starts)
+        return (offset >= 0) & (offset < view.each([rule._answer_length for rule in rules]))
 
 
-def _end(view: StepView) -> int:
-    """The answer's last position on the canvas, as far as the network knows."""
+def _ends(view: StepView) -> Longs:
+    """[r] the answer's last position on each canvas, as far as the network knows."""
     proposed = np.where(view.open, view.tokens, view.canvas_tokens)
-    ends = np.flatnonzero(view.ends[proposed])
-    return int(view.positions[ends[0]]) if len(ends) else len(view.canvas) - 1
+    found = view.requests.first(view.ends[proposed])
+    lengths = np.array([len(canvas) for canvas in view.canvases])
+    return np.where(found == NONE, lengths - 1, view.positions[found])

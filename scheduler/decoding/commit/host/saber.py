@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from typing import Self
+
 import numpy as np
 
 from ....contract import Doubles, Measure
 from ...params import Choice, Params, Range
-from ..base import Bools, CommitDecision, HostCommitRule, StepView, top
+from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import Bools
 
 SHARE = 8  # one position in so many commits is taken back
 
@@ -30,38 +34,48 @@ class Saber(HostCommitRule):
     PARAMS = {"at_least": Range(2, 64, whole=True), "precision": Choice(("single", "double"))}
     revises = True
 
+    @property
+    def kind(self) -> Hashable:
+        return self.measure
+
     def __init__(self, params: Params, length: int) -> None:
         self._at_least, double = params.integer("at_least"), params["precision"] == "double"
         self._float: type[np.float32 | np.float64] = np.float64 if double else np.float32
         self.measure = Measure.ENTROPY if double else Measure.SINGLE
         self._believed = np.zeros(length)  # the best token's probability in the forward before
         self._committed = np.full(length, np.nan)  # confidence at the latest commit
+        self._end = 0  # of what has committed
 
-    def choose(self, view: StepView) -> CommitDecision:
-        tokens, ((_, here, _),) = view.canvas_tokens.copy(), view.lane_slices
-        confidence = self._rounded(view.confidence[here])
-        positions, open_ = view.positions[here], view.open[here]
-        drop = self._rounded(confidence - self._believed[positions])
-        self._believed[positions] = confidence
-        chosen: Bools = open_ & (confidence > self._mean())
-        if chosen.sum() < self._at_least:
-            chosen[top(confidence, open_, self._at_least)] = True
-        self._committed[positions[chosen]] = confidence[chosen]
-        tokens[here][chosen] = view.tokens[here][chosen]
-        committed = ~open_ | chosen
-        if not committed.all():
-            tokens[here][top(-drop, committed, self._withdrawn(int(chosen.sum())))] = view.mask_id
-        return CommitDecision(tokens)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes, open_ = view.lanes, view.open & view.lanes.inside
+        rounded, mean = rules[0]._rounded, np.array([rule._mean() for rule in rules])
+        at_least = np.array([rule._at_least for rule in rules])
+        kept_beliefs, kept_commits = [rule._believed for rule in rules], [rule._committed for rule in rules]
+        believed, committed = view.gather(kept_beliefs), view.gather(kept_commits)
+        confidence = rounded(view.confidence)
+        drop = rounded(confidence - believed)
+        chosen: Bools = open_ & (confidence > view.each(mean))
+        few = lanes.count(chosen) < at_least[lanes.owner]
+        chosen |= lanes.top(confidence, open_, np.where(few, at_least[lanes.owner], 0))
+        filled = ~open_ | chosen
+        commits = lanes.count(chosen)
+        count = np.maximum(at_least[lanes.owner], commits)
+        withdrawn = np.minimum(np.maximum(at_least[lanes.owner] // 2, -(-count // SHARE)), count - 1)
+        withdrawn[~lanes.any(~filled)] = 0  # a full block is over
+        back = lanes.top(-drop, filled & lanes.inside, withdrawn)
+        for rule, here in zip(rules, view.ranges.slices, strict=True):
+            rule._end = max(rule._end, here.stop)
+        view.scatter(kept_beliefs, np.where(lanes.inside, confidence, believed))
+        view.scatter(kept_commits, np.where(chosen, confidence, committed))
+        tokens = np.where(chosen, view.tokens, view.canvas_tokens)
+        return CommitDecision(np.where(back, view.mask_id, tokens))
 
     def _rounded(self, values: Doubles) -> Doubles:
         return values.astype(self._float).astype(np.float64)
 
     def _mean(self) -> float:
         """The mean confidence of all commits, 1 before the first."""
-        known = self._committed[~np.isnan(self._committed)]
-        return float(np.mean(known.astype(self._float))) if len(known) else 1.0
-
-    def _withdrawn(self, commits: int) -> int:
-        """How many tokens are taken back after so many commits."""
-        count = max(self._at_least, commits)
-        return min(max(self._at_least // 2, -(-count // SHARE)), count - 1)
+        last = self._committed[: self._end]
+        known = last[~np.isnan(last)].astype(self._float)
+        return float(np.add.reduce(known) / len(known)) if len(known) else 1.0

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 
 from ....contract import Doubles, Floats
 from ...params import Choice, Params
 from ..base import CommitDecision, HostCommitRule, StepView
+from ..segments import Longs, whole_rows
 from ..shared import forecast
-from ..shared.weights import LEAST_DOUBT, certainty, weights
+from ..shared.weights import LEAST_DOUBT, certainty, product, weights
 
 WIDTH = 24  # of the hidden state
 REACH = 32  # positions after the first open one from which on all are equally far
 MOST_ENTROPY = 10.0  # nats; the entropy of what replaces an end token has no other bound
 
 
-def features(confidence: Doubles, entropy: Doubles, momentum: Doubles, distance: Doubles) -> Floats:
+def features(confidence: Doubles, entropy: Doubles, momentum: Doubles, distance: Doubles | Longs) -> Floats:
     """[n, 4] from confidence, entropy, the change of confidence since the step before, and the distance from the first
     open position of the lane. Confidence and entropy count by their magnitudes."""
     spread = -np.log10(np.clip(entropy, LEAST_DOUBT, MOST_ENTROPY)) / 4.0
@@ -35,13 +37,13 @@ class Controller:
     def step(self, seen: Floats, state: Floats) -> tuple[Doubles, Floats]:
         """The probability [n] that a proposal is final, and the state [n, WIDTH] after the features `seen` [n, 4]."""
         learnt = self._learnt
-        fresh = seen @ learnt["input"] + learnt["input_bias"]
-        kept = state @ learnt["recurrent"] + learnt["recurrent_bias"]
+        fresh = product(seen, learnt["input"]) + learnt["input_bias"]
+        kept = product(state, learnt["recurrent"]) + learnt["recurrent_bias"]
         gates = _sigmoid(fresh[:, : 2 * WIDTH] + kept[:, : 2 * WIDTH])
         reset, update = gates[:, :WIDTH], gates[:, WIDTH:]
         new = np.tanh(fresh[:, 2 * WIDTH :] + reset * kept[:, 2 * WIDTH :])
         state = new + update * (state - new)
-        return _sigmoid(state @ learnt["head"] + learnt["head_bias"]).astype(np.float64), state
+        return _sigmoid(product(state, learnt["head"]) + learnt["head_bias"]).astype(np.float64), state
 
 
 def _sigmoid(x: Floats) -> Floats:
@@ -70,20 +72,25 @@ class TSPD(HostCommitRule):
         self._state = np.zeros((length, WIDTH), np.float32)
         self._confidence = np.full(length, np.nan)  # of the step before
 
-    def choose(self, view: StepView) -> CommitDecision:
-        score = self._forecast.raised(view, self._score(view))
-        return view.commit(view.at_least(score, self._threshold, otherwise=view.confidence))
+    @property
+    def kind(self) -> Hashable:
+        return self._forecast.active
 
-    def _score(self, view: StepView) -> Doubles:
-        """[n] of the open positions in lanes, 0 elsewhere; their states advance by a step."""
-        among, distance, score = view.nothing(), np.zeros(len(view.open)), np.zeros(len(view.open))
-        for _, here, _ in view.lane_slices:
-            open_ = view.open[here]
-            among[here] = open_
-            distance[here] = np.arange(len(open_)) - (open_.argmax() if len(open_) else 0)
-        positions, confidence = view.positions[among], view.confidence[among]
-        momentum = np.nan_to_num(confidence - self._confidence[positions])
-        seen = features(confidence, view.entropy[among], momentum, distance[among])
-        score[among], self._state[positions] = self._controller.step(seen, self._state[positions])
-        self._confidence[positions] = confidence
-        return score
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        lanes, open_ = view.lanes, view.open
+        threshold, forecasts = view.each([rule._threshold for rule in rules]), [rule._forecast for rule in rules]
+        kept_states, kept_confidence = [rule._state for rule in rules], [rule._confidence for rule in rules]
+        states, before = view.gather(kept_states), view.gather(kept_confidence)
+        at = np.flatnonzero(open_ & lanes.inside)
+        distance = at - lanes.first(open_)[lanes.index[at]]
+        momentum = np.nan_to_num(view.confidence[at] - before[at])
+        seen = features(view.confidence[at], view.entropy[at], momentum, distance)
+        score = np.zeros(len(open_))
+        score[at], after = rules[0]._controller.step(seen, states.take(at, axis=0))
+        whole_rows(states)[at] = whole_rows(after)
+        before[at] = view.confidence[at]
+        view.scatter(kept_states, states)
+        view.scatter(kept_confidence, before)
+        score = forecast.raised(forecasts, view, score)
+        return view.commit(view.at_least(score, threshold, otherwise=view.confidence))

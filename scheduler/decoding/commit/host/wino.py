@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Self
+
 import numpy as np
 
 from ....contract import MOST_RANKS
 from ...lane_tree import Lane
 from ...params import Params, Range
-from ..base import Bools, CommitDecision, HostCommitRule, Replica, ReplicaView, StepView, best, top
+from ..base import CommitDecision, HostCommitRule, Replica, StepView
+from ..segments import Bools
 
 SHARE = np.float32(0.7)  # of a block's masks that a forward may commit, but
 LEAST, MOST = 5, 20  # at least and at most so many
@@ -39,33 +43,26 @@ class Wino(HostCommitRule):
     def replicas(self, lane: Lane, mask_id: int) -> tuple[Replica, ...]:
         return (Replica(np.full(lane.end - lane.start, mask_id, np.int32)),)
 
-    def choose(self, view: StepView) -> CommitDecision:
-        ((lane, _, _),) = view.lane_slices
-        if lane.id != self._block:
-            self._block, self._came = lane.id, UNBOUNDED
-        chosen = self._chosen(view)
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
+        requests, lanes, open_, confidence = view.requests, view.lanes.lanes, view.open, view.confidence
+        came = np.array([rule._before(lane) for rule, lane in zip(rules, lanes, strict=True)])
+        threshold = view.each([rule._threshold for rule in rules])
+        back_threshold = view.each([rule._back_threshold for rule in rules])
+        share = (requests.count(open_).astype(np.float32) * SHARE).astype(np.intp)
+        above: Bools = open_ & (confidence > threshold)
+        most = np.where(requests.any(above), np.minimum(np.maximum(share, LEAST), MOST), 1)
+        chosen = requests.top(confidence, above | (open_ & ~view.each(requests.any(above))), most)
         tokens = np.where(chosen, view.tokens, view.canvas_tokens)
-        came = int(chosen.sum())
-        if came > 1 and view.replica is not None:
-            tokens[self._withdrawn(view, view.replica)] = view.mask_id
-        self._came = came
+        commits = requests.count(chosen)
+        if view.replica is not None:
+            again = np.where(open_, np.inf, view.replica.probability(view.canvas_tokens))
+            doubted = view.replica.there & (again < back_threshold) & view.each(commits > 1)
+            tokens[requests.top(-again, doubted, came - 1)] = view.mask_id
+        for rule, lane, number in zip(rules, lanes, commits.tolist(), strict=True):
+            rule._block, rule._came = lane.id, number
         return CommitDecision(tokens)
 
-    def _chosen(self, view: StepView) -> Bools:
-        """[n] the positions that commit."""
-        open_, confidence = view.open, view.confidence
-        most = min(max(int(np.float32(open_.sum()) * SHARE), LEAST), MOST)
-        chosen: Bools = open_ & (confidence > self._threshold)
-        if chosen.sum() > most:
-            chosen[top(confidence, chosen)[most:]] = False
-        elif not chosen.any():
-            chosen[best(confidence, open_)] = True
-        return chosen
-
-    def _withdrawn(self, view: StepView, replica: ReplicaView) -> Bools:
-        """[n] the tokens that are taken back."""
-        again = np.where(view.open, np.inf, replica.probability(view.canvas_tokens))
-        doubted: Bools = again < self._back_threshold
-        if doubted.sum() >= self._came:
-            doubted[top(-again, doubted)[self._came - 1 :]] = False
-        return doubted
+    def _before(self, lane: Lane) -> int:
+        """The commits of the forward before in this lane."""
+        return self._came if lane.id == self._block else UNBOUNDED

@@ -10,13 +10,14 @@ starts its filter again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ....contract import Doubles, Ints
+from ....contract import Doubles
 from ...params import Params, Range, Values
-from ..base import Bools, StepView
+from ..base import StepView
+from ..segments import Bools, Longs
 
 PARAMS: Mapping[str, Values] = {"horizon": Range(0, 16, whole=True), "coverage": Range(0.0, 1.0)}
 DEFAULTS: Mapping[str, object] = {"horizon": 2, "coverage": 0.8}
@@ -34,63 +35,69 @@ class Forecast:
 
     def __init__(self, params: Params, length: int) -> None:
         """It leaves scores as they are if the parameter `extrapolate` is false."""
-        self._active = params.get("extrapolate") is not False
-        self._horizon, self._coverage = params.integer("horizon"), params.number("coverage")
-        self._token = np.full(length, UNSEEN, np.int32)
-        self._state = np.zeros((5, length))
+        self.active = params.get("extrapolate") is not False
+        self.horizon, self.coverage = params.integer("horizon"), params.number("coverage")
+        self.token = np.full(length, UNSEEN, np.int32)
+        self.state = np.zeros((length, 5))
 
-    def raised(self, view: StepView, score: Doubles) -> Doubles:
-        """The higher of `score` [n] and its forecast. Call it once in each step."""
-        if not self._active:
-            return score
-        positions, tokens = view.positions, view.tokens
-        same = self._token[positions] == tokens
-        observed = np.clip(score, EDGE, 1.0 - EDGE)
-        state = self._observe(positions, np.log(observed / (1.0 - observed)), same)
-        self._token[positions] = tokens
-        ahead = self._lower_bound(state)
-        sure = same & (self._covered(view, same) >= self._coverage)
-        return np.where(sure, np.maximum(score, 1.0 / (1.0 + np.exp(-ahead))), score)
 
-    def _observe(self, positions: Ints, level: Doubles, same: Bools) -> Doubles:
-        """The state [5, n] after a step with scores at this `level`; new where the proposal is not the `same`."""
-        mean, speed, spread, joint, pace = self._state[:, positions]
-        spread = spread + 2.0 * joint + pace
-        joint = joint + pace
-        pace = pace + DRIFT
-        surprise = level - (mean + speed)
-        gain, pull = spread / (spread + OBSERVED), joint / (spread + OBSERVED)
-        tracked = np.stack(
-            (
-                mean + speed + gain * surprise,
-                speed + pull * surprise,
-                spread * (1.0 - gain),
-                joint * (1.0 - gain),
-                pace - pull * joint,
-            )
+def raised(forecasts: Sequence[Forecast], view: StepView, score: Doubles) -> Doubles:
+    """The higher of `score` [n] and its forecast; those of the requests [r] of a view are all active, or none is. Call
+    it once in each step, after all that may raise."""
+    if not forecasts[0].active:
+        return score
+    horizon, coverage = np.array([(one.horizon, one.coverage) for one in forecasts]).T
+    kept_tokens, kept_states = [one.token for one in forecasts], [one.state for one in forecasts]
+    same = view.gather(kept_tokens) == view.tokens
+    observed = np.clip(score, EDGE, 1.0 - EDGE)
+    state = _observed(view.gather(kept_states), np.log(observed / (1.0 - observed)), same)
+    ahead = _lower_bound(state, view.each(horizon))
+    sure = same & (_covered(view, same) >= view.each(coverage))
+    view.scatter(kept_tokens, view.tokens)
+    view.scatter(kept_states, state.T)
+    return np.where(sure, np.maximum(score, 1.0 / (1.0 + np.exp(-ahead))), score)
+
+
+def _observed(before: Doubles, level: Doubles, same: Bools) -> Doubles:
+    """The state [5, n] after a step with scores at this `level`, from that `before` [n, 5]; new where the proposal is
+    not the `same`."""
+    mean, speed, spread, joint, pace = np.ascontiguousarray(before.T)
+    spread = spread + 2.0 * joint + pace
+    joint = joint + pace
+    pace = pace + DRIFT
+    surprise = level - (mean + speed)
+    gain, pull = spread / (spread + OBSERVED), joint / (spread + OBSERVED)
+    state = np.stack(
+        (
+            mean + speed + gain * surprise,
+            speed + pull * surprise,
+            spread * (1.0 - gain),
+            joint * (1.0 - gain),
+            pace - pull * joint,
         )
-        still = np.zeros_like(level)
-        fresh = np.stack((level, still, still + OBSERVED, still, still + FRESH))
-        state: Doubles = np.where(same, tracked, fresh)
-        self._state[:, positions] = state
-        return state
+    )
+    fresh = np.flatnonzero(~same)
+    state[0, fresh] = level[fresh]
+    state[1:, fresh] = np.array([[0.0], [OBSERVED], [0.0], [FRESH]])
+    return state
 
-    def _lower_bound(self, state: Doubles) -> Doubles:
-        """[n] the best lower bound of the forecasts within the horizon, on the scale of the state."""
-        mean, speed, spread, joint, pace = state
-        best = np.full(mean.shape, -np.inf)
-        for steps in range(1, self._horizon + 1):
-            drift = DRIFT * (steps - 1) * steps * (2 * steps - 1) / 6.0  # what the speeds in between may do
-            spread_then = spread + 2.0 * steps * joint + steps * steps * pace + drift
-            best = np.maximum(best, mean + steps * speed - CAUTION * np.sqrt(spread_then))
-        return best
 
-    def _covered(self, view: StepView, same: Bools) -> Doubles:
-        """[n] the share of the positions before one in its lane that are committed or proposed again."""
-        shares = np.zeros(len(same))
-        settled = ~view.open | same
-        for _, here, _ in view.lane_slices:
-            lane = settled[here]
-            before = np.arange(len(lane))
-            shares[here] = (np.cumsum(lane) - lane + (before == 0)) / np.maximum(before, 1)
-        return shares
+def _lower_bound(state: Doubles, horizon: Doubles) -> Doubles:
+    """[n] the best lower bound of the forecasts within the `horizon` [n], on the scale of the state."""
+    mean, speed, spread, joint, pace = state
+    best = np.full(mean.shape, -np.inf)
+    for steps in range(1, int(horizon.max(initial=0.0)) + 1):
+        drift = DRIFT * (steps - 1) * steps * (2 * steps - 1) / 6.0  # what the speeds in between may do
+        spread_then = spread + 2.0 * steps * joint + steps * steps * pace + drift
+        bound = mean + steps * speed - CAUTION * np.sqrt(spread_then)
+        best = np.where(steps <= horizon, np.maximum(best, bound), best)
+    return best
+
+
+def _covered(view: StepView, same: Bools) -> Doubles:
+    """[n] the share of the positions before one in its lane that are committed or proposed again."""
+    lanes, settled = view.lanes, ~view.open | same
+    counted: Longs = np.cumsum(settled) - settled
+    before = np.arange(len(same)) - lanes.spread(lanes.starts)
+    shares = (counted - lanes.spread(counted[lanes.starts]) + (before == 0)) / np.maximum(before, 1)
+    return np.where(lanes.inside, shares, 0.0)

@@ -7,44 +7,80 @@ too. By the data-processing inequality the divergence of sketches is never above
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 
-from ....contract import Floats, Ints
-from ..base import Longs, StepView
+from ....contract import Floats
+from ..base import StepView
+from ..segments import Array, Longs, whole_rows
 
 LIKELY = 8  # tokens of a sketch
 LEAST = 1e-12  # probabilities below count as this much, as in KLASS's code
 
+SKETCH = np.dtype([("token", np.int32), ("logprob", np.float32)])
+NO_SKETCH = np.array((0, -np.inf), SKETCH)  # of probability 0
+
 
 class History:
-    """The last `depth` sketches of each of `length` canvas positions."""
+    """The last `depth` sketches of each of `length` canvas positions of one request."""
 
     def __init__(self, length: int, depth: int) -> None:
         self._depth = depth
         self._seen = np.zeros(length, np.intp)
-        self._ids = np.zeros((depth, length, LIKELY), np.int32)  # of probability 0 where there are none
-        self._probabilities = np.zeros((depth, length, LIKELY), np.float32)
+        self._sketches = whole_rows(np.full((length * depth, LIKELY), NO_SKETCH, SKETCH))
 
-    def add(self, view: StepView) -> None:
+
+class Histories:
+    """The histories of the requests of a view, all of the same depth."""
+
+    def __init__(self, histories: Sequence[History], view: StepView) -> None:
+        self._histories, self._view = histories, view
+        self._depth = histories[0]._depth
+        self._seen = view.gather([history._seen for history in histories])
+
+    def add(self) -> None:
         """Add a sketch of the view's positions."""
-        positions, ranks = view.positions, view.ranked.shape[1]  # fewer than `LIKELY` of a small vocabulary
-        seen = self._seen[positions]
-        slot = seen % self._depth
-        self._ids[slot, positions, :ranks] = view.ranked
-        self._probabilities[slot, positions, :ranks] = np.exp(view.logprobs)
-        self._seen[positions] = seen + 1
+        view, histories = self._view, self._histories
+        ranks = view.ranked.shape[1]  # fewer than `LIKELY` of a small vocabulary
+        sketches = np.empty((len(view.positions), LIKELY), SKETCH)
+        sketches["token"][:, :ranks], sketches["logprob"][:, :ranks] = view.ranked, view.logprobs
+        sketches[:, ranks:] = NO_SKETCH
+        packed = whole_rows(sketches)
+        rows = view.positions * self._depth + self._seen % self._depth
+        bounds = zip(histories, view.requests.starts.tolist(), view.requests.ends.tolist(), strict=True)
+        for history, start, end in bounds:
+            history._sketches[rows[start:end]] = packed[start:end]
+        self._seen = self._seen + 1
+        view.scatter([history._seen for history in histories], self._seen)
 
-    def divergence(self, positions: Ints | Longs, newer: Longs, older: Longs) -> Floats:
+    def divergence(self, at: Longs, newer: Longs, older: Longs) -> Floats:
         """KL in nats of the sketches `newer` [m] forwards ago (0: the last one) from those `older` [m] forwards ago,
-        [m, n] at `positions` [n]; infinite where there have been fewer forwards."""
-        seen = self._seen[positions]
-        now, then = ((seen - 1 - ago[:, None]) % self._depth for ago in (newer, older))
-        p = self._probabilities[now, positions]
-        same = self._ids[now, positions][..., None] == self._ids[then, positions][..., None, :]
-        q = np.matmul(same.astype(np.float32), self._probabilities[then, positions][..., None])[..., 0]
+        [m, n] at the indices `at` [n] of the view; infinite where there have been fewer forwards."""
+        seen = self._seen[at]
+        now, then = self._sketches(at, np.concatenate((newer, older)))
+        p, likely_then = _probabilities(now), _probabilities(then)
+        same = now["token"][..., None] == then["token"][..., None, :]
+        q = np.matmul(same.astype(np.float32), likely_then[..., None])[..., 0]
         p[q == 0] = 0  # in the bucket
         rest_p, rest_q = 1 - p.sum(-1), 1 - q.sum(-1)
         return np.where(seen > older[:, None], _terms(p, q).sum(-1) + _terms(rest_p, rest_q), np.float32(np.inf))
+
+    def _sketches(self, at: Longs, ago: Longs) -> tuple[Array, Array]:
+        """The two halves of the sketches [m, n, likely] as they were `ago` [m] forwards."""
+        view = self._view
+        rows = view.positions[at] * self._depth + (self._seen[at] - 1 - ago[:, None]) % self._depth
+        bounds = pairwise(view.requests.index[at].searchsorted(np.arange(len(self._histories) + 1)).tolist())
+        parts = zip(self._histories, bounds, strict=True)
+        found = [history._sketches.take(rows[:, start:end]) for history, (start, end) in parts if start < end]
+        first, second = np.split(np.concatenate(found, axis=1)[..., None].view(SKETCH), 2)
+        return first, second
+
+
+def _probabilities(sketches: Array) -> Floats:
+    found: Floats = np.exp(sketches["logprob"].astype(np.float64)).astype(np.float32)
+    return found
 
 
 def _terms(p: Floats, q: Floats) -> Floats:

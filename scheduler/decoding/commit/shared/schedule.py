@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
+
 from ...params import Params
+from ..base import Lanes
+from ..segments import Longs
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,10 @@ class Schedule:
         steps = params["steps"]
         return cls(block, block if steps is None else params.integer("steps") // -(-length // block))
 
-    def quota(self, forward: int) -> int:
-        """Positions that the lane's forward number `forward` must commit."""
-        least, more = divmod(self.block, self.forwards)
-        return max(1, least + (min(forward, self.forwards - 1) < more))
+
+def quotas(schedules: Sequence[Schedule], lanes: Lanes) -> Longs:
+    """[lanes] the positions that the next forward of each lane must commit, by the schedule [r] of its request."""
+    block, forwards = np.array([(one.block, one.forwards) for one in schedules])[lanes.owner].T
+    least, more = np.divmod(block, forwards)
+    due: Longs = np.maximum(1, least + (np.minimum(lanes.steps, forwards - 1) < more))
+    return due

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from ....contract import Ints
 from ...boundaries import Longs
@@ -30,15 +32,19 @@ class Speculator(HostCommitRule):
     def __init__(self, params: Params, length: int) -> None:
         self.drafts: list[Ints] = []
 
+    @classmethod
     @abstractmethod
-    def choose_among(self, branches: Sequence[StepView]) -> Branching:
-        """Decide from the views of the canvas and then of each draft."""
+    def choose_among(cls, rules: Sequence[Self], view: StepView, rows: Sequence[range]) -> list[Branching]:
+        """The decisions of `rules` [r] from a view in which each of them has several `rows` [r] of the same positions:
+        that of its canvas, and then that of each draft. State changes last, as in `choose`."""
 
-    def choose(self, view: StepView) -> CommitDecision:
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         """Without drafts, for a grammar, which decides what comes next."""
-        tokens = self.choose_among([view]).tokens
-        self.drafts.clear()
-        return CommitDecision(tokens)
+        choices = cls.choose_among(rules, view, [range(number, number + 1) for number in range(len(rules))])
+        for rule in rules:
+            rule.drafts.clear()
+        return CommitDecision(np.concatenate([choice.tokens for choice in choices]))
 
 
 class Turn(NamedTuple):
@@ -71,13 +77,13 @@ class Ensemble(HostCommitRule):
     def observe(self, branches: Sequence[StepView]) -> Ints:
         """Take the views of a step's `turns`. Return the request's canvas [length] from now on."""
 
-    def choose(self, view: StepView) -> CommitDecision:
+    @classmethod
+    def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         raise TypeError("an ensemble decides by more than one row")
 
 
-def extended(view: StepView, tokens: Ints, places: Longs) -> Ints:
-    """A canvas with `tokens` [n], and the view's proposals at the indices `places`."""
-    canvas, filled = view.canvas.copy(), tokens.copy()
-    filled[places] = view.tokens[places]
-    canvas[view.positions] = filled
-    return canvas
+def extended(canvas: Ints, positions: Longs, tokens: Ints) -> Ints:
+    """A copy of a `canvas` with `tokens` [n] at its `positions` [n]."""
+    copy = canvas.copy()
+    copy[positions] = tokens
+    return copy

@@ -12,6 +12,7 @@ import numpy as np
 from ....contract import Doubles, Floats
 
 LEAST_DOUBT = 1e-4
+ROWS = 64  # of one matrix product
 
 
 @cache
@@ -24,3 +25,13 @@ def weights(name: str) -> Mapping[str, Floats]:
 def certainty(confidence: Doubles) -> Doubles:
     """From 0 to 1, by the magnitude of the doubt: 0.9 is as far from 0.99 as from 0."""
     return -np.log10(np.clip(1.0 - confidence, LEAST_DOUBT, 1.0)) / 4.0
+
+
+def product(rows: Floats, matrix: Floats) -> Floats:
+    """The product [n, m] of `rows` [n, k] with a `matrix` [k, m]. Each row's result is the same whatever rows come with
+    it: a library chooses its kernel by the number of rows, so the products are all of the same size."""
+    count, width = rows.shape
+    padded = np.zeros((-(-count // ROWS), ROWS, width), np.float32)
+    padded.reshape(-1, width)[:count] = rows
+    found: Floats = (padded @ matrix).reshape(-1, *matrix.shape[1:])[:count]
+    return found

@@ -1,0 +1,48 @@
+"""Products of few rows with the small operation after them; of more rows, both one after the other.
+
+The library's products of few rows read their weight more slowly than the memory gives it, and leave it idle between
+kernels. The streamed ones (`linear.triton_streamed`) do not, and what follows adds up their parts.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..common.types import PLAIN, Matrix, QkNorm
+from ..elementwise.triton import add_rms_norm_of, rope_write_kv_of, swiglu
+from ..linear.triton import linear
+from ..linear.triton_streamed import streamed, streams
+
+
+def linear_swiglu(x: Tensor, gate_up: Matrix, fixed: bool = False) -> Tensor:
+    if streams(gate_up, x, fixed):
+        return streamed(x, gate_up, gated=True)[0]
+    return swiglu(linear(x, gate_up, fixed))
+
+
+def linear_add_rms_norm(
+    x: Tensor, weight: Matrix, residual: Tensor, norm: Tensor, eps: float, fixed: bool = False
+) -> tuple[Tensor, Tensor]:
+    return add_rms_norm_of(_parts(x, weight, fixed), residual, norm, eps)
+
+
+def linear_rope_write_kv(
+    x: Tensor,
+    weight: Matrix,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    places: Tensor,
+    qk_norm: QkNorm = PLAIN,
+    fixed: bool = False,
+) -> Tensor:
+    parts = _parts(x, weight, fixed)
+    return rope_write_kv_of(parts.view(*parts.shape[:2], -1, keys.shape[3]), cos, sin, keys, values, places, qk_norm)
+
+
+def _parts(x: Tensor, weight: Matrix, fixed: bool) -> Tensor:
+    """The product in parts [S, T, out] that add up to it."""
+    if streams(weight, x, fixed):
+        return streamed(x, weight)
+    return linear(x, weight, fixed)[None]

@@ -1,0 +1,186 @@
+"""The bounded set of shapes that steps are padded to: a ladder of sizes, and a few variants of optional inputs.
+
+A step has a body, which depends on its positions, and a tail, which depends on its projected positions and on the
+inputs that its requests need. Each has a shape of its own, so that the set grows with the sum of both, not with their
+product. What is not in the set is padded alike and runs without a graph.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ...kernels.attention.tiles import attention_config, fixed_config, tile_queries
+from ...scheduler.contract import MOST_RANKS, StepPlan
+from ..checkpoint.config import ModelConfig
+from ..numerics import Numerics
+from .pack import NO_INPUTS, OptionalInputs, Shape, Tiling, projected
+
+ROW = 64  # positions of a row of the usual length: decides how attention is tiled
+FINEST = 16  # positions between two sizes where a step's time is flat
+MOST_SIZES = 256  # each takes time at start
+ROWS = 64  # of a step at least: some requests have several
+RARE = 1024  # positions up to which steps with rarer inputs have graphs, too
+ROOM = 2048  # entries of biases
+GUIDED = (8, 64)  # restricted rows
+COMMON = 2  # variants of large tails, too
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Padding:
+    """A shape of whole steps, and the shapes of its parts that are in the set."""
+
+    shape: Shape
+    body: Shape | None
+    tail: Shape | None
+
+
+class Fit(NamedTuple):
+    """The padding of a plan, and the inputs that the plan itself needs."""
+
+    padding: Padding
+    needed: OptionalInputs
+
+
+def spacing(tokens: int) -> int:
+    """Distance between sizes of about `tokens` positions: an eighth at most, and at least `FINEST`."""
+    return max(FINEST, (1 << (tokens - 1).bit_length()) // 16)
+
+
+def rounded(tokens: int) -> int:
+    """The size on the ladder that holds so many positions."""
+    return tokens + -tokens % spacing(tokens)
+
+
+def default_sizes(most: int) -> tuple[int, ...]:
+    """The whole ladder up to a step of `most` positions."""
+    sizes = [FINEST]
+    while sizes[-1] < most:
+        sizes.append(rounded(sizes[-1] + 1))
+    return tuple(sizes)
+
+
+def checked_sizes(sizes: Sequence[int], most: int) -> tuple[int, ...]:
+    """Sizes in order. Raises `ValueError` for one that no step of at most `most` positions needs."""
+    found = tuple(sorted(set(sizes)))
+    if not found or found[0] < 1:
+        raise ValueError("give positions of steps, each 1 at least")
+    if len(found) > MOST_SIZES:
+        raise ValueError(f"{len(found)} sizes take long to capture: give {MOST_SIZES} at most")
+    if found[-1] > rounded(most):
+        raise ValueError(f"no step has {found[-1]} positions: --max-step-tokens is {most}")
+    return found
+
+
+def variants(mask_words: int) -> tuple[OptionalInputs, ...]:
+    """Inputs of the tails in the set, the cheapest first. `mask_words`: of a mask of the vocabulary.
+
+    Room that a step does not need costs little, and changes no answer. The first `COMMON` serve most steps.
+    """
+    drawn = OptionalInputs(sampled=True, narrowed=True)
+    measured = replace(drawn, measured=True, biases=ROOM)
+    guided = (replace(measured, restricted=rows, mask_words=mask_words) for rows in GUIDED)
+    return (NO_INPUTS, drawn, measured, replace(measured, ranks=MOST_RANKS), *guided)
+
+
+def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
+    """True if a tail with `room` can take a step with the inputs `needed`."""
+    return (
+        room.sampled >= needed.sampled
+        and room.narrowed >= needed.narrowed
+        and room.measured >= needed.measured
+        and room.biases >= needed.biases
+        and (needed.ranks is None or (room.ranks is not None and room.ranks >= needed.ranks))
+        and room.restricted >= needed.restricted
+        and (not needed.restricted or room.mask_words == needed.mask_words)
+        and room.copied >= needed.copied
+    )
+
+
+class ShapeSet:
+    """The shapes of a network whose steps have rows of up to `slots` requests. Holds numbers alone."""
+
+    def __init__(self, config: ModelConfig, numerics: Numerics, slots: int, sizes: Sequence[int]) -> None:
+        self.config = config
+        self.numerics = numerics
+        self._sizes = tuple(sizes)
+        self._rows = min(max(slots, ROWS), self.most) if sizes else slots
+        self._variants = variants(-(-config.vocab_size // 32))
+        self._paddings: dict[tuple[int, int, int, OptionalInputs], Padding] = {}
+
+    @property
+    def most(self) -> int:
+        """Positions of the largest step in the set."""
+        return self._sizes[-1] if self._sizes else 0
+
+    def bodies(self) -> list[Shape]:
+        """The largest first, so that memory taken for it serves the others."""
+        plain = [self.body(size) for size in self._sizes]
+        written = [self.body(size, host_tokens=True) for size in self._sizes if size <= RARE]
+        return sorted(plain + written, key=lambda shape: -shape.tokens)
+
+    def tails(self) -> list[Shape]:
+        """The largest first."""
+        return [
+            self.tail(size, inputs)
+            for size in reversed(self._sizes)
+            for number, inputs in enumerate(self._variants)
+            if size <= RARE or number < COMMON
+        ]
+
+    def body(self, tokens: int, host_tokens: bool = False) -> Shape:
+        inputs = OptionalInputs(host_tokens=host_tokens)
+        return Shape(tokens, self._rows, 0, 0, self._tiling(tokens), self._tiling(0), inputs)
+
+    def tail(self, count: int, inputs: OptionalInputs) -> Shape:
+        return Shape(0, self._rows, count, count, self._tiling(0), self._tiling(count), inputs)
+
+    def fit(self, plan: StepPlan) -> Fit:
+        """The smallest shape that holds a plan."""
+        needed, rows = OptionalInputs.of(plan), self._rows
+        while rows < len(plan.rows):
+            rows *= 2
+        key = self._size(plan.tokens), self._size(projected(plan)), rows, needed.rounded()
+        if key not in self._paddings:
+            self._paddings[key] = self._padding(*key)
+        return Fit(self._paddings[key], needed)
+
+    def _padding(self, tokens: int, count: int, rows: int, needed: OptionalInputs) -> Padding:
+        in_set = tokens <= self.most and rows == self._rows and not needed.copied
+        few = self._variants if count <= RARE else self._variants[:COMMON]
+        room = next((inputs for inputs in few if covers(inputs, needed)), None)
+        inputs = needed if room is None else replace(room, host_tokens=needed.host_tokens)
+        body = tail = None
+        if in_set and (tokens <= RARE or not needed.host_tokens):
+            body = self.body(tokens, needed.host_tokens)
+        if in_set and count and room is not None:
+            tail = self.tail(count, room)
+        shape = Shape(tokens, rows, count, count, self._tiling(tokens), self._tiling(count), inputs)
+        return Padding(shape, body, tail)
+
+    @property
+    def body_words(self) -> int:
+        """Words of the largest body."""
+        return self.body(self.most, host_tokens=True).body_words
+
+    @property
+    def tail_words(self) -> int:
+        """Words of the largest tail."""
+        return max((shape.words - shape.body_words for shape in self.tails()), default=0)
+
+    def _size(self, count: int) -> int:
+        """The size that holds so many positions: of the set, or else of the ladder. 0 for none."""
+        if count > self.most:
+            return rounded(count)
+        return self._sizes[bisect_left(self._sizes, count)] if count else 0
+
+    def _tiling(self, tokens: int) -> Tiling:
+        config = self.config
+        of_heads = config.heads, config.kv_heads, config.head_dim, self.numerics.dtype.itemsize
+        if self.numerics.fixed:
+            chosen = fixed_config(*of_heads)
+        else:
+            chosen = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *of_heads)
+        return Tiling(chosen, tile_queries(chosen, config.heads, config.kv_heads))

@@ -1,0 +1,167 @@
+"""The front ends of an engine: started, replaced when they die, and ended with it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from functools import partial
+
+from ..engine.engine import Engine
+from ..engine.messages import FromEngine, Reload, Stop, ToEngine
+from ..engine.port import Port
+from ..http.connections import FLUSH_S
+from ..link import Link, send_frame
+from ..metrics import Metrics
+from .process import CODE, Setup
+
+START_S = 60.0
+MOST_DEATHS, WITHIN_S = 5, 60.0  # front ends that are replaced in so many seconds
+PAUSE_S = 0.1  # before the first is replaced; it doubles
+MODULE = "asynclane.server.frontend.process"
+
+
+@dataclasses.dataclass(eq=False)
+class Child:
+    """A front-end process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    end: socket.socket
+    serving: asyncio.Future[None]
+    link: Link[FromEngine, ToEngine] | None = None
+    port: Port | None = None
+
+
+class Fleet:
+    """Lives on the event loop of its engine."""
+
+    def __init__(self, engine: Engine, metrics: Metrics, listener: socket.socket, setup: Setup) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._listener = listener
+        self._setup = setup
+        self._children: set[Child] = set()
+        self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    async def start(self, count: int) -> None:
+        """Start front ends, and wait until they accept connections. Raises `ValueError` if one does not."""
+        children = [await self._spawn(f"frontend-{number + 1}") for number in range(count)]
+        done, late = await asyncio.wait({child.serving for child in children}, timeout=START_S)
+        if late or any(serving.exception() for serving in done):
+            self.kill()
+            raise ValueError(f"a front end did not start: {'see its log' if not late else f'not in {START_S:g} s'}")
+
+    async def stop(self) -> None:
+        """Let the front ends finish the responses that have begun, and end."""
+        self._stopping = True
+        self._listener.close()
+        self._post(Stop())
+        await self.wait(FLUSH_S + 2.0)
+        self.kill()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until all front ends have ended."""
+        self._stopping = True
+        children = list(self._children)
+        ends = [asyncio.to_thread(_wait, child.process, timeout_s) for child in children]
+        await asyncio.gather(*ends)
+
+    def reload(self) -> None:
+        """Let the front ends read their API keys again."""
+        self._post(Reload())
+
+    def cut(self) -> None:
+        """End all connections, from any thread: the front ends learn that the engine's process hangs."""
+        for child in list(self._children):
+            with suppress(OSError):
+                child.end.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        self._stopping = True
+        for child in list(self._children):
+            child.process.kill()
+            child.process.wait()
+
+    def _post(self, message: FromEngine) -> None:
+        for child in self._children:
+            if child.port is not None:
+                child.port.post(message)
+                child.port.flush()
+
+    def _start(self, name: str) -> Child:
+        ours, theirs = socket.socketpair()
+        passed = theirs.fileno(), self._listener.fileno()
+        command = [sys.executable, "-I", "-c", CODE.format(MODULE), name, *map(str, passed), *sys.path]
+        with theirs:
+            process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)
+        child = Child(name, process, ours, asyncio.get_running_loop().create_future())
+        self._children.add(child)
+        send_frame(ours, self._setup)
+        return child
+
+    async def _spawn(self, name: str) -> Child:
+        child = self._start(name)
+        child.link = Link(ToEngine, lambda messages: self._take(child, messages), partial(self._lose, child))
+        await child.link.open(child.end)
+        child.port = self._engine.connect(child.link.send)
+        child.port.serving = partial(self._serve, child)
+        return child
+
+    def _take(self, child: Child, messages: list[ToEngine]) -> None:
+        if child.port is not None:
+            child.port.take(messages)
+
+    def _serve(self, child: Child) -> None:
+        """A front end accepts connections."""
+        if not child.serving.done():
+            child.serving.set_result(None)
+        self._observe()
+
+    def _observe(self) -> None:
+        self._metrics.observe_frontends(
+            sum(child.serving.done() and not child.serving.exception() for child in self._children)
+        )
+
+    def _lose(self, child: Child) -> None:
+        """A front end has ended, or will not be heard again."""
+        self._children.discard(child)
+        if child.port is not None:
+            self._engine.disconnect(child.port)
+        if not child.serving.done():
+            child.serving.set_exception(ChildProcessError(child.name))
+            child.serving.exception()  # nobody may be left to see it
+        self._observe()
+        if not self._stopping and not self._engine.death.done():
+            task = asyncio.get_running_loop().create_task(self._replace(child))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _replace(self, child: Child) -> None:
+        child.process.kill()
+        code = await asyncio.to_thread(child.process.wait)
+        now = time.monotonic()
+        recent = [at for at in self._deaths if at > now - WITHIN_S]
+        self._deaths.append(now)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if len(recent) == MOST_DEATHS:
+            logging.getLogger(__name__).error("%s has ended (%s)", child.name, how)
+            self._engine.fail(f"{MOST_DEATHS + 1} front ends have ended within {WITHIN_S:g} s")
+            return
+        logging.getLogger(__name__).error("%s has ended (%s), and is replaced", child.name, how)
+        await asyncio.sleep(PAUSE_S * 2 ** len(recent))
+        if not self._stopping and not self._engine.death.done():
+            await self._spawn(child.name)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout_s)

@@ -1,0 +1,152 @@
+"""A front end in a process of its own: `main` runs there. It shares the listening socket with the others, and the
+engine is at the other end of a link.
+
+The engine's process decides when a front end ends: signals of a terminal, which go to all processes, are ignored here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from ..app import create_app
+from ..engine.messages import FromEngine, Serving, ToEngine
+from ..http.connections import ConnectionConfig, log_accept_errors
+from ..http.keys import Keys
+from ..link import Link, receive_frame
+from ..logs import STDERR, logging_to, name_process
+from ..schema.responses import ModelCard
+from ..settings import Settings
+from ..structured.grammar import Grammars
+from ..text.tokenizer import Tokenizer
+from .client import EngineClient
+from .counts import Relay
+
+# After the engine has failed:
+REPORT_S = 3.0  # clients and probes still get the reason
+EXIT_S = 9.0  # the process has ended, whatever hangs
+FAILED = 1
+
+# The arguments of the process: a name, two descriptors, and the path of its modules.
+CODE = "import sys; sys.path[:] = sys.argv[4:]; from {} import main; main()"
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """All that one of so many `frontends` must know to begin. `settings` and `card` are the fields of `Settings` and
+    `ModelCard`; the limits of connections and of unread bytes are this front end's part."""
+
+    frontends: int
+    settings: dict[str, Any]
+    card: dict[str, Any]
+    directory: str  # of the checkpoint
+    max_connections: int
+    descriptors: int
+
+
+class SharedListener(socket.socket):
+    """The socket of all front ends. asyncio accepts as many connections at once as its `backlog`: that is one here, so
+    that front ends with nothing else to do take the next. The system's queue keeps its length."""
+
+    queue = 128
+
+    def listen(self, backlog: int = 0, /) -> None:
+        super().listen(self.queue)
+
+
+class FrontEnd(uvicorn.Server):
+    """uvicorn, connected to an engine that ends it."""
+
+    def __init__(self, config: ConnectionConfig, engine: EngineClient, end: socket.socket) -> None:
+        super().__init__(config)
+        self._engine = engine
+        self._end = end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_accept_errors)
+        engine = self._engine
+        link: Link[ToEngine, FromEngine] = Link(FromEngine, engine.take, self._lose)
+        engine.send, engine.stop, engine.ended = link.send_soon, self._stop, self._report
+        await link.open(self._end)
+        await super().startup(sockets)
+        link.send([Serving()])
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """See above."""
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    def _lose(self) -> None:
+        if not self.should_exit:
+            self._engine.lose("its process has ended, or hangs")
+
+    def _report(self, reason: str) -> None:
+        """The engine has failed for good."""
+        asyncio.get_running_loop().call_later(REPORT_S, self._stop)
+        exit_hard()
+
+
+def exit_hard() -> None:
+    """End the process with `FAILED` after `EXIT_S`, whatever hangs."""
+    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # needs neither the event loop nor the interpreter
+    last = threading.Timer(EXIT_S + 0.5, os._exit, [FAILED])  # needs nobody who reads those stacks
+    last.daemon = True
+    last.start()
+
+
+def main() -> None:
+    """Serve until the engine's process says stop, or ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    name, link, listener = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    end = socket.socket(fileno=link)
+    try:
+        setup = msgspec.msgpack.decode(receive_frame(end), type=Setup)
+    except EOFError:
+        sys.exit(FAILED)
+    settings = Settings(**setup.settings)
+    with logging_to(STDERR, settings.log_level, settings.log_format):
+        name_process(name)
+        try:
+            failed = _serve(setup, settings, end, SharedListener(fileno=listener))
+        except Exception:
+            logging.getLogger(__name__).exception("a front end has failed")
+            failed = True
+    if failed:
+        os._exit(FAILED)  # threads that hang keep nobody
+
+
+def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: SharedListener) -> bool:
+    """Return whether the engine has failed."""
+    keys = Keys.of(settings, setup.frontends)
+    text = Tokenizer(Path(setup.directory))
+    text.prepare()
+    grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
+    counts = Relay()
+    engine = counts.engine = EngineClient(text, counts.answer_read)
+    engine.reload = keys.reload
+    app = create_app(engine, text, settings, counts, ModelCard(**setup.card), grammars=grammars, keys=keys)
+    config = ConnectionConfig(app, settings, setup.max_connections, setup.descriptors)
+    listener.queue, config.backlog = config.backlog, 1
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # the engine's process reports start and end
+    server = FrontEnd(config, engine, end)
+    gc.collect()
+    gc.freeze()  # each later search for garbage in what stays would stop everybody
+    try:
+        server.run(sockets=[listener])
+    finally:
+        grammars.close()
+    return engine.health.failure is not None
