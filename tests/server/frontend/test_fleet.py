@@ -76,7 +76,7 @@ def listener() -> Iterator[socket.socket]:
 async def test_a_fleet_that_cannot_start_says_so(
     fault: Callable[..., Any], listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.subprocess, "Popen", fault)
+    monkeypatch.setattr(subprocess, "Popen", fault)
     with pytest.raises(ValueError, match=r"^a front end did not start: .*(unavailable|Broken pipe|reset)"):
         await Fleet(Engine(), Metrics(), listener, SETUP).start(2)  # type: ignore[arg-type]
 
@@ -96,7 +96,7 @@ async def test_a_front_end_that_cannot_be_replaced_is_tried_again_until_the_engi
             return start_process([sys.executable, "-I", "-S", "-c", SHORT_LIVED, theirs], **options)
         return cast("subprocess.Popen[bytes]", faults.pop()())
 
-    monkeypatch.setattr(module.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     await Fleet(engine, Metrics(), listener, SETUP).start(1)  # type: ignore[arg-type]
     async with asyncio.timeout(WAIT_S):

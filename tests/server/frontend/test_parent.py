@@ -1,4 +1,4 @@
-"""What each front end gets of a server's limits."""
+"""Each front end's part of a server's limits."""
 
 from __future__ import annotations
 
