@@ -50,6 +50,8 @@ class StepInFlight(NamedTuple):
     @property
     def edges(self) -> list[int]:
         """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
+        if len(self.requests) == 1:
+            return [0, self.plan.projected]
         columns = self.plan.columns
         ends = [0, *(columns.span_ends - columns.span_starts).cumsum().tolist()]
         return [ends[spans] for spans in accumulate([len(planned.spans) for planned in self.requests], initial=0)]

@@ -241,8 +241,11 @@ class StepUnderWay:
 
 def _result(plan: StepPlan, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:
     """The result of lines that were made with the inputs `given`, of which the plan `needed` some."""
-    tokens, proposals, low, high, *more = out[:, : projected(plan)].copy()
-    confidence = np.stack((low, high), axis=1).view(np.float64)[:, 0]
+    count = projected(plan)
+    tokens, proposals = out[:2, :count].copy()
+    # Both halves of each number side by side, in new memory: that of `out` is written to again.
+    confidence = np.array(out[2:4, :count].T, order="C").view(np.float64)[:, 0]
+    more = [*out[4:, :count].copy()] if len(out) > 4 else []
     by_rule = more.pop(0).view(np.float32) if given.measured and more else None
     return StepResult(
         tokens,
