@@ -8,6 +8,7 @@ whoever has waited longest goes first.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Collection
 from itertools import accumulate
@@ -32,6 +33,7 @@ from .sequence import NO_END, PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
+NONE = np.zeros(0, np.int64)
 # A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
 WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each access runs Python code
@@ -408,8 +410,10 @@ class Scheduler:
     def _predict_ends(self, step: list[PlannedRequest], result: StepResult, tokens: Ints) -> None:
         """Find where the network is about to end each answer: the first open position at which it proposes an end token
         with enough confidence."""
-        open_ = np.flatnonzero(tokens == self._vocabulary.mask_id)
-        ends = open_[(self._vocabulary.classes[result.proposals[open_]] & END) != 0]
+        if all(planned.sequence.request.decoder.end_threshold == math.inf for planned in step):
+            return  # nobody looks for an end
+        proposed = (self._vocabulary.classes[result.proposals] & END) != 0
+        ends = np.flatnonzero(proposed & (tokens == self._vocabulary.mask_id)) if proposed.any() else NONE
         first: dict[int, int] = {}
         if len(ends):
             spans = []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -100,20 +99,11 @@ class Runner:
         CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
-        with self._losses():
-            self._place(plan)
-            return StepUnderWay(self, plan, self._graphs.launch(plan))
-
-    @contextmanager
-    def _losses(self) -> Iterator[None]:
-        """Raise `DeviceLost` for an error after which all calls of the GPU fail."""
         try:
-            yield
+            self._place(plan)
+            return StepUnderWay(plan, self._graphs.launch(plan))
         except Exception as error:
-            try:
-                torch.cuda.synchronize()
-            except RuntimeError:
-                raise DeviceLost(str(error)) from error
+            _check_device(error)
             raise
 
     @torch.inference_mode()
@@ -221,7 +211,6 @@ class Runner:
 class StepUnderWay:
     """A step that a GPU computes."""
 
-    runner: Runner
     plan: StepPlan
     launched: Launched
 
@@ -235,8 +224,19 @@ class StepUnderWay:
     def __call__(self) -> StepResult:
         """Wait for its result."""
         fit = self.launched.fit
-        with self.runner._losses():
+        try:
             return _result(self.plan, fit.needed, fit.padding.shape.inputs, *self.launched.collect())
+        except Exception as error:
+            _check_device(error)
+            raise
+
+
+def _check_device(error: Exception) -> None:
+    """Raise `DeviceLost` if `error` is one after which all calls of the GPU fail."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        raise DeviceLost(str(error)) from error
 
 
 def _result(plan: StepPlan, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:
