@@ -108,12 +108,13 @@ def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> 
 
 def _quiet(snapshot: LaneSnapshot, vocabulary: Vocabulary) -> RequestStatus | None:
     """The status of a request of which only the masks matter, as mostly. None: it may have a boundary, an end token or
-    a mark. With one request in a step the device waits for this."""
-    _, tokens, settled, boundary, _, _, marks, _ = snapshot
+    a mark. The device waits for this step of one request: see `Vocabulary.kinds_of`."""
+    lanes, tokens, settled, boundary, _, _, marks, _ = snapshot
     wanted = END | marks | (0 if boundary is STABLE else MAY_END_PART)
-    if settled is not None or boundary is STRIDE or (vocabulary.classes[tokens] & wanted).any():
+    if settled is not None or boundary is STRIDE or vocabulary.kinds_of(tokens) & wanted:
         return None
-    lanes, masks = snapshot.lanes, np.flatnonzero(tokens == vocabulary.mask_id).tolist()
+    mask_id = vocabulary.mask_id
+    masks = [place for place, token in enumerate(tokens.tolist()) if token == mask_id]
     first = lanes[0].start
     if len(lanes) == 1:
         open_ = [len(masks)]

@@ -412,8 +412,10 @@ class Scheduler:
         with enough confidence."""
         if all(planned.sequence.request.decoder.end_threshold == math.inf for planned in step):
             return  # nobody looks for an end
-        proposed = (self._vocabulary.classes[result.proposals] & END) != 0
-        ends = np.flatnonzero(proposed & (tokens == self._vocabulary.mask_id)) if proposed.any() else NONE
+        ends = NONE
+        if self._vocabulary.kinds_of(result.proposals) & END:
+            open_ = np.flatnonzero(tokens == self._vocabulary.mask_id)
+            ends = open_[(self._vocabulary.classes[result.proposals[open_]] & END) != 0]
         first: dict[int, int] = {}
         if len(ends):
             spans = []

@@ -40,7 +40,7 @@ def shapes(shift: int) -> ShapeSet:
 
 
 def words_of(forms: Forms, plan: StepPlan, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """What a form fills a buffer with, and what packing does."""
+    """Words from a form, and those that packing gives."""
     form = forms.of(plan)
     found, wanted = (np.full(form.fit.padding.shape.words, 12345, np.int32) for _ in range(2))
     form.pack_into(found, plan, shift)
