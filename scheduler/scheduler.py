@@ -49,11 +49,10 @@ class StepInFlight(NamedTuple):
     plan: StepPlan
     requests: list[PlannedRequest]
 
-    @property
-    def edges(self) -> list[int]:
+    def edges(self, result: StepResult) -> list[int]:
         """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
         if len(self.requests) == 1:
-            return [0, self.plan.projected]
+            return [0, len(result.tokens)]
         columns = self.plan.columns
         ends = [0, *(columns.span_ends - columns.span_starts).cumsum().tolist()]
         return [ends[spans] for spans in accumulate([len(planned.spans) for planned in self.requests], initial=0)]
@@ -168,7 +167,7 @@ class Scheduler:
         self._predict_ends(step, result, tokens)
         self._learn(step)
         statuses = dict(zip(snapshots, lane_statuses([*snapshots.values()], self._vocabulary), strict=True))
-        updates = list[Update]()
+        updates: list[Update] = []
         for planned in step:
             sequence = planned.sequence
             sequence.served_at = self._step
@@ -385,7 +384,9 @@ class Scheduler:
     def _take(self, step: StepInFlight, result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those
         that failed, and the tokens [positions] at all spans after host commit rules have decided."""
-        snapshots, failed, tokens, edges = dict[int, LaneSnapshot](), set[int](), result.tokens, step.edges
+        snapshots: dict[int, LaneSnapshot] = {}
+        failed: set[int] = set()
+        tokens, edges = result.tokens, step.edges(result)
         decided = _decided(step.requests, edges, result)
         for planned, start, end in zip(step.requests, edges[:-1], edges[1:], strict=True):
             sequence = planned.sequence

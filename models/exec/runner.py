@@ -101,7 +101,8 @@ class Runner:
             return partial(self._compute_now, plan)
         try:
             self._place(plan)
-            return StepUnderWay(plan, self._graphs.launch(plan))
+            launched = self._graphs.launch(plan)
+            return StepUnderWay(launched, projected(plan))
         except Exception as error:
             _check_device(error)
             raise
@@ -113,7 +114,7 @@ class Runner:
         batch = self._packed(plan)
         out = self.finish(self.begin(batch), batch).numpy()
         needed = OptionalInputs.of(plan)
-        return _result(plan, needed, needed, out, time.perf_counter() - started)
+        return _result(projected(plan), needed, needed, out, time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
         """Seconds of a step of about `tokens` positions in rows of about `ROW`: the better of two measurements.
@@ -211,8 +212,8 @@ class Runner:
 class StepUnderWay:
     """A step that a GPU computes."""
 
-    plan: StepPlan
     launched: Launched
+    projected: int  # its positions with logits: the result has room for more
 
     def done(self) -> bool:
         """True if its result is there, or cannot be."""
@@ -225,7 +226,7 @@ class StepUnderWay:
         """Wait for its result."""
         fit = self.launched.fit
         try:
-            return _result(self.plan, fit.needed, fit.padding.shape.inputs, *self.launched.collect())
+            return _result(self.projected, fit.needed, fit.padding.shape.inputs, *self.launched.collect())
         except Exception as error:
             _check_device(error)
             raise
@@ -239,9 +240,9 @@ def _check_device(error: Exception) -> None:
         raise DeviceLost(str(error)) from error
 
 
-def _result(plan: StepPlan, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:
-    """The result of lines that were made with the inputs `given`, of which the plan `needed` some."""
-    count = projected(plan)
+def _result(count: int, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:
+    """The result of the first `count` positions of lines that were made with the inputs `given`, of which the plan
+    `needed` some."""
     tokens, proposals = out[:2, :count].copy()
     # Both halves of each number side by side, in new memory: that of `out` is written to again.
     confidence = np.array(out[2:4, :count].T, order="C").view(np.float64)[:, 0]
