@@ -93,7 +93,9 @@ def _key(row: Row) -> Hashable:
     parts = tuple([(first - start, last - start, id(rule), *flags) for first, last, rule, *flags in spans])
     if not biases:
         return size, sampling, ranks, parts
-    within = [(max(0, bias.start - start), min(size, bias.end - start), id(bias)) for bias in biases]
+    within = [
+        (min(max(bias.start, start), end) - start, min(max(bias.end, start), end) - start, id(bias)) for bias in biases
+    ]
     return size, sampling, ranks, parts, tuple(within)
 
 

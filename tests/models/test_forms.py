@@ -79,6 +79,10 @@ def test_a_form_is_found_again_at_another_place() -> None:
         for slot, at, step in [(0, 4, 1), (5, 200, 9)]
     )
     assert forms.of(StepPlan((), (first,))) is forms.of(StepPlan((), (second,)))
+    later = [
+        row._replace(biases=(BIASES[0],), start=at, end=at + 8, spans=()) for row, at in [(first, 70), (second, 90)]
+    ]
+    assert forms.of(StepPlan((), (later[0],))) is forms.of(StepPlan((), (later[1],)))
     other = second._replace(spans=(Span(204, 208, RULES[1]),))
     assert forms.of(StepPlan((), (other,))) is not forms.of(StepPlan((), (second,)))
 
