@@ -93,14 +93,14 @@ class Runner:
     def execute(self, plan: StepPlan) -> StepResult:
         return self.launch(plan)()
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Waiter:
         """Start a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
         CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
         try:
-            self._place(plan)
+            if plan.placements:
+                self._place(plan)
             launched = self._graphs.launch(plan)
             return StepUnderWay(launched, projected(plan))
         except Exception as error:
@@ -152,6 +152,7 @@ class Runner:
     def _packed(self, plan: StepPlan) -> Batch:
         return pack(plan, self._device, self._network.config.logit_shift)
 
+    @torch.inference_mode()
     def _place(self, plan: StepPlan) -> None:
         for placement in plan.placements:
             canvas = self._canvases[placement.slot]
