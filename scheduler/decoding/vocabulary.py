@@ -64,7 +64,7 @@ class Vocabulary:
         each function of numpy takes 5 to 25 microseconds, while a device waits."""
         if len(tokens) > FEW:
             return int(np.bitwise_or.reduce(self.classes[tokens]))
-        classes, kinds = memoryview(self.classes), 0
+        classes, kinds = self.classes.data, 0
         for token in tokens.tolist():
             kinds |= classes[token]
         return kinds
