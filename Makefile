@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test test-fast test-golden fuzz chaos soak lint format bench bench-gpu constraints clean FORCE
+.PHONY: help serve test test-fast test-golden test-deploy fuzz chaos soak lint format bench bench-gpu constraints clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -23,7 +23,7 @@ serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 
 # One process for each core, each with one thread: most of the time goes to Python, which has no more.
 test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal --ignore=tests/deploy $(ARGS)
 
 # Without the files that take most of the time: they run the embedded model, processes or long properties.
 FAST := tests/test_architecture.py tests/test_words.py tests/scheduler tests/server tests/clients
@@ -38,6 +38,10 @@ test-fast: $(VENV)/with-test ## run the quick tests, 55 s on two cores; ARGS="-k
 test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of which `make test` runs a part
 	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \
 	  $$(grep -rlE --include='test_*.py' 'support\.(scale|cases|golden|schedules) import' tests) $(ARGS)
+
+# Apart, because they install packages and start Helm, Prometheus and nginx.
+test-deploy: $(VENV)/with-dev ## check deploy/ and the Dockerfile; skips what the machine lacks
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=loadfile tests/deploy $(ARGS)
 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)
@@ -82,7 +86,8 @@ bench-gpu: $(VENV)/with-bench ## measure serving, steps and kernels on a GPU, in
 	$(BIN)/python -P -m asynclane.bench.report.tables --write docs/performance.md
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis tests/e2e/node/node_modules
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis \
+	  tests/e2e/node/node_modules tests/deploy/node/node_modules
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 constraints: ## pin what a fresh environment resolves to now

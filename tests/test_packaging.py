@@ -10,7 +10,8 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from .support.checkout import ROOT, sent_to_docker, tracked
+
 SHIPPED = ("bench/load", "clients", "kernels", "models", "scheduler", "server")
 NEW = ("scheduler/decoding/lanes/new/__init__.py", "scheduler/decoding/lanes/new/policy.py", "server/new/__init__.py")
 # The only `asynclane` is the unpacked wheel: the installation of the checkout would complete its packages.
@@ -22,17 +23,6 @@ sys.path[:] = [sys.argv[1], *(path for path in sys.path if not (Path(path) / "as
 import asynclane.bench.load.run, asynclane.clients.cli, asynclane.server.app, asynclane.server.cli.main
 assert not importlib.util.find_spec("asynclane.bench.quality")
 """
-
-
-def tracked(*under: str) -> list[str]:
-    done = subprocess.run(["git", "ls-files", *under], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
-
-
-def sent_to_docker() -> list[str]:
-    """The tracked files that `.dockerignore` lets through."""
-    lines = (ROOT / ".dockerignore").read_text().splitlines()
-    return tracked(*(line[1:] for line in lines if line.startswith("!")))
 
 
 @pytest.fixture(scope="module")

@@ -117,14 +117,16 @@ class Runner:
         return _result(projected(plan), needed, needed, out, time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
-        """Seconds of a step of about `tokens` positions in rows of about `ROW`: the better of two measurements.
+        """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of the two blocks that a request of a
+        block-causal network computes: the better of two measurements.
 
         Only while no request is running: it writes to pages and canvases.
         """
         slots, longest = self._canvases.shape
-        shift = self._network.config.logit_shift
+        shift, block = self._network.config.logit_shift, self._network.config.block_size
         tokens = max(1 + shift, min(tokens, slots * longest))
-        count = min(slots, max(-(-tokens // ROW), -(-tokens // longest)))
+        usual = min(ROW, 2 * block) if block else ROW
+        count = min(slots, max(-(-tokens // usual), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         nothing = DeviceCommitRule(sure=0, threshold=math.inf)  # no confidence reaches it
         rows = tuple(

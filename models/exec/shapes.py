@@ -182,6 +182,5 @@ class ShapeSet:
         if self.numerics.fixed:
             chosen = fixed_config(*of_heads)
         else:
-            row = min(ROW, 2 * config.block_size) if config.block_size else ROW  # a block, and one that is final
-            chosen = attention_config(tokens, max(1, tokens // row), config.max_model_len, *of_heads)
+            chosen = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *of_heads)
         return Tiling(chosen, tile_queries(chosen, config.heads, config.kv_heads))

@@ -99,10 +99,11 @@ def _rules_section() -> str:
 
 
 def described(made: object) -> str:
-    """The docstring of a part of a decoder, after that of its module if the module has no other class."""
+    """The docstring of a part of a decoder, after that of its module if the module has no other public class."""
     kind = type(made)
     module = inspect.getmodule(kind)
     classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == kind.__module__]
+    classes = [each for each in classes if not each.__name__.startswith("_")]
     about = [inspect.getdoc(module) or ""] if classes == [kind] else []
     own = kind.__doc__ or ""  # not inherited
     if not own.startswith(f"{kind.__name__}("):  # as `dataclass` makes it up

@@ -50,7 +50,7 @@ class Credit(HostCommitRule):
         all_ids, all_credit = view.gather(kept_ids), view.gather(kept_credit)
         at = np.flatnonzero(open_ & lanes.inside)
         _, alpha, beta, gamma = numbers.T.take(view.requests.index[at], axis=1)
-        found = Likely(view, at)
+        found = _Likely(view, at)
         ids, credit, slot = _earned(
             all_ids.take(at, axis=0).T, all_credit.take(at, axis=0).T * beta.astype(np.float32), found, gamma
         )
@@ -67,7 +67,7 @@ class Credit(HostCommitRule):
         return view.commit(chosen, tokens)
 
 
-def _earned(ids: Ints, credit: Floats, found: Likely, gamma: Doubles) -> tuple[Ints, Floats, Longs]:
+def _earned(ids: Ints, credit: Floats, found: _Likely, gamma: Doubles) -> tuple[Ints, Floats, Longs]:
     """The tokens that have credit after this step and their credit, both [slots, n], and the slot [n] that has earned:
     that of the likeliest token, or else the one with least credit."""
     best, rows = found.ranked[0], np.arange(found.size)
@@ -84,7 +84,7 @@ def _earned(ids: Ints, credit: Floats, found: Likely, gamma: Doubles) -> tuple[I
     return ids, credit, slot
 
 
-class Likely:
+class _Likely:
     """The likeliest tokens at the indices `at` [n] of a view, and their weights; both [ranks, n]."""
 
     def __init__(self, view: StepView, at: Longs) -> None:
