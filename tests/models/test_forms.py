@@ -51,7 +51,7 @@ def words_of(forms: Forms, plan: StepPlan, shift: int) -> tuple[np.ndarray, np.n
 def random_row(rng: random.Random, shift: int) -> Row:
     start, size = rng.randrange(1, 100), rng.choice([4, 8, 32, LONGEST])
     rule, cut = rng.choice(RULES), start + shift + rng.randrange(1, 3)
-    spans = [(), (Span(start + shift, start + size, rule),)]
+    spans: list[tuple[Span, ...]] = [(), (Span(start + shift, start + size, rule),)]
     spans += [(Span(start + shift, cut, rule, False), Span(cut + 1, start + size, rng.choice(RULES), True, True))]
     biases = (*BIASES,) if rng.random() < 0.3 else ()
     of_request = rng.choice(SAMPLINGS), rng.randrange(1000), biases, rng.choice([None, None, 0, 3])
