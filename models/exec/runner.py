@@ -117,7 +117,7 @@ class Runner:
         return _result(projected(plan), needed, needed, out, time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
-        """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of the two blocks that a request of a
+        """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of two blocks, which a request of a
         block-causal network computes: the better of two measurements.
 
         Only while no request is running: it writes to pages and canvases.
