@@ -202,9 +202,13 @@ class StepPlan:
     def columns(self) -> Columns:
         return Columns.of(self.rows)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
-        return int((self.columns.ends - self.columns.starts).sum())
+        return sum([row.end - row.start for row in self.rows])
+
+    @cached_property
+    def projected(self) -> int:
+        return sum([span.end - span.start for row in self.rows for span in row.spans])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ part looks at those alone.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -73,6 +74,8 @@ def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> 
     if enough of the lane before it is committed. A refine lane does not fork."""
     if not snapshots:
         return []
+    if len(snapshots) == 1 and (quiet := _quiet(snapshots[0], vocabulary)) is not None:
+        return [quiet]
     lanes = [lane for each in snapshots for lane in each.lanes]
     tokens = np.concatenate([each.tokens for each in snapshots])
     lane_counts = [len(each.lanes) for each in snapshots]
@@ -101,6 +104,25 @@ def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> 
         about = [*map(LaneStatus, *[column[start:end] for column in columns])] if happened else None
         statuses.append(make(RequestStatus, (open_[start:end], place, about)))
     return statuses
+
+
+def _quiet(snapshot: LaneSnapshot, vocabulary: Vocabulary) -> RequestStatus | None:
+    """The status of a request of which only the masks matter, as mostly. None: it may have a boundary, an end token or
+    a mark. The device waits for this step of one request: see `Vocabulary.kinds_of`."""
+    lanes, tokens, settled, boundary, _, _, marks, _ = snapshot
+    wanted = END | marks | (0 if boundary is STABLE else MAY_END_PART)
+    if settled is not None or boundary is STRIDE or vocabulary.kinds_of(tokens) & wanted:
+        return None
+    mask_id = vocabulary.mask_id
+    masks = [place for place, token in enumerate(tokens.tolist()) if token == mask_id]
+    first = lanes[0].start
+    if len(lanes) == 1:
+        open_ = [len(masks)]
+    else:
+        edges = [(bisect_left(masks, lane.start - first), bisect_left(masks, lane.end - first)) for lane in lanes]
+        open_ = [after - before for before, after in edges]
+    about = None if all(open_) else [LaneStatus(count, ABSENT, ABSENT) for count in open_]
+    return make(RequestStatus, (open_, first + masks[0] if masks else ABSENT, about))
 
 
 def _found(step: _Step, full: Bools, vocabulary: Vocabulary) -> tuple[Longs, Longs, Longs]:

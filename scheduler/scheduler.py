@@ -8,6 +8,7 @@ whoever has waited longest goes first.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Collection
 from itertools import accumulate
@@ -32,6 +33,7 @@ from .sequence import NO_END, PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
+NONE = np.zeros(0, np.int64)
 # A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
 WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each access runs Python code
@@ -47,9 +49,10 @@ class StepInFlight(NamedTuple):
     plan: StepPlan
     requests: list[PlannedRequest]
 
-    @property
-    def edges(self) -> list[int]:
+    def edges(self, result: StepResult) -> list[int]:
         """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
+        if len(self.requests) == 1:
+            return [0, len(result.tokens)]
         columns = self.plan.columns
         ends = [0, *(columns.span_ends - columns.span_starts).cumsum().tolist()]
         return [ends[spans] for spans in accumulate([len(planned.spans) for planned in self.requests], initial=0)]
@@ -164,7 +167,7 @@ class Scheduler:
         self._predict_ends(step, result, tokens)
         self._learn(step)
         statuses = dict(zip(snapshots, lane_statuses([*snapshots.values()], self._vocabulary), strict=True))
-        updates = list[Update]()
+        updates: list[Update] = []
         for planned in step:
             sequence = planned.sequence
             sequence.served_at = self._step
@@ -381,7 +384,9 @@ class Scheduler:
     def _take(self, step: StepInFlight, result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those
         that failed, and the tokens [positions] at all spans after host commit rules have decided."""
-        snapshots, failed, tokens, edges = dict[int, LaneSnapshot](), set[int](), result.tokens, step.edges
+        snapshots: dict[int, LaneSnapshot] = {}
+        failed: set[int] = set()
+        tokens, edges = result.tokens, step.edges(result)
         decided = _decided(step.requests, edges, result)
         for planned, start, end in zip(step.requests, edges[:-1], edges[1:], strict=True):
             sequence = planned.sequence
@@ -406,8 +411,12 @@ class Scheduler:
     def _predict_ends(self, step: list[PlannedRequest], result: StepResult, tokens: Ints) -> None:
         """Find where the network is about to end each answer: the first open position at which it proposes an end token
         with enough confidence."""
-        open_ = np.flatnonzero(tokens == self._vocabulary.mask_id)
-        ends = open_[(self._vocabulary.classes[result.proposals[open_]] & END) != 0]
+        if all(planned.sequence.request.decoder.end_threshold == math.inf for planned in step):
+            return  # nobody looks for an end
+        ends = NONE
+        if self._vocabulary.kinds_of(result.proposals) & END:
+            open_ = np.flatnonzero(tokens == self._vocabulary.mask_id)
+            ends = open_[(self._vocabulary.classes[result.proposals[open_]] & END) != 0]
         first: dict[int, int] = {}
         if len(ends):
             spans = []

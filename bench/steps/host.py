@@ -1,6 +1,6 @@
 """Measures the host time of a step: plan, commit and packing of many requests, without a network.
 
-Usage: python -m asynclane.bench.steps.host [--load lanes] [--requests 24] [--steps 300] [--rule credit]
+Usage: python -m asynclane.bench.steps.host [--load lanes] [--requests 24] [--steps 300] [--rule credit] [--cold]
 In the load `lanes` up to four lanes of a request commit one token each, and fork. In `blocks`, as with SDAR's shape, a
 request has one block of four positions and commits two tokens. A request that ends makes room for a new one. With a
 host rule, the program also prints the time that the rule adds for each request.
@@ -36,6 +36,8 @@ WARM_UP = 100  # steps until as many lanes live as later on
 TRIES = 10  # steps for each one with enough lanes, before the load is given up
 DRAFTS = 0.995  # lanes commit below this threshold; drafts are not written here
 SURE, UNSURE = 0.99, 0.01
+DEVICE_S = 0.003  # of a step, while the host sleeps
+CACHED_BYTES = 20 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +108,39 @@ class Packing:
     def __init__(self, requests: int, tokens: int) -> None:
         import torch
 
-        from ...models.exec.pack import pack_into
+        from ...models.exec.forms import Forms
         from ...models.exec.shapes import ShapeSet, default_sizes
         from ...models.numerics import Numerics
         from .shapes import SHAPES
 
-        self._pack_into = pack_into
-        self._shapes = ShapeSet(SHAPES["llada-8b"], Numerics(torch.bfloat16), requests, default_sizes(tokens))
+        shapes = ShapeSet(SHAPES["llada-8b"], Numerics(torch.bfloat16), requests, default_sizes(tokens))
+        self._forms = Forms(shapes)
         self._words: dict[object, np.ndarray] = {}
 
     def __call__(self, plan: StepPlan) -> float:
         """The seconds that it takes."""
         started = time.perf_counter()
-        padding = self._shapes.fit(plan).padding
+        form = self._forms.of(plan)
+        padding = form.fit.padding
         chosen = time.perf_counter()
         if padding not in self._words:  # a GPU's are pinned memory, and stay
             self._words[padding] = np.ones(padding.shape.words, np.int32)  # all of it has been written to
         words, begun = self._words[padding], time.perf_counter()
-        self._pack_into(words, plan, padding.shape)
+        form.pack_into(words, plan, shift=0)
         return time.perf_counter() - begun + chosen - started
 
 
-def measure(load: Load, requests: int, steps: int, rule: str | None = None, lanes: int = 1) -> dict[str, float]:
-    """Return milliseconds of plan, commit and packing: medians over steps with at least `lanes` live lanes. Raises
-    `RuntimeError` if there are too few such steps."""
+def cool_down(memory: np.ndarray) -> None:
+    """Let the processor rest as while a GPU computes, and forget what it has cached."""
+    time.sleep(DEVICE_S)
+    memory.sum()
+
+
+def measure(
+    load: Load, requests: int, steps: int, rule: str | None = None, lanes: int = 1, cold: bool = False
+) -> dict[str, float]:
+    """Return milliseconds of plan, commit and packing: medians over steps with at least `lanes` live lanes. In between
+    others use the processor if it is `cold`. Raises `RuntimeError` if there are too few such steps."""
     length, shared = PROMPT + CANVAS, bool(load.pattern.block_size)
     limits = Limits(requests, requests * 512, 16, requests * length, length, requests, shared)
     scheduler = Scheduler(limits, Vocabulary(PIECES, MASK, end_ids=[]), pattern=load.pattern)
@@ -138,6 +149,7 @@ def measure(load: Load, requests: int, steps: int, rule: str | None = None, lane
     added, done = 0, 0
     times: list[tuple[float, float, float]] = []  # of plan, commit and packing, in seconds
     live: list[int] = []
+    memory = np.ones(CACHED_BYTES if cold else 0, np.int8)
     while len(times) < steps:
         if done > WARM_UP + TRIES * steps:
             raise RuntimeError(f"only {len(times)} of {done} steps had {lanes} lanes: choose fewer, or more requests")
@@ -154,6 +166,8 @@ def measure(load: Load, requests: int, steps: int, rule: str | None = None, lane
             raise RuntimeError("nothing was planned")
         packed = packing(plan)
         result = executor.execute(plan)
+        if cold:
+            cool_down(memory)
         executed = time.perf_counter()
         scheduler.commit(result)
         committed = time.perf_counter()
@@ -191,6 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=positive, help="requests of a step (default: 3 for each 8 lanes)")
     parser.add_argument("--lanes", type=positive, help=f"live lanes of a step, at least (default: {LANES}, or any)")
     parser.add_argument("--steps", type=positive, default=300, help="steps to measure (default: %(default)s)")
+    parser.add_argument("--cold", action="store_true", help="sleep and clear the processor's caches before each commit")
     rules = lane_rules()
     parser.add_argument("--rule", choices=rules, metavar="RULE", help=f"one of {', '.join(rules)}; with lanes")
     options = parser.parse_args(argv)
@@ -200,8 +215,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     lanes = options.lanes or (1 if options.requests or options.load != "lanes" else LANES)
     requests = options.requests or max(1, int((options.lanes or LANES) / LANES_PER_REQUEST))
     try:
-        figures = measure(load, requests, options.steps, options.rule, lanes)
-        plain = measure(load, requests, options.steps, lanes=lanes) if options.rule else figures
+        figures = measure(load, requests, options.steps, options.rule, lanes, options.cold)
+        plain = measure(load, requests, options.steps, lanes=lanes, cold=options.cold) if options.rule else figures
     except RuntimeError as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     print(f"{figures['lanes']:.0f} live lanes of {requests} requests, median of {options.steps} steps")
@@ -211,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.rule:
         figures["rule_ms"] = (figures["host_ms"] - plain["host_ms"]) / requests
         print(f"without a rule {plain['host_ms']:.3f} ms in all: {figures['rule_ms']:.3f} ms less for each request")
-    finish({"benchmark": "host", "load": options.load, "rule": options.rule, **figures})
+    finish({"benchmark": "host", "load": options.load, "rule": options.rule, "cold": options.cold, **figures})
     return 0
 
 

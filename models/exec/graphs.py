@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..network import Unfinished
-from .pack import Batch, Shape, pack_into, pack_nothing, unpack
+from .forms import Forms
+from .pack import Batch, Shape, pack_nothing, unpack
 from .shapes import Fit, Padding, ShapeSet
 
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
@@ -60,7 +61,7 @@ class Launched:
     """A step under way. Its result is valid until `IN_FLIGHT` more are launched."""
 
     fit: Fit
-    lines: Tensor  # pinned int32 [4 or more, projected positions of the shape]
+    lines: np.ndarray  # pinned int32 [4 or more, projected positions of the shape]
     started: torch.cuda.Event
     ended: torch.cuda.Event
 
@@ -70,7 +71,7 @@ class Launched:
     def collect(self) -> tuple[np.ndarray, float]:
         """Wait for the result, and the device's seconds."""
         self.ended.synchronize()
-        return self.lines.numpy(), self.started.elapsed_time(self.ended) / 1e3
+        return self.lines, self.started.elapsed_time(self.ended) / 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +93,24 @@ class StepGraph:
             self.tail.graph.replay()
 
 
+class HostPart(NamedTuple):
+    """A part of pinned memory. Both views are made once: each takes as long as a launch."""
+
+    tensor: Tensor
+    array: np.ndarray
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> HostPart:
+        return cls(tensor, tensor.numpy())
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A padding's place in the static buffers, and its graphs. None: it has no place, or no graph."""
+    """A padding's places in the static buffers, and its graphs. None: it has no place, or no graph."""
 
-    places: tuple[Tensor, ...]  # one for each turn, and that on the device; empty: the static buffers are too small
+    hosts: tuple[HostPart, ...]  # of its words, one for each turn; empty: the static buffers are too small
+    words: Tensor | None  # on the device
+    results: tuple[HostPart, ...]  # of its result, one for each turn; empty: it has no tail's graph
     body: torch.cuda.CUDAGraph | None
     tail: Tail | None
 
@@ -109,6 +123,7 @@ class StepGraphs:
         self.eager_steps = 0
         self._model = model
         self._shapes = shapes
+        self._forms = Forms(shapes)
         self._bodies: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._tails: dict[Shape, Tail] = {}
         self._prepared: dict[Padding, Prepared] = {}
@@ -116,8 +131,9 @@ class StepGraphs:
         self._pool: Any = torch.cuda.graph_pool_handle()  # torch names its type only privately
         # Sections of the body end where those of the tail begin, at the same place for all shapes.
         self._border = shapes.body_words
-        self._device_in = torch.zeros(self._border + shapes.tail_words, dtype=torch.int32, device=DEVICE)
-        self._turns = [Turn.of(len(self._device_in), MOST_LINES * shapes.most) for _ in range(IN_FLIGHT)]
+        with torch.inference_mode(False):  # `launch` copies into them without that mode: entering it takes 0.03 ms
+            self._device_in = torch.zeros(self._border + shapes.tail_words, dtype=torch.int32, device=DEVICE)
+            self._turns = [Turn.of(len(self._device_in), MOST_LINES * shapes.most) for _ in range(IN_FLIGHT)]
         config, dtype = shapes.config, shapes.numerics.dtype
         self._kept = Unfinished(  # what a body leaves for a tail
             torch.zeros((shapes.most, config.heads, config.head_dim), dtype=dtype, device=DEVICE),
@@ -223,43 +239,52 @@ class StepGraphs:
 
     def launch(self, plan: StepPlan) -> Launched:
         """Start a plan."""
-        fit = self._shapes.fit(plan)
-        shape, prepared = fit.padding.shape, self._prepared.get(fit.padding) or self._prepare(fit.padding)
+        form = self._forms.of(plan)
+        fit = form.fit
+        padding = fit.padding
+        shape, prepared = padding.shape, self._prepared.get(padding) or self._prepare(padding)
         number = self._launched % IN_FLIGHT
         turn = self._turns[number]
-        if prepared.places:
-            host, words = prepared.places[number], prepared.places[-1]
+        if prepared.words is not None:
+            host, words = prepared.hosts[number], prepared.words
         else:
-            host = _pinned(shape.words)
-            words = torch.empty_like(host, device=DEVICE)
-        pack_into(host.numpy(), plan, shape, self._shapes.config.logit_shift)
+            host = HostPart.of(_pinned(shape.words))
+            words = torch.empty_like(host.tensor, device=DEVICE)
+        form.pack_into(host.array, plan, self._shapes.config.logit_shift)
         turn.started.record()
-        words.copy_(host, non_blocking=True)
-        if prepared.places and prepared.body is not None and prepared.tail is not None:
+        words.copy_(host.tensor, non_blocking=True)
+        if prepared.words is not None and prepared.body is not None and prepared.tail is not None:
             prepared.body.replay()
             prepared.tail.graph.replay()
             out = prepared.tail.out
         else:
             out = self._run(prepared, shape, words)
-        lines = turn.host_out[: out.numel()] if out.numel() <= len(turn.host_out) else _pinned(out.numel())
-        lines = lines.view(out.shape)
-        lines.copy_(out, non_blocking=True)
+        lines = prepared.results[number] if prepared.results else self._result_of(turn, out)
+        lines.tensor.copy_(out, non_blocking=True)
         turn.ended.record()
         self._launched += 1  # last: a launch that fails must not take the turn of one in flight
-        return Launched(fit, lines, turn.started, turn.ended)
+        return Launched(fit, lines.array, turn.started, turn.ended)
+
+    def _result_of(self, turn: Turn, out: Tensor) -> HostPart:
+        """The memory of a turn for a result of this shape."""
+        lines = turn.host_out[: out.numel()] if out.numel() <= len(turn.host_out) else _pinned(out.numel())
+        return HostPart.of(lines.view(out.shape))
 
     def _prepare(self, padding: Padding) -> Prepared:
         shape = padding.shape
-        places: tuple[Tensor, ...] = ()
+        hosts: tuple[HostPart, ...] = ()
+        words = None
         tail_words = shape.words - shape.body_words
         if shape.body_words <= self._border and tail_words <= len(self._device_in) - self._border:
-            buffers = (*(turn.host_in for turn in self._turns), self._device_in)
-            places = tuple(self._place(buffer, shape) for buffer in buffers)
+            hosts = tuple(HostPart.of(self._place(turn.host_in, shape)) for turn in self._turns)
+            words = self._place(self._device_in, shape)
         body = None if padding.body is None else self._bodies.get(padding.body)
         tail = None if padding.tail is None else self._tails.get(padding.tail)
-        prepared = self._prepared[padding] = Prepared(places, body, tail)
+        results = () if tail is None else tuple(self._result_of(turn, tail.out) for turn in self._turns)
+        prepared = self._prepared[padding] = Prepared(hosts, words, results, body, tail)
         return prepared
 
+    @torch.inference_mode()
     def _run(self, prepared: Prepared, shape: Shape, words: Tensor) -> Tensor:
         """A step of which a part has no graph: its result."""
         batch = unpack(words, shape)
@@ -268,7 +293,7 @@ class StepGraphs:
         if prepared.body is None:
             unfinished = self._model.begin(batch)
         else:
-            if not prepared.places:
+            if prepared.words is None:
                 self._device_in[self._border - shape.body_words : self._border].copy_(words[: shape.body_words])
             prepared.body.replay()
         if not shape.projected:

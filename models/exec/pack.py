@@ -95,7 +95,7 @@ def measured(plan: StepPlan) -> bool:
 
 def projected(plan: StepPlan) -> int:
     """Positions of a plan that get logits."""
-    return int((plan.columns.span_ends - plan.columns.span_starts).sum())
+    return plan.projected
 
 
 def _any_given(values: tuple[object, ...]) -> bool:

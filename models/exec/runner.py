@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -94,26 +93,18 @@ class Runner:
     def execute(self, plan: StepPlan) -> StepResult:
         return self.launch(plan)()
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Waiter:
         """Start a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
         CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
-        with self._losses():
-            self._place(plan)
-            return StepUnderWay(self, plan, self._graphs.launch(plan))
-
-    @contextmanager
-    def _losses(self) -> Iterator[None]:
-        """Raise `DeviceLost` for an error after which all calls of the GPU fail."""
         try:
-            yield
+            if plan.placements:
+                self._place(plan)
+            launched = self._graphs.launch(plan)
+            return StepUnderWay(launched, projected(plan))
         except Exception as error:
-            try:
-                torch.cuda.synchronize()
-            except RuntimeError:
-                raise DeviceLost(str(error)) from error
+            _check_device(error)
             raise
 
     @torch.inference_mode()
@@ -123,10 +114,10 @@ class Runner:
         batch = self._packed(plan)
         out = self.finish(self.begin(batch), batch).numpy()
         needed = OptionalInputs.of(plan)
-        return _result(plan, needed, needed, out, time.perf_counter() - started)
+        return _result(projected(plan), needed, needed, out, time.perf_counter() - started)
 
     def step_seconds(self, tokens: int) -> float:
-        """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of the two blocks that a request of a
+        """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of two blocks, which a request of a
         block-causal network computes: the better of two measurements.
 
         Only while no request is running: it writes to pages and canvases.
@@ -163,6 +154,7 @@ class Runner:
     def _packed(self, plan: StepPlan) -> Batch:
         return pack(plan, self._device, self._network.config.logit_shift)
 
+    @torch.inference_mode()
     def _place(self, plan: StepPlan) -> None:
         for placement in plan.placements:
             canvas = self._canvases[placement.slot]
@@ -223,9 +215,8 @@ class Runner:
 class StepUnderWay:
     """A step that a GPU computes."""
 
-    runner: Runner
-    plan: StepPlan
     launched: Launched
+    projected: int  # its positions with logits: the result has room for more
 
     def done(self) -> bool:
         """True if its result is there, or cannot be."""
@@ -237,14 +228,28 @@ class StepUnderWay:
     def __call__(self) -> StepResult:
         """Wait for its result."""
         fit = self.launched.fit
-        with self.runner._losses():
-            return _result(self.plan, fit.needed, fit.padding.shape.inputs, *self.launched.collect())
+        try:
+            return _result(self.projected, fit.needed, fit.padding.shape.inputs, *self.launched.collect())
+        except Exception as error:
+            _check_device(error)
+            raise
 
 
-def _result(plan: StepPlan, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:
-    """The result of lines that were made with the inputs `given`, of which the plan `needed` some."""
-    tokens, proposals, low, high, *more = out[:, : projected(plan)].copy()
-    confidence = np.stack((low, high), axis=1).view(np.float64)[:, 0]
+def _check_device(error: Exception) -> None:
+    """Raise `DeviceLost` if `error` is one after which all calls of the GPU fail."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        raise DeviceLost(str(error)) from error
+
+
+def _result(count: int, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:
+    """The result of the first `count` positions of lines that were made with the inputs `given`, of which the plan
+    `needed` some."""
+    tokens, proposals = out[:2, :count].copy()
+    # Both halves of each number side by side, in new memory: that of `out` is written to again.
+    confidence = np.array(out[2:4, :count].T, order="C").view(np.float64)[:, 0]
+    more = [*out[4:, :count].copy()] if len(out) > 4 else []
     by_rule = more.pop(0).view(np.float32) if given.measured and more else None
     return StepResult(
         tokens,

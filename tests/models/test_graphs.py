@@ -31,6 +31,7 @@ class Replayed:
         self.out = compute()
         self.replays = 0
 
+    @torch.inference_mode()
     def replay(self) -> None:
         self.replays += 1
         found = self._compute()

@@ -51,8 +51,7 @@ def test_a_device_is_lost_if_it_fails_after_the_error_too(
 def test_a_step_whose_end_cannot_be_seen_is_done(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
     """Whoever takes its result gets the error."""
     monkeypatch.setattr(torch.cuda, "synchronize", raising(ERROR) if lost else lambda: None)
-    runner = small_runner()
-    step = StepUnderWay(runner, PLAN, BrokenGraphs(at_start=False))  # type: ignore[arg-type]
+    step = StepUnderWay(BrokenGraphs(at_start=False), 1)  # type: ignore[arg-type]
     assert step.done()
     with pytest.raises(DeviceLost if lost else torch.AcceleratorError):
         step()

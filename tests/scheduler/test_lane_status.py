@@ -181,6 +181,17 @@ def test_what_lies_between_two_lanes_belongs_to_neither() -> None:
     assert right == LaneStatus(1, 9, ABSENT)
 
 
+@pytest.mark.parametrize("letters", ["w_", "w_.", "w_E", "www_,"])
+def test_a_request_has_the_same_status_alone_and_beside_another(letters: str) -> None:
+    rng, other = random.Random(7), snapshot("w.w_", "_.w")
+    for boundary in Boundary:
+        for _ in range(50):
+            lanes = ["".join(rng.choices(letters, k=rng.randint(1, 6))) for _ in range(rng.randint(1, 3))]
+            text = [lane + rng.choice(["", "|w", "|ww"]) for lane in lanes[:-1]] + lanes[-1:]
+            one = snapshot(*text, start=rng.randrange(9), boundary=boundary, marks=rng.choice([0, COMMA]))
+            assert lane_statuses([one], vocabulary()) == lane_statuses([one, other], vocabulary())[:1]
+
+
 def test_min_fill_is_a_share_of_what_lies_before_the_boundary() -> None:
     assert fork("w___.__", min_fill=0.4) == 4
     assert fork("w___.__", min_fill=0.41) == ABSENT
