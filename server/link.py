@@ -32,13 +32,13 @@ class Link(asyncio.Protocol, Generic[Sent, Received]):
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._unread = bytearray()
-        self._outbox: list[Sent] = []
+        self._outbox: list[msgspec.Raw] = []
 
     async def open(self, end: socket.socket) -> None:
         end.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
 
-    def send(self, messages: Sequence[Sent]) -> None:
+    def send(self, messages: Sequence[Sent | msgspec.Raw]) -> None:
         """Send one frame now. What cannot be sent any more is dropped: `lost` has been called, or is about to be."""
         if self._transport is not None and not self._transport.is_closing():
             frame = bytearray(LENGTH.size)
@@ -47,10 +47,12 @@ class Link(asyncio.Protocol, Generic[Sent, Received]):
             self._transport.write(frame)
 
     def send_soon(self, messages: Sequence[Sent]) -> None:
-        """Send messages with all others of this turn of the event loop, in one frame."""
+        """Send messages with all others of this turn of the event loop, in one frame. Each is encoded now, so that one
+        that cannot be is its sender's error, and the others go."""
+        encoded = [msgspec.Raw(self._encoder.encode(message)) for message in messages]
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._send_outbox)
-        self._outbox += messages
+        self._outbox += encoded
 
     def close(self) -> None:
         if self._transport is not None:

@@ -81,7 +81,7 @@ class Settings:
     cuda_graph_sizes: str | None = _word(
         None,
         "positions of the steps whose CUDA graphs are captured at start, with commas between them; others are padded to"
-        " these, or run without a graph; default: 48 sizes up to --max-step-tokens 4096",
+        " these, or run without a graph; default: sizes up to --max-step-tokens, which are 48 for 4096",
     )
     compile_cache: str | None = _word(
         None, "directory in which a GPU's compiled kernels are kept for the next start; default: Triton's own"

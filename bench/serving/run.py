@@ -199,7 +199,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "arguments": repeatable(arguments),
         **machine(),
     }
-    head |= machine()
     fault = None
     try:
         with ending_on_sigterm(), served(options, flags) as server:

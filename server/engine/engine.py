@@ -226,7 +226,9 @@ class Engine:
         number = next(self._ids)
         answer = EngineAnswer(port, message.request_id, message.options, self._text)
         self._answers[number], port.requests[message.request_id] = answer, number
-        grammar = message.options.grammar
+        grammar, timeout_s = message.options.grammar, message.options.timeout_s
+        if timeout_s is not None:
+            answer.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, number, timeout_s)
         if grammar is None or self._grammars.has(grammar):
             self._try_accept(number, message)
         else:
@@ -238,20 +240,22 @@ class Engine:
         answer = self._answers[number]
         try:
             await self._grammars.ready(grammar, message.options.client)
-        except Exception as error:  # noqa: BLE001 - `_try_accept` raises it again, for its handlers
+        except errors.INTERRUPTS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - `_try_accept` raises it again, for its handlers
             self._try_accept(number, message, error)
         else:
             self._try_accept(number, message)
         answer.port.flush()
 
-    def _try_accept(self, number: int, message: Submit, problem: Exception | None = None) -> None:
+    def _try_accept(self, number: int, message: Submit, problem: BaseException | None = None) -> None:
         answer = self._answers.get(number)
-        if answer is None:  # its client has left while its grammar was compiled
+        if answer is None:  # its client has left, or its time was up, while its grammar was compiled
             return
         try:
             if problem is not None:
                 raise problem
-            self._accept(number, message, answer)
+            self._accept(number, message)
         except errors.INTERRUPTS:
             raise
         except errors.ApiError as error:
@@ -262,7 +266,7 @@ class Engine:
             answer.fail(Failure(Fault.ENGINE, "internal error"))
             self._forget(number)
 
-    def _accept(self, number: int, message: Submit, answer: EngineAnswer) -> None:
+    def _accept(self, number: int, message: Submit) -> None:
         """Raises `ApiError`."""
         if self.death.done():
             raise errors.EngineDown(self._down().message)
@@ -280,9 +284,6 @@ class Engine:
             raise errors.InvalidValue(error.param, str(error)) from None
         except QueueFull as error:
             raise errors.Overloaded(str(error), retry_after_s=self._wait_s()) from None
-        if options.timeout_s is not None:
-            loop = asyncio.get_running_loop()
-            answer.timer = loop.call_later(options.timeout_s, self._expire, number, options.timeout_s)
         self._observe_load()
         self._work.set()
 

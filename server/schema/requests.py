@@ -102,6 +102,8 @@ class StreamOptions(Strict):
 def _scalar(value: object) -> object:
     if isinstance(value, str) and len(value) > limits.NAME_CHARS:
         raise refused(None, f"has no value of more than {limits.NAME_CHARS} characters")
+    if isinstance(value, int) and not -INT64 <= value < INT64:  # a message to the engine cannot hold it
+        raise refused(None, f"has no value of more than 64 bits, but {shown(value)} was given")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise refused(None, f"must be a number, a string, true or false, not {shown(value)}")

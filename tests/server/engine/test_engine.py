@@ -540,6 +540,33 @@ OPTIONS: dict[str, object] = {
 OF_THE_ENGINE = {"stop", "stop_ids", "timeout_s"}
 
 
+@pytest.mark.parametrize("error", [Panic("no such lexeme"), RuntimeError("a bug")])
+async def test_a_request_whose_grammar_cannot_be_compiled_ends(
+    bench: Bench, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.engine._grammars, "_build", raising(error))
+    async with running(bench):
+        with pytest.raises(errors.EngineFailure):
+            await asyncio.wait_for(read(bench.ask(grammar=replace(GRAMMAR, tried_bytes=1))), 10)
+    assert bench.empty
+
+
+async def test_the_time_of_an_answer_counts_while_its_grammar_is_compiled(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = asyncio.Event()
+
+    async def ready(*_: object) -> None:
+        await compiled.wait()
+
+    monkeypatch.setattr(bench.engine._grammars, "ready", ready)
+    async with running(bench):
+        with pytest.raises(errors.TimedOut):
+            await asyncio.wait_for(read(bench.ask(grammar=GRAMMAR, timeout_s=0.05)), 10)
+        compiled.set()
+    assert bench.empty
+
+
 async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
     def facts(**options: object) -> str:
         given = {"max_tokens": 8, **options}

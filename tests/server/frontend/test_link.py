@@ -55,6 +55,17 @@ async def test_messages_of_one_turn_go_in_one_frame() -> None:
     assert taken == [[Abort(0), Abort(1), Abort(2)]]
 
 
+async def test_a_message_that_cannot_be_encoded_is_its_senders_error_alone() -> None:
+    taken: list[Any] = []
+    async with pair(taken, []) as (one, _):
+        one.send_soon([Abort(1)])
+        with pytest.raises(OverflowError):
+            one.send_soon([Submit(2, (1,), AnswerOptions(8, params=(("steps", 2**70),)))])
+        one.send_soon([Abort(3)])
+        await until(lambda: taken)
+    assert taken == [[Abort(1), Abort(3)]]
+
+
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 1000])
 def test_frames_may_be_cut_anywhere(size: int) -> None:
     sent: list[bytes] = []

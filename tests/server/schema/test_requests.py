@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from asynclane.scheduler import ALL_PARAMS
 from asynclane.server.schema import limits
 
 from ...support.fake_engine import FakeEngine
@@ -232,6 +233,15 @@ async def test_names_have_limits(api: Any, name: str) -> None:
         error = error_of(await client.chat(**fields), 400)
     assert error["param"].startswith("metadata." if name[0] == "m" else name)
     assert "64 characters" in error["message"]
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+async def test_a_number_of_a_decoder_fits_a_message_to_the_engine(api: Any, number: int) -> None:
+    async with api() as client:
+        for name in ALL_PARAMS:
+            error = error_of(await client.chat(**{name: number}), 400)
+            assert error["param"] == name
+            assert "64 bits" in error["message"]
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])
