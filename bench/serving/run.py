@@ -149,7 +149,7 @@ def loads(options: argparse.Namespace, server: Server) -> list[Load]:
         longest = load.prompt_tokens[1] + load.max_tokens[1]
         if longest > server.longest:
             raise ValueError(
-                f"a {load.name} load has up to {longest} tokens, and {server.model} takes {server.longest}"
+                f"{load.name} requests have up to {longest} tokens, and {server.model} takes {server.longest}"
             )
     return found
 

@@ -194,6 +194,8 @@ def load_runner(
     sizes = _graph_sizes(hardware, memory)
     if device.type == "cuda":
         _check_for_gpu(config, memory, numerics)
+    elif hardware.graph_sizes is not None or hardware.compile_cache is not None:
+        logging.getLogger(__name__).warning("--cuda-graph-sizes and --compile-cache change nothing on a CPU")
     if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
         torch.set_num_threads(hardware.threads or _cores())
     if hardware.compile_cache is not None:

@@ -414,6 +414,16 @@ def test_a_compile_cache_that_cannot_be_written_is_a_warning(
     parts = build_parts(Settings(model=str(checkpoint), compile_cache=str(tmp_path / "file"), max_num_seqs=1))
     parts.engine._device.worker.shutdown()
     parts.grammars.close()
-    assert [record.getMessage() for record in caplog.records if "compile-cache" in record.getMessage()] == [
+    here = "change nothing on a CPU"
+    assert [message for message in caplog.messages if "compile-cache" in message and here not in message] == [
         f"--compile-cache {tmp_path / 'file'} cannot be written: File exists; kernels are kept where Triton keeps them"
     ]
+
+
+def test_a_setting_of_graphs_that_a_cpu_does_not_use_is_a_warning(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = build_parts(Settings(model=str(checkpoint), device="cpu", cuda_graph_sizes="16,32", max_num_seqs=1))
+    parts.engine._device.worker.shutdown()
+    parts.grammars.close()
+    assert "--cuda-graph-sizes and --compile-cache change nothing on a CPU" in caplog.messages
