@@ -72,9 +72,10 @@ class Fleet:
         """Let the front ends finish the responses that have begun, and end."""
         self._stopping = True
         self._listener.close()
+        children = list(self._children)  # one that is not heard any more has left the set, and may hang
         self._post(Stop())
         await self.wait(FLUSH_S + 2.0)
-        self.kill()
+        _kill(children)
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until all front ends have ended."""
@@ -96,9 +97,7 @@ class Fleet:
 
     def kill(self) -> None:
         self._stopping = True
-        for child in list(self._children):
-            child.process.kill()
-            child.process.wait()
+        _kill(list(self._children))
 
     def _post(self, message: FromEngine) -> None:
         for child in self._children:
@@ -188,6 +187,12 @@ class Fleet:
         logging.getLogger(__name__).error("%s %s, and is replaced", name, how)
         await asyncio.sleep(PAUSE_S * 2 ** len(recent))
         return not self._stopping and not self._engine.death.done()
+
+
+def _kill(children: Sequence[Child]) -> None:
+    for child in children:
+        child.process.kill()
+        child.process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:

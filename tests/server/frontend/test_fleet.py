@@ -31,6 +31,16 @@ message = b"\x91\x91\xa7Serving"
 end.sendall(struct.pack("=I", len(message)) + message)
 end.recv(1)
 """
+# Says that it serves, closes its connection when it is to stop, and hangs.
+HANGS = r"""
+import socket, struct, sys, time
+end = socket.socket(fileno=int(sys.argv[1]))
+message = b"\x91\x91\xa7Serving"
+end.sendall(struct.pack("=I", len(message)) + message)
+while b"Stop" not in end.recv(65536): pass
+end.close()
+time.sleep(600)
+"""
 start_process = subprocess.Popen
 
 
@@ -107,3 +117,21 @@ async def test_a_front_end_that_cannot_be_replaced_is_tried_again_until_the_engi
     assert [message.split(" (")[0] for message in caplog.messages] == ["frontend-1 has ended"] + [
         "frontend-1 does not start"
     ] * MOST_DEATHS
+
+
+async def test_a_front_end_that_hangs_when_it_is_to_stop_does_not_outlive_the_server(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        theirs = str(options["pass_fds"][0])
+        started.append(start_process([sys.executable, "-I", "-S", "-c", HANGS, theirs], **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(module, "FLUSH_S", -1.0)
+    fleet = Fleet(Engine(), Metrics(), listener, SETUP)  # type: ignore[arg-type]
+    await fleet.start(1)
+    await fleet.stop()
+    assert started[0].poll() is not None
