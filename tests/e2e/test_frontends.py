@@ -55,6 +55,11 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+SLOW = pytest.mark.skipif(
+    os.environ.get("CHAOS") != "all" and "FRONTENDS" not in os.environ, reason="takes long: `make chaos` runs it"
+)
+
+
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Server]:
     server = start_server("--frontends", "2", "--grammar-timeout-s", "1")
@@ -123,6 +128,7 @@ def test_a_front_end_that_is_killed_is_replaced_and_the_others_notice_nothing(ap
     assert any("has ended (signal 9), and is replaced" in line for line in apart.log)
 
 
+@SLOW
 @pytest.mark.parametrize("broken", ["ann:", None])
 def test_a_front_end_that_is_replaced_has_the_keys_of_the_others(tmp_path: Path, broken: str | None) -> None:
     file = tmp_path / "keys"
@@ -153,6 +159,7 @@ def test_a_front_end_that_is_replaced_has_the_keys_of_the_others(tmp_path: Path,
         stop_server(server)
 
 
+@SLOW
 def test_a_server_without_standard_streams_serves() -> None:
     """As some supervisors start it. Its log goes nowhere, so the port has to be known."""
     with socket.socket() as free:
@@ -211,9 +218,7 @@ def alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-@pytest.mark.skipif(
-    os.environ.get("CHAOS") != "all" and "FRONTENDS" not in os.environ, reason="takes 20 s: `make chaos` runs it"
-)
+@SLOW
 @pytest.mark.parametrize("fault", ["lost", "killed"])
 def test_the_end_of_the_engine_is_known_by_all_and_ends_all(fault: str) -> None:
     program = ASYNCLANE if fault == "killed" else [sys.executable, "-P", FAILING, fault]

@@ -106,7 +106,7 @@ def test_answers_and_usage_are_the_same_whatever_the_size_of_chunks(decoder: str
             assert found == wanted, (size, depth)
 
 
-@pytest.mark.parametrize("size", SIZES[:-1])
+@pytest.mark.parametrize("size", [BLOCK, 20, 1000])
 def test_a_long_prompt_does_not_hold_up_those_that_run(size: int) -> None:
     loop = Loop(replace(LIMITS, prefill_tokens=size))
     streams = [loop.add(prompt(8, number), length=800) for number in range(6)]
