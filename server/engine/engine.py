@@ -85,7 +85,7 @@ class Engine:
         self._since = 0.0  # when the last step ended, or the first request came
         self._rate = QueueRate()
         self._failed_steps = 0  # since one succeeded
-        self._watchdog = Watchdog(lambda limit_s: self._die(f"a step took longer than {limit_s:g} s"))
+        self._watchdog = Watchdog(lambda limit_s: self.fail(f"a step took longer than {limit_s:g} s"))
         self._began = 0.0  # when the step began whose updates are delivered
         self._unreported: tuple[StepPlan, StepResult, float, int] | None = None  # its seconds and commits, too
 
@@ -147,7 +147,7 @@ class Engine:
         """Wait for all requests, then end the loop. A step that has not ended after `timeout_s` is given up."""
         await self.drain(timeout_s)
         if self._loop is not None and not self._loop.done():
-            self._die("a step did not end while the server was shutting down")
+            self.fail("a step did not end while the server was shutting down")
             await asyncio.wait({self._loop})
         self._device.worker.shutdown(wait=not self.death.done())
 
@@ -317,10 +317,6 @@ class Engine:
         )
 
     def fail(self, reason: str) -> None:
-        """Fail for good, for a reason outside of the engine."""
-        self._die(reason)
-
-    def _die(self, reason: str) -> None:
         """Fail for good. From any thread; the first reason counts."""
         with suppress(InvalidStateError):
             self.death.set_result(reason)
@@ -332,11 +328,11 @@ class Engine:
         try:
             await self._steps()
         except errors.INTERRUPTS:
-            self._die(ENDED)
+            self.fail(ENDED)
             raise
         except BaseException:
             logging.getLogger(__name__).exception(ENDED)
-            self._die(ENDED)
+            self.fail(ENDED)
         finally:  # nobody may wait for an engine that has ended, for whatever reason
             self._watchdog.close()
             self._metrics.engine_up(False)
@@ -386,9 +382,9 @@ class Engine:
             updates = self._scheduler.fail()
             self._failed_steps += 1
             if isinstance(error, DeviceLost):
-                self._die("the device is lost")
+                self.fail("the device is lost")
             elif self._failed_steps >= self._device.max_failed_steps:
-                self._die(f"{self._failed_steps} steps failed in a row")
+                self.fail(f"{self._failed_steps} steps failed in a row")
             self._since = time.perf_counter()
         else:
             self._failed_steps = 0
