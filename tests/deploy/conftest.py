@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
-from ..support.servers import START_S, Server, start_server, stop_server
+from ..support.servers import Server, ready_server
 from .tools import helm_program
 
 
@@ -18,9 +17,5 @@ def helm() -> str:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    server = start_server()
-    try:
-        assert httpx.get(f"{server.url}/ready", timeout=START_S).status_code == 200
+    with ready_server() as server:
         yield server
-    finally:
-        stop_server(server)

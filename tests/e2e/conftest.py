@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
 import openai
 import pytest
 
-from ..support.servers import START_S, Server, start_server, stop_server
+from ..support.servers import Server, ready_server
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    server = start_server()
-    try:
-        assert httpx.get(f"{server.url}/ready", timeout=START_S).status_code == 200
+    with ready_server() as server:
         yield server
-    finally:
-        stop_server(server)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,17 @@ def stop_server(server: Server) -> None:
         server.process.kill()
         server.reader.join(timeout=5)
         end(server.process)
+
+
+@contextmanager
+def ready_server() -> Iterator[Server]:
+    """A server of the embedded model that accepts requests."""
+    server = start_server()
+    try:
+        assert httpx.get(f"{server.url}/ready", timeout=START_S).status_code == 200
+        yield server
+    finally:
+        stop_server(server)
 
 
 def front_ends(process: int) -> list[int]:
