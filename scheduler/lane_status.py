@@ -134,8 +134,8 @@ def _read(snapshot: LaneSnapshot, vocabulary: Vocabulary) -> RequestStatus | Non
         quiet = None if all(open_) else [LaneStatus(count, ABSENT, ABSENT) for count in open_]
         return make(RequestStatus, (open_, first_open, quiet))
 
-    def first(span: tuple[int, int], classes: int) -> int:
-        return next((place for place in hits if span[0] <= place < span[1] and kinds[place] & classes), ABSENT)
+    def first(span: tuple[int, int], sought: int) -> int:
+        return next((place for place in hits if span[0] <= place < span[1] and kinds[place] & sought), ABSENT)
 
     ends = [first(span, END) for span in spans]
     may_fork = boundary is not STABLE and (not crowded or not all(open_) or max(ends) != ABSENT)
@@ -149,8 +149,8 @@ def _read(snapshot: LaneSnapshot, vocabulary: Vocabulary) -> RequestStatus | Non
             fork = next((at for at in likely if _ends_sentence(kinds, masks, at, opened.bare)), ABSENT)
         places = fork, end, first(span, marks)
         found.append(LaneStatus(count, *[ABSENT if at == ABSENT else origin + at for at in places]))
-    quiet = all(open_) and all(max(one[1:]) == ABSENT for one in found)
-    return make(RequestStatus, (open_, first_open, None if quiet else found))
+    eventful = not all(open_) or any(max(one[1:]) != ABSENT for one in found)
+    return make(RequestStatus, (open_, first_open, found if eventful else None))
 
 
 def _likely_ends(
