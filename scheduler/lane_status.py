@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .contract import Doubles, Ints, make
+from .contract import Ints, make
 from .decoding.boundaries import Bools, Boundary, Longs, Nesting, Packed, boundaries
 from .decoding.lane_tree import GENERATE, Lane
 from .decoding.lanes.base import ABSENT, LaneStatus
@@ -295,12 +295,16 @@ class EndSpan(NamedTuple):
     threshold: float
 
 
-def predicted_ends(spans: Sequence[EndSpan], ends: Longs, confidence: Doubles) -> dict[int, int]:
+def predicted_ends(spans: Sequence[EndSpan], ends: list[int], confidence: list[float]) -> dict[int, int]:
     """The first absolute position at which the network is about to end each answer, by request id. `ends` [n] are the
     open positions of all `spans`, ascending, at which it proposes an end token with this `confidence` [n]."""
-    starts = _starts([span.end - span.start for span in spans])
-    numbers = starts.searchsorted(ends, "right") - 1
-    sure = confidence >= np.array([span.threshold for span in spans])[numbers]
-    # The first position of a request is the last that is written to the dictionary.
-    hits = zip(numbers[sure][::-1].tolist(), (ends - starts[numbers])[sure][::-1].tolist(), strict=True)
-    return {spans[number].request_id: spans[number].start + offset for number, offset in hits}
+    found: dict[int, int] = {}
+    start = at = 0
+    for request_id, first, last, threshold in spans:
+        stop = start + last - first
+        while at < len(ends) and ends[at] < stop and request_id not in found:
+            if confidence[at] >= threshold:
+                found[request_id] = first + ends[at] - start
+            at += 1
+        start, at = stop, bisect_left(ends, stop, at)
+    return found
