@@ -27,7 +27,7 @@ from ..exec.shapes import checked_sizes, default_sizes
 from ..kv_cache import KvPages
 from ..network import Transformer, allocate
 from ..numerics import Numerics
-from .config import ModelConfig, ModelError
+from .config import ModelConfig, ModelError, read_config
 from .hub import Repository, interrupted
 from .weights import absent_files, check_weights, load_weights, some
 
@@ -40,9 +40,10 @@ def embedded_models() -> list[str]:
     return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
-def find_model(name: str) -> Path:
-    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache. Raises
-    `ModelError` with what to do, also for a download that was not finished."""
+def find_model(name: str, download: bool = False) -> Path:
+    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache, into which
+    `download` fetches what is missing. Raises `ModelError` with what to do, also for a download that was not
+    finished."""
     if name in embedded_models():
         return EMBEDDED / name
     path = _directory(name)
@@ -56,7 +57,7 @@ def find_model(name: str) -> Path:
             f"no model {name!r}: it is no directory here, not OWNER/NAME of a repository, and the embedded models are"
             f" {', '.join(embedded_models())}"
         )
-    snapshot = repository.snapshot()
+    snapshot = repository.fetch(read_config) if download else repository.snapshot()
     _require_files(snapshot)
     _require_complete(snapshot, f"run `{repository.download}` again")
     return snapshot

@@ -67,10 +67,10 @@ class EngineParts:
     on_gpu: bool
 
 
-def open_checkpoint(model: str) -> Checkpoint:
-    """Find `model` and read all but its weights. Raises `ValueError` and `OSError` with one line that says what is
-    wrong with which file."""
-    directory = find_model(model)
+def open_checkpoint(model: str, download: bool = False) -> Checkpoint:
+    """Find `model`, or `download` it, and read all but its weights. Raises `ValueError` and `OSError` with one line
+    that says what is wrong with which file."""
+    directory = find_model(model, download)
     config = read_config(directory)
     text = _read_tokenizer(directory)
     if text.vocab_size > config.vocab_size or len(text.pieces) != config.vocab_size:
@@ -106,7 +106,7 @@ def build_parts(settings: Settings) -> EngineParts:
     line that says what is wrong."""
     if settings.decoder not in DECODERS:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
-    checkpoint = open_checkpoint(settings.model)
+    checkpoint = open_checkpoint(settings.model, settings.download)
     config, text = checkpoint.config, checkpoint.text
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
