@@ -118,6 +118,7 @@ class Metrics:
         self._cached = counter("prefix_cache_hit_tokens", "Prompt tokens whose keys and values were cached")
         self._queued = gauge("queue_depth", "Requests that wait")
         self._running = gauge("running_requests", "Requests that run")
+        self._positions = gauge("positions_in_flight", "Canvas positions still masked of requests that wait or run")
         self._pages_used = gauge("kv_pages_used", "Pages of keys and values in use")
         self._pages_kept = gauge("kv_pages_kept", "Unused pages, kept for prompts that begin with their tokens")
         gauge("kv_pages", "Pages of keys and values in all").set(pages_total)
@@ -167,6 +168,10 @@ class Metrics:
 
     def observe_frontends(self, serving: int) -> None:
         self._frontends.set(serving)
+
+    def count_positions(self, positions_in_flight: Callable[[], int]) -> None:
+        """Call this function when metrics are scraped, on the event loop of the engine."""
+        self._positions.set_function(positions_in_flight)
 
     def observe_step(self, step: StepReport) -> None:
         self._stepped = time.monotonic()
