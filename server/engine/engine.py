@@ -415,6 +415,7 @@ class Engine:
             answer = self._answers.get(update.request_id)
             if answer is None:
                 continue
+            begins = answer.queue_s is None
             try:
                 outcome = answer.take(update, self._began)
             except errors.INTERRUPTS:
@@ -423,6 +424,8 @@ class Engine:
                 logging.getLogger(__name__).exception("a text could not be decoded")
                 answer.fail(ENGINE_FAILED)
                 outcome = Outcome.FAILED
+            if begins and answer.queue_s is not None:
+                self._metrics.request_began(answer.queue_s)
             if outcome is not None:
                 self._scheduler.end(update.request_id, outcome)
                 self._forget(update.request_id)

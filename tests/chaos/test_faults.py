@@ -168,7 +168,7 @@ class House:
         self.engine = Engine(self.scheduler, device, text, grammars, self.metrics, "asynclane")
         card = ModelCard("tiny", LIMITS.max_model_len, {}, "asynclane")
         settings = Settings(max_queue=LIMITS.max_queue)
-        client = EngineClient(text, self.metrics.answer_read)
+        client = EngineClient(text, self.metrics)
         client.join(self.engine)
         self.app = create_app(client, text, settings, self.metrics, card, grammars=grammars)
         self.clock_s = 0.0

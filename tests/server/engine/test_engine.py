@@ -77,7 +77,7 @@ class Bench:
         """An engine whose device has `start` and `options`."""
         device = Device(DeviceThread(), start, self.depth, **options)
         self.engine = Engine(self.scheduler, device, self.text, Grammars(self.text), self.metrics, "asynclane")
-        self.client = EngineClient(self.text, self.metrics.answer_read)
+        self.client = EngineClient(self.text, self.metrics)
         self.client.join(self.engine)
 
     def fail(self, faults: Sequence[BaseException | threading.Event | None], **options: Any) -> None:
