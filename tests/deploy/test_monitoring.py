@@ -24,7 +24,7 @@ DASHBOARD = DEPLOY / "grafana" / "asynclane.json"
 CASES = Path(__file__).with_name("alerts_test.yml")
 # What Grafana puts in.
 VARIABLES = {"$job": ".*", "$instance": ".*", "$__rate_interval": "1m"}
-METRIC = re.compile(r"\basynclane_[a-z_]+\b")
+METRIC = re.compile(r"\b(?:asynclane_|vllm:)[a-z0-9_]+\b")
 
 
 def rules() -> list[dict[str, Any]]:
@@ -85,6 +85,14 @@ def test_the_dashboard_is_laid_out_without_overlaps_and_each_panel_says_what_it_
     for panel in panels():
         assert panel["description"], panel["title"]
         assert panel["datasource"]["uid"] == "${datasource}"  # whichever the reader has
+
+
+def test_names_follow_prometheus_s_conventions_but_for_the_colon_of_vllm(server: Server) -> None:
+    text = httpx.get(f"{server.url}/metrics", timeout=30).text
+    done = run([program("promtool"), "check", "metrics"], input=text)
+    complaints = (done.stdout + done.stderr).splitlines()
+    assert [one for one in complaints if not re.fullmatch("vllm:.* metric names should not contain ':'", one)] == []
+    assert complaints
 
 
 class Prometheus:
