@@ -24,6 +24,7 @@ DASHBOARD = DEPLOY / "grafana" / "asynclane.json"
 CASES = Path(__file__).with_name("alerts_test.yml")
 # What Grafana puts in.
 VARIABLES = {"$job": ".*", "$instance": ".*", "$__rate_interval": "1m"}
+PAGE = ROOT / "docs" / "operations.md"
 METRIC = re.compile(r"\b(?:asynclane_|vllm:)[a-z0-9_]+\b")
 
 
@@ -232,10 +233,22 @@ def test_every_metric_that_a_file_or_a_page_names_is_scraped(prometheus: Prometh
     scraped = set(prometheus.get("/label/__name__/values"))
     families = {re.sub("_(total|bucket|sum|count|created)$", "", name) for name in scraped}
     unknown = []
-    pages = [ROOT / "docs" / "operations.md", *sorted(DEPLOY.rglob("*"))]
+    pages = [PAGE, *sorted(DEPLOY.rglob("*"))]
     for path in pages:
         if path.is_file():
             with suppress(UnicodeDecodeError):
                 names = set(METRIC.findall(path.read_text()))
                 unknown += [f"{path.relative_to(ROOT)}: {name}" for name in names - scraped - families]
     assert unknown == []
+
+
+def test_every_metric_is_explained(prometheus: Prometheus) -> None:
+    page = set(re.findall(r"[a-z0-9_:]+", PAGE.read_text()))
+    scraped = prometheus.get("/label/__name__/values", **{"match[]": '{job="asynclane"}'})
+    missing = []
+    for name in scraped:
+        family = re.sub("_(bucket|sum|count|created)$", "", name)
+        known = {name, family, f"{family}_total"} & page
+        if not known and METRIC.fullmatch(name):
+            missing.append(name)
+    assert missing == []
