@@ -69,7 +69,7 @@ class Offline:
     def __init__(self, settings: Settings) -> None:
         self.parts: EngineParts = build_parts(settings)
         self.default_max_tokens = settings.default_max_tokens
-        self._client = EngineClient(self.parts.text, self.parts.metrics.answer_read)
+        self._client = EngineClient(self.parts.text, self.parts.metrics)
         self._client.join(self.parts.engine)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
