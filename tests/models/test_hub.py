@@ -3,6 +3,7 @@ that fetches it."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -159,7 +160,9 @@ def test_a_repository_is_downloaded_if_that_is_asked_for(tmp_path: Path) -> None
 
 
 def test_no_weights_of_an_unknown_architecture_are_downloaded(tmp_path: Path) -> None:
-    source = write_llada(tmp_path / "source", architectures=["GPT2LMHeadModel"])
+    source = write_llada(tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "architectures": ["GPT2LMHeadModel"]}))
     with served_hub(INSTRUCT, source) as (url, sent):
         done = fetched(tmp_path / "home", url, INSTRUCT)
     assert done.returncode == 2

@@ -29,6 +29,12 @@ def served_hub(repository: str, directory: Path) -> Iterator[tuple[str, list[str
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
+            if path.startswith(f"/api/models/{repository}/tree/"):
+                files = [
+                    {"type": "file", "path": each.name, "size": each.stat().st_size, "oid": "0" * 40}
+                    for each in sorted(directory.iterdir())
+                ]
+                return self._send(200, json.dumps(files).encode())
             if path.startswith(f"/api/models/{repository}"):
                 siblings = [{"rfilename": each.name} for each in sorted(directory.iterdir())]
                 return self._send(200, json.dumps({"id": repository, "sha": COMMIT, "siblings": siblings}).encode())
