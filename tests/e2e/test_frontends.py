@@ -248,6 +248,32 @@ def test_the_end_of_the_engine_is_known_by_all_and_ends_all(fault: str) -> None:
         stop_server(server)
 
 
+@SLOW
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_front_end_that_is_stopped_does_not_keep_the_port_of_an_engine_that_is_killed() -> None:
+    server = start_server("--frontends", "1")
+    (child,) = front_ends(server.process.pid)
+    try:
+        os.kill(child, signal.SIGSTOP)
+        server.process.kill()
+        wait_for(lambda: is_free(httpx.URL(server.url).port))
+        wait_for(lambda: not alive(child))
+    finally:
+        if alive(child):
+            os.kill(child, signal.SIGKILL)
+        stop_server(server)
+
+
+def is_free(port: int | None) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
