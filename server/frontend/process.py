@@ -25,7 +25,7 @@ import uvicorn
 
 from ..app import create_app
 from ..engine.messages import FromEngine, Serving, ToEngine
-from ..http.connections import ConnectionConfig, log_accept_errors
+from ..http.connections import ConnectionConfig, Listener, log_accept_errors
 from ..http.keys import Key, Keys
 from ..link import Link, receive_frame
 from ..logs import STDERR, logging_to, name_process
@@ -61,7 +61,7 @@ class Setup(msgspec.Struct, frozen=True):
     descriptors: int
 
 
-class SharedListener(socket.socket):
+class SharedListener(Listener):
     """The socket of all front ends. asyncio accepts as many connections at once as its `backlog`: that is one here, so
     that front ends with nothing else to do take the next. The system's queue keeps its length."""
 
