@@ -1,5 +1,5 @@
-"""Fixtures that load the embedded model and certificates once. A decoder that raises fails its test, since it ends only its request; no
-variable of the machine may change what a test finds."""
+"""Fixtures that load the embedded model and certificates once. A decoder that raises fails its test, since it ends only
+its request; no variable of the machine may change what a test finds."""
 
 from __future__ import annotations
 
