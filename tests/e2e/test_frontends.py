@@ -20,6 +20,7 @@ import pytest
 from ..support.processes import ASYNCLANE, started
 from ..support.servers import (
     PARIS,
+    SLOW,
     STORY,
     TOM,
     WAIT_S,
@@ -53,11 +54,6 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     (TEXT, {"prompt": "One", "max_tokens": 12, "cache": "dual"}),
     (TEXT, {"prompt": "One", "max_tokens": 100_000}),
 ]
-
-
-SLOW = pytest.mark.skipif(
-    os.environ.get("CHAOS") != "all" and "FRONTENDS" not in os.environ, reason="takes long: `make chaos` runs it"
-)
 
 
 @pytest.fixture(scope="module")
