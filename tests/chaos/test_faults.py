@@ -1,6 +1,6 @@
 """Random faults at every state of a request: the application, its engine, and a device that follows a script.
 
-Whatever happens to one request, every other gets its own answer, and nothing is left afterwards. `make test` has 2,000
+Whatever happens to one request, every other gets its own answer, and nothing is left afterwards. `make test` has 1,000
 faults, `make chaos` 20,000. Faults of whole processes are in tests/e2e.
 """
 
