@@ -155,6 +155,9 @@ class Settings:
         512, "memory that compiling one format may take, and the compiled ones together", 16
     )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
+    metrics_compat: str = _word(
+        "vllm", "names that /metrics has beside the server's own: those of vLLM, or none", "vllm", "none"
+    )
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
     log_format: str = _word("text", "a line of the log: words, or a JSON object", "text", "json")
 

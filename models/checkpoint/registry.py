@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ...kernels.common.compile_ahead import keep_compiled
+from ...kernels.common.compile_ahead import CompiledKernels, keep_compiled
 from ..exec.memory import (
     Footprint,
     Memory,
@@ -123,11 +123,13 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A runner with the memory that it has taken; `summary` names its device and number format."""
+    """A runner with the memory that it has taken; `summary` names its device and number format. `compiled` counts the
+    kernels that were compiled for it, at the start or later."""
 
     runner: Runner
     footprint: Footprint
     summary: str
+    compiled: CompiledKernels
 
 
 def _device(name: str) -> torch.device:
@@ -192,7 +194,9 @@ def load_runner(
     device = _device(hardware.device)
     numerics = _numerics(hardware, device)
     sizes = _graph_sizes(hardware, memory)
+    compiled = CompiledKernels()
     if device.type == "cuda":
+        compiled.watch()
         _check_for_gpu(config, memory, numerics)
     elif hardware.graph_sizes is not None or hardware.compile_cache is not None:
         logging.getLogger(__name__).warning("--cuda-graph-sizes and --compile-cache change nothing on a CPU")
@@ -255,7 +259,8 @@ def load_runner(
             final.capture(sizes, partial(report, "capturing graphs"))
         except torch.OutOfMemoryError:
             raise ModelError("no memory for graphs: lower --gpu-memory-utilization or --cuda-graph-sizes") from None
-    return Loaded(final, footprint, f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}")
+    summary = f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}"
+    return Loaded(final, footprint, summary, compiled)
 
 
 def _graph_sizes(hardware: Hardware, memory: Memory) -> tuple[int, ...]:

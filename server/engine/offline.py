@@ -32,7 +32,7 @@ class Offline:
         self.parts: EngineParts = build_parts(settings)
         self._default_max_tokens = settings.default_max_tokens
         self._runner = asyncio.Runner()
-        self._client = EngineClient(self.parts.text, self.parts.metrics.answer_read)
+        self._client = EngineClient(self.parts.text, self.parts.metrics)
         self._client.join(self.parts.engine)
 
     def __enter__(self) -> Self:

@@ -27,10 +27,11 @@ from ...scheduler import (
     refuse,
     resolve,
 )
-from ..metrics import Metrics
+from ..metrics import DeviceCounts, Metrics
 from ..settings import Settings, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
+from ..vllm_names import CacheConfig, WithVllmNames
 from .device import Device, DeviceThread
 from .engine import Engine
 from .progress import progress_of
@@ -154,7 +155,10 @@ def build_parts(settings: Settings) -> EngineParts:
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     text.prepare()
-    metrics = Metrics(limits.pages, lambda: runner.graph_counts)
+    metrics = Metrics(limits.pages, DeviceCounts(lambda: runner.graph_counts, lambda: loaded.compiled.count))
+    if settings.metrics_compat == "vllm":
+        cache = CacheConfig(limits.pages, limits.page_size, limits.prefix_sharing)
+        metrics.exposed = WithVllmNames(metrics.registry, settings.model_name, cache)
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(
         worker,
