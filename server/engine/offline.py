@@ -42,7 +42,7 @@ class Offline:
     def __exit__(self, *exc: object) -> None:
         with contextlib.closing(self._runner):
             self._runner.run(self.parts.engine.stop())
-            self.parts.grammars.close()
+            self.parts.close()
 
     def room(self, prompt: Sequence[int]) -> int:
         """The default length of an answer to `prompt`; at least 1, which may not fit."""
