@@ -180,7 +180,7 @@ class Transformer:
                 queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
                 batch.mask_offsets, batch.attention,
             )  # fmt: skip
-            x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm)
+            x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
             x, residual = self._feed_forward(x, residual, block, blocks[index + 1].attn_norm)
         raise ValueError("a network has a block at least")
 
@@ -195,7 +195,7 @@ class Transformer:
             queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, config.block_size,
             at, batch.mask_offsets, batch.projected_attention,
         )  # fmt: skip
-        x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm)
+        x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
         return self._feed_forward(x, residual, block, self.weights.norm)[0]
 
     def _feed_forward(self, x: Tensor, residual: Tensor, block: Block, norm: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,22 +206,23 @@ class Transformer:
             if mlp is None:
                 raise ValueError("a layer has neither an MLP nor experts")
             inner = linear_swiglu(x, mlp.gate_up, fixed)
-            return self._add_up(inner, mlp.ff_out, residual, norm)
+            return self._add_up(inner, mlp.ff_out, residual, norm, turn=1)
         chosen, weights = route(linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
         found = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
         if mlp is not None:
             found = found + linear(linear_swiglu(x, mlp.gate_up, fixed), mlp.ff_out, fixed)
+        eps = self.config.norm_eps
         if self.group is not None:
-            found = self.group.sum(found)
-        return add_rms_norm(found, residual, norm, self.config.norm_eps)
+            return self.group.add_rms_norm(found, residual, norm, eps, turn=1)
+        return add_rms_norm(found, residual, norm, eps)
 
-    def _add_up(self, x: Tensor, weight: Matrix, residual: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    def _add_up(self, x: Tensor, weight: Matrix, residual: Tensor, norm: Tensor, turn: int) -> tuple[Tensor, Tensor]:
         """The product of x [T, in] and weight [dim, in], of which each rank has a part of `in`, is added to the
-        residual [T, dim]: (the normed sum, the sum)."""
+        residual [T, dim]: (the normed sum, the sum). `turn`: the first or second sum of a layer."""
         fixed, eps = self.numerics.fixed, self.config.norm_eps
         if self.group is None:
             return linear_add_rms_norm(x, weight, residual, norm, eps, fixed)
-        return add_rms_norm(self.group.sum(linear(x, weight, fixed)), residual, norm, eps)
+        return self.group.linear_add_rms_norm(x, weight, residual, norm, eps, fixed, turn)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [N, dim] after the final norm -> logits [N, V], of which each rank computes some columns."""

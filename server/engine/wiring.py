@@ -70,7 +70,7 @@ class EngineParts:
     followers: Followers | None  # the processes of the other ranks
 
     def close(self) -> None:
-        """End what an engine that has stopped leaves behind: threads and processes."""
+        """End the threads and processes of an engine that has stopped."""
         self.grammars.close()
         if self.followers is not None:
             self.followers.close()
