@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...kernels.elementwise import add_rms_norm
+from ...models.checkpoint.registry import DTYPES
 from ...models.checkpoint.split import WHOLE, Rank
 from ...models.exec.group import Group, Meeting
 from ...models.exec.runner import Runner
@@ -34,9 +35,9 @@ from .shapes import SHAPES
 
 SUMS = 64  # in a step of LLaDA-8B
 DIM = 4096
-SUMMED = (32, 128, 512, 2048)  # rows
+SUMMED = (16, 32, 64, 128, 512, 2048)  # rows
 ROWS = 4096  # of a mailbox: the largest step of a server
-WAYS = ("mailbox", "nccl")
+WAYS = ("best", "nccl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +49,26 @@ class Job:
     tokens: tuple[int, ...]
     keys: int
     page_size: int
+    dtype: str
     folder: str
 
 
-def group_of(job: Job, rank: Rank, dim: int, way: str, device: torch.device) -> Group:
+def group_of(rank: Rank, dim: int, way: str, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Group:
     """Return a group of the ranks, which are connected already, that adds up in this way."""
     group = Group(rank, device, ordered=False)
-    if way == "mailbox" and not group.open_mailbox(ROWS, dim, torch.bfloat16):
-        raise ValueError("the GPUs cannot read each other's memory")
+    if way != "nccl":
+        group.use_mailbox(ROWS, dim, dtype)
+    if way == "mailbox":
+        group.most_rows = ROWS  # also where it is slower
     return group
 
 
-def sums(job: Job, rank: Rank, device: torch.device) -> list[dict[str, object]]:
+def sums(rank: Rank, device: torch.device) -> list[dict[str, object]]:
     """Time sums with the norm that follows, and the norm alone."""
     found = []
     weight = torch.ones(DIM, dtype=torch.bfloat16, device=device)
-    groups = {way: group_of(job, rank, DIM, way, device) for way in WAYS}
+    groups = {way: group_of(rank, DIM, way, device) for way in ("mailbox", "nccl")}
+    chosen = group_of(rank, DIM, "best", device).most_rows
     for rows in SUMMED:
         x = torch.full((rows, DIM), rank.number + 1, dtype=torch.bfloat16, device=device)
         residual = torch.zeros_like(x)
@@ -76,7 +81,7 @@ def sums(job: Job, rank: Rank, device: torch.device) -> list[dict[str, object]]:
 
             return all_of_them
 
-        times: dict[str, object] = {"rows": rows}
+        times: dict[str, object] = {"rows": rows, "chosen": "mailbox" if rows <= chosen else "nccl"}
         for way, group in groups.items():
             _, total = group.add_rms_norm(x.clone(), residual, weight, 1e-5, 0)
             group.add_rms_norm(x.clone(), residual, weight, 1e-5, 1)
@@ -98,8 +103,8 @@ def sums(job: Job, rank: Rank, device: torch.device) -> list[dict[str, object]]:
 def steps(job: Job, shape: str, rank: Rank, way: str, device: torch.device) -> list[dict[str, object]]:
     """Time the graphs of steps on the ranks of a size."""
     config = replace(SHAPES[shape], max_model_len=min(SHAPES[shape].max_model_len, CONTEXT))
-    numerics = Numerics(torch.bfloat16)
-    group = None if rank.size == 1 else group_of(job, rank, config.dim, way, device)
+    numerics = Numerics(DTYPES[job.dtype])
+    group = None if rank.size == 1 else group_of(rank, config.dim, way, device, numerics.dtype)
     network = random_network(config, numerics, device, rank, group)
     found: list[dict[str, object]] = []
     for tokens in job.tokens:
@@ -112,10 +117,8 @@ def steps(job: Job, shape: str, rank: Rank, way: str, device: torch.device) -> l
         result = runner.execute(plan_of(load, 1, config.logit_shift))
         graph = runner.graph_for(plan_of(load, 1, config.logit_shift))
         step_ms = round(replay_ms(graph), 3)
-        found.append(
-            {"shape": shape, "ranks": rank.size, "way": way, "tokens": tokens, "step_ms": step_ms}
-            | {"proposals": result.proposals.tolist()}
-        )
+        step = {"shape": shape, "ranks": rank.size, "way": way, "tokens": tokens, "step_ms": step_ms}
+        found.append(step | {"proposals": result.proposals.tolist()})
         del graph, runner, pages
         torch.cuda.empty_cache()
     return found
@@ -131,7 +134,8 @@ def run_rank(job: Job, number: int) -> None:
     with torch.inference_mode():
         if size > 1:
             Meeting(whole, str(Path(job.folder) / "meeting")).join(device, ordered=False)
-            found["sums"] = sums(job, whole, device)
+            if job.dtype == "bfloat16":
+                found["sums"] = sums(whole, device)
         for shape in job.shapes:
             for ranks in job.sizes:
                 for way in WAYS if ranks > 1 else ("alone",):
@@ -169,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=COUNTS, default="32,2048", help="positions of steps (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=512, help="of a denoising row (default: %(default)s)")
     parser.add_argument("--page-size", type=int, default=64, help="positions of a page (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     options = parser.parse_args(argv)
     check_outputs(parser, None, options.json)
@@ -179,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if torch.cuda.device_count() < max(sizes):
         parser.error(f"{max(sizes)} ranks need as many GPUs, torch sees {torch.cuda.device_count()}")
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(sizes, shapes, tuple(options.tokens), options.keys, options.page_size, folder)
+        job = Job(sizes, shapes, tuple(options.tokens), options.keys, options.page_size, options.dtype, folder)
         spawn = multiprocessing.get_context("spawn")
         processes = [spawn.Process(target=run_rank, args=(job, n), daemon=True) for n in range(max(sizes))]
         for process in processes:
@@ -200,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table(list(found["sums"][0]), [[str(value) for value in each.values()] for each in found["sums"]]))
     head = ["shape", "tokens", "ranks", "way", "step_ms", "of_one", "same"]
     print(table(head, [["-" if step[name] is None else str(step[name]) for name in head] for step in done]))
-    arguments = {"sizes": sizes, "shapes": shapes, "keys": options.keys, "page_size": options.page_size}
+    arguments = {name: getattr(options, name) for name in ("sizes", "shapes", "keys", "page_size", "dtype")}
     finish({"benchmark": "ranks", **arguments, "sums": found["sums"], "steps": done, **gpu_facts()}, options.json)
     return 0
 

@@ -83,8 +83,9 @@ class Routing:
 class Mailbox(NamedTuple):
     """Memory of R devices that each of them can reach, in two halves of so many rows.
 
-    `buffers` of each rank [2, rows, dim]: its parts of sums. `flags` of each rank [2, rows, R] int32: whose rows
-    are written. `addresses` [2, R] int64: of both, by rank.
+    `buffers` of each rank [2, rows, dim]: its parts of sums. `flags` of each rank [2, rows + 1, R, any] int32: which
+    ranks have written a row, and in the last all of their rows, each flag in a line of the cache. `addresses` [2, R]
+    int64: of both, by rank.
     """
 
     rank: int  # of this device

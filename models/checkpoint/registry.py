@@ -240,7 +240,7 @@ def load_runner(
         check_weights(directory, whole)
     group = None if meeting is None else meeting.join(device, ordered=numerics.fixed or device.type == "cpu")
     if group is not None and device.type == "cuda":
-        group.open_mailbox(sizes[-1], config.dim, numerics.dtype)
+        group.use_mailbox(sizes[-1], config.dim, numerics.dtype)
     try:
         if device.type == "cuda":
             require_room(whole, numerics, memory.share, device, rank)

@@ -63,6 +63,7 @@ class Followers:
         self._followers: list[Follower] = []
         self._change = threading.Condition()
         self._closed = False
+        self._listener = threading.Thread(target=self._listen, name="ranks", daemon=True)
         try:
             for number in range(1, size):
                 self._followers.append(_started(Rank(number, size), module))
@@ -71,7 +72,7 @@ class Followers:
         except OSError as error:
             self.close()
             raise ModelError(f"the processes of --tensor-parallel-size {size} cannot be started: {error}") from None
-        threading.Thread(target=self._listen, name="ranks", daemon=True).start()
+        self._listener.start()
 
     def meeting(self) -> Meeting:
         """For the first rank."""
@@ -93,14 +94,18 @@ class Followers:
         """End the processes."""
         self._closed = True
         for follower in self._followers:
-            with suppress(OSError):
-                socket.socket(fileno=os.dup(follower.connection.fileno())).shutdown(socket.SHUT_RDWR)
+            with suppress(OSError), socket.socket(fileno=os.dup(follower.connection.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
         for follower in self._followers:
             try:
                 follower.process.wait(END_S)
             except subprocess.TimeoutExpired:
                 follower.process.kill()
                 follower.process.wait()
+        if self._listener.is_alive():
+            self._listener.join(END_S)
+        for follower in self._followers:
+            follower.connection.close()
         self._folder.cleanup()
         if dist.is_initialized() and dist.get_backend() == "gloo":
             dist.destroy_process_group()  # so that this process may have another one

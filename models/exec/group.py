@@ -6,15 +6,13 @@ that each commits the same tokens by itself.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
+from functools import partial
 from threading import Thread
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,10 +25,12 @@ from ...kernels.linear import linear
 from ...kernels.ranks import linear_sum_add_rms_norm, sum_add_rms_norm
 from ..checkpoint.config import ModelError
 from ..checkpoint.split import Rank
+from .mailbox import opened, seconds_of
 
 START_S = 120.0  # in which the processes of all ranks run: they import torch, from a slow disk perhaps
 JOIN_S = 60.0  # in which all ranks are connected, once their processes run
 SKEW = timedelta(hours=1)  # by which one rank may come later to an operation than another: it may read a slow disk
+MEASURED = (32, 64, 256, 1024, 4096)  # rows
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -44,7 +44,7 @@ class Group:
         self._gathered = ordered and rank.size > 2
         self._silent = False
         self._mailbox: Mailbox | None = None
-        self._kept = list[object]()  # what keeps the others' memory reachable
+        self.most_rows = 0  # that the mailbox adds up
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -55,50 +55,42 @@ class Group:
         finally:
             self._silent = False
 
-    def open_mailbox(self, rows: int, dim: int, dtype: torch.dtype) -> bool:
-        """Let GPUs that can read each other's memory add up at most so many rows that way: with few rows it takes half
-        as long. Return whether they can."""
-        numbers = range(torch.cuda.device_count())
-        if not all(torch.cuda.can_device_access_peer(self._device, n) for n in numbers if n != self._device.index):
+    def use_mailbox(self, most_rows: int, dim: int, dtype: torch.dtype) -> bool:
+        """Let GPUs that can read each other's memory add up steps of at most so many rows that way, where it is faster
+        than NCCL. Return whether it is."""
+        mailbox = opened(self.rank, self._device, most_rows, dim, dtype)
+        if not self.least(mailbox is not None):
             return False
-        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")  # it would be set up, and is not used
-        try:
-            shapes: list[tuple[tuple[int, ...], torch.dtype]] = [
-                ((2, rows, dim), dtype),
-                ((2, rows, self.rank.size), torch.int32),
-            ]
-            buffers, flags = (self._shared(*shape) for shape in shapes)
-        except RuntimeError as error:
-            logging.getLogger(__name__).warning("GPUs cannot read each other's memory: %s", str(error).splitlines()[0])
-            return False
-        dist.barrier()
-        self._mailbox = Mailbox.of(self.rank.number, buffers, flags)
-        return True
+        self._mailbox = mailbox
+        self.most_rows = self._worthwhile(most_rows, dim, dtype)
+        return bool(self.most_rows)
 
-    def _shared(self, shape: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
-        """Zeros in the memory of each rank, by rank."""
-        symmetric_memory: Any = import_module("torch.distributed._symmetric_memory")  # slow to import
-        own = symmetric_memory.empty(*shape, dtype=dtype, device=self._device)
-        own.zero_()
-        torch.cuda.synchronize(self._device)
-        handle = symmetric_memory.rendezvous(own, dist.group.WORLD)
-        self._kept.append(handle)
-        return [
-            own if number == self.rank.number else handle.get_buffer(number, shape, dtype)
-            for number in range(self.rank.size)
-        ]
+    def _worthwhile(self, most_rows: int, dim: int, dtype: torch.dtype) -> int:
+        """The most rows up to which the mailbox is not slower, by measurement: the same on all ranks."""
+        found = 0
+        for rows in sorted({min(rows, most_rows) for rows in MEASURED}):
+            x, residual = torch.zeros((2, rows, dim), dtype=dtype, device=self._device)
+            summed = partial(self.add_rms_norm, x, residual, torch.zeros_like(x[0]), 1.0)
+            times = []
+            for most in (rows, 0):
+                self.most_rows = most
+                times.append(-self.least(-int(1e9 * seconds_of(summed))))  # nanoseconds of the slowest rank
+            if times[0] > times[1]:
+                break
+            found = rows
+        return found
 
     def linear_add_rms_norm(
         self, x: Tensor, weight: Matrix, residual: Tensor, norm: Tensor, eps: float, fixed: bool, turn: int
     ) -> tuple[Tensor, Tensor]:
         """The operation of this name, of all ranks' products. `turn` alternates between 0 and 1."""
-        if self._mailbox is not None and not self._silent and len(x) <= self._mailbox.rows:
+        if self._mailbox is not None and not self._silent and len(x) <= self.most_rows:
             return linear_sum_add_rms_norm(x, weight, residual, norm, eps, self._mailbox, turn, fixed)
         return add_rms_norm(self.sum(linear(x, weight, fixed)), residual, norm, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, norm: Tensor, eps: float, turn: int) -> tuple[Tensor, Tensor]:
         """The operation of this name, of the sum over all ranks of x [T, dim], which may be overwritten."""
-        if self._mailbox is not None and not self._silent and len(x) <= self._mailbox.rows:
+        if self._mailbox is not None and not self._silent and len(x) <= self.most_rows:
             return sum_add_rms_norm(x[None], residual, norm, eps, self._mailbox, turn)
         return add_rms_norm(self.sum(x), residual, norm, eps)
 
