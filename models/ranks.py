@@ -21,7 +21,7 @@ REASON_S = 5.0  # in which the first rank says better why it cannot load, since 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a rank loads: the arguments of `load_runner`."""
+    """The arguments of `load_runner`, as a rank gets them."""
 
     directory: Path
     config: ModelConfig
@@ -40,7 +40,7 @@ def start_ranks(setup: Setup, size: int) -> Followers:
 
 
 def loaded_with(followers: Followers, loading: Future[Loaded]) -> Loaded:
-    """What the first rank loads, with the other ranks to follow it. Raises `ModelError` if one of them cannot."""
+    """The first rank, loaded, with the other ranks to follow it. Raises `ModelError` if one of them cannot."""
     wait([loading, followers.failure], return_when=FIRST_COMPLETED)
     try:
         if not loading.done():

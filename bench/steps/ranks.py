@@ -29,7 +29,7 @@ from ...models.kv_cache import KvPages
 from ...models.numerics import Numerics
 from ..kernels.timing import captured, gpu_facts, replay_ms, require_gpu
 from ..load.flags import COUNTS
-from ..load.output import check_outputs, finish, table
+from ..load.output import check_outputs, finish, positive, table
 from .offline import CONTEXT, ROW, Load, place, plan_of, random_network
 from .shapes import SHAPES
 
@@ -50,6 +50,7 @@ class Job:
     keys: int
     page_size: int
     dtype: str
+    layers: int | None
     folder: str
 
 
@@ -102,7 +103,9 @@ def sums(rank: Rank, device: torch.device) -> list[dict[str, object]]:
 
 def steps(job: Job, shape: str, rank: Rank, way: str, device: torch.device) -> list[dict[str, object]]:
     """Time the graphs of steps on the ranks of a size."""
-    config = replace(SHAPES[shape], max_model_len=min(SHAPES[shape].max_model_len, CONTEXT))
+    whole = SHAPES[shape]
+    layers = min(whole.layers, job.layers or whole.layers)
+    config = replace(whole, layers=layers, max_model_len=min(whole.max_model_len, CONTEXT))
     numerics = Numerics(DTYPES[job.dtype])
     group = None if rank.size == 1 else group_of(rank, config.dim, way, device, numerics.dtype)
     network = random_network(config, numerics, device, rank, group)
@@ -173,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=COUNTS, default="32,2048", help="positions of steps (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=512, help="of a denoising row (default: %(default)s)")
     parser.add_argument("--page-size", type=int, default=64, help="positions of a page (default: %(default)s)")
+    parser.add_argument("--layers", type=positive, help="compute no more of a shape")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     options = parser.parse_args(argv)
@@ -184,7 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if torch.cuda.device_count() < max(sizes):
         parser.error(f"{max(sizes)} ranks need as many GPUs, torch sees {torch.cuda.device_count()}")
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(sizes, shapes, tuple(options.tokens), options.keys, options.page_size, options.dtype, folder)
+        numbers = options.keys, options.page_size, options.dtype, options.layers
+        job = Job(sizes, shapes, tuple(options.tokens), *numbers, folder)
         spawn = multiprocessing.get_context("spawn")
         processes = [spawn.Process(target=run_rank, args=(job, n), daemon=True) for n in range(max(sizes))]
         for process in processes:
@@ -205,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table(list(found["sums"][0]), [[str(value) for value in each.values()] for each in found["sums"]]))
     head = ["shape", "tokens", "ranks", "way", "step_ms", "of_one", "same"]
     print(table(head, [["-" if step[name] is None else str(step[name]) for name in head] for step in done]))
-    arguments = {name: getattr(options, name) for name in ("sizes", "shapes", "keys", "page_size", "dtype")}
+    arguments = {name: getattr(options, name) for name in ("sizes", "shapes", "keys", "page_size", "dtype", "layers")}
     finish({"benchmark": "ranks", **arguments, "sums": found["sums"], "steps": done, **gpu_facts()}, options.json)
     return 0
 

@@ -217,5 +217,5 @@ def _end_with(descriptor: int) -> None:
     """End this process with the connection, also while it waits for a rank that has ended."""
     hung_up = select.poll()
     hung_up.register(descriptor, 0)
-    hung_up.poll()
-    os._exit(0)
+    if any(event & select.POLLHUP for _, event in hung_up.poll()):  # not if this process has closed it
+        os._exit(0)

@@ -24,7 +24,7 @@ def mailboxes(dim: int, dtype: torch.dtype) -> tuple[Mailbox, Mailbox]:
 
 
 def posted(mailbox: Mailbox, turn: int, part: Tensor, rows: range) -> None:
-    """What the second rank does before the first one looks: it raises the flags of these rows."""
+    """Write and raise the flags of these rows, as the second rank does before the first one looks."""
     mailbox.buffers[1][turn, : len(part)] = part
     mailbox.flags[0][turn, rows.start : rows.stop, 1, 0] = 1
 
