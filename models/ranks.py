@@ -9,6 +9,7 @@ from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .checkpoint.config import ModelConfig, ModelError
 from .checkpoint.registry import Hardware, Loaded, check_ranks, load_runner
@@ -39,14 +40,21 @@ def start_ranks(setup: Setup, size: int) -> Followers:
     return Followers(size, MODULE, replace(setup, directory=setup.directory.resolve()))
 
 
+class RankFailed(ModelError):
+    """A rank has failed, and a thread of this process waits for it for ever: it may hold up the interpreter's end."""
+
+    hangs = True
+
+
 def loaded_with(followers: Followers, loading: Future[Loaded]) -> Loaded:
     """The first rank, loaded, with the other ranks to follow it. Raises `ModelError` if one of them cannot."""
-    wait([loading, followers.failure], return_when=FIRST_COMPLETED)
+    both: list[Future[Any]] = [loading, followers.failure]
+    wait(both, return_when=FIRST_COMPLETED)
     try:
         if not loading.done():
             wait([loading], REASON_S)
         if not loading.done():  # it waits for the one that has failed
-            raise ModelError(followers.failure.result())
+            raise RankFailed(followers.failure.result())
         loaded = loading.result()
     except BaseException:
         followers.close()

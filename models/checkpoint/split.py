@@ -61,7 +61,9 @@ class Rank:
             case "rows" if len(source.parts) == 1:
                 return tensor[slice(*self.span(len(tensor)))]
             case "rows":
-                return torch.cat([rows[slice(*self.span(len(rows)))] for rows in tensor.split(source.parts)])
+                return torch.cat(
+                    [rows[slice(*self.span(len(rows)))] for rows in torch.split(tensor, list(source.parts))]
+                )
             case "columns":
                 return tensor[:, slice(*self.span(tensor.shape[1]))]
             case "whole":

@@ -113,7 +113,8 @@ def random_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     device = generator.device
     if len(shape) == 1:
         return torch.ones(shape, device=device)
-    return torch.randn(shape, generator=generator, device=device) * shape[-1] ** -0.5
+    scale: float = shape[-1] ** -0.5
+    return torch.randn(shape, generator=generator, device=device) * scale
 
 
 def fill_randomly(config: ModelConfig, parts: Mapping[str, TensorPlace], device: torch.device) -> None:

@@ -138,7 +138,7 @@ class Followers:
                 self._hear(living[ready])
 
     def _hear(self, follower: Follower) -> None:
-        reason = None
+        message, reason = "", None
         try:
             message = follower.connection.recv_bytes().decode()
             if message.startswith(FAILED):

@@ -177,7 +177,7 @@ class Meeting:
             torch.cuda.set_device(device)  # of this thread
         dist.init_process_group(
             backend,
-            store=dist.FileStore(self.path, self.rank.size),
+            store=dist.FileStore(self.path, self.rank.size),  # type: ignore[attr-defined]
             rank=self.rank.number,
             world_size=self.rank.size,
             timeout=SKEW,

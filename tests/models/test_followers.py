@@ -149,3 +149,20 @@ def test_steps_and_placements_arrive_in_order_and_as_they_were(monkeypatch: pyte
         first.follow(placed.extend, lambda key, words: steps.append((key, words.tolist())))
     assert [(p.slot, p.prompt.tolist(), p.pages, p.copied) for p in placed] == [(3, [1, 2], (4, 5), ((6, 7),))]
     assert steps == [(("key", number), [number, -1]) for number in range(module.MOST_HEADS + 2)]
+
+
+def test_a_start_that_hangs_ends_the_command_all_the_same() -> None:
+    """The first rank waits for one that has failed: the process ends with one line and exit code 2."""
+    code = (
+        "import sys, threading; from asynclane.server.cli import main; from asynclane.models.ranks import RankFailed\n"
+        "def fail(*_):\n"
+        "    threading.Thread(target=threading.Event().wait).start()\n"
+        "    raise RankFailed('rank 1: no memory')\n"
+        "main._run = fail; sys.exit(main.main(['decoders']))"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WAIT_S, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stderr) == (2, "asynclane: rank 1: no memory\n")
