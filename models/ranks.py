@@ -49,8 +49,8 @@ class RankFailed(ModelError):
 def loaded_with(followers: Followers, loading: Future[Loaded]) -> Loaded:
     """The first rank, loaded, with the other ranks to follow it. Raises `ModelError` if one of them cannot."""
     both: list[Future[Any]] = [loading, followers.failure]
-    wait(both, return_when=FIRST_COMPLETED)
     try:
+        wait(both, return_when=FIRST_COMPLETED)
         if not loading.done():
             wait([loading], REASON_S)
         if not loading.done():  # it waits for the one that has failed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ...kernels.common.compile_ahead import keep_compiled
+from ...kernels.common.compile_ahead import CompiledKernels, keep_compiled
 from ..exec.group import Meeting
 from ..exec.memory import (
     Footprint,
@@ -28,7 +28,7 @@ from ..exec.shapes import checked_sizes, default_sizes
 from ..kv_cache import KvPages
 from ..network import Transformer, allocate
 from ..numerics import Numerics
-from .config import ModelConfig, ModelError
+from .config import ModelConfig, ModelError, read_config
 from .hub import Repository, interrupted
 from .split import WHOLE, Rank
 from .weights import absent_files, check_weights, fill_randomly, load_weights, some
@@ -42,10 +42,10 @@ def embedded_models() -> list[str]:
     return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
-def find_model(name: str, weights: bool = True) -> Path:
-    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache. Raises
-    `ModelError` with what to do, also for a download that was not finished. The weights may be missing if they are not
-    needed."""
+def find_model(name: str, download: bool = False, weights: bool = True) -> Path:
+    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache, into which
+    `download` fetches what is missing. Raises `ModelError` with what to do, also for a download that was not finished.
+    The `weights` may be missing if they are not needed."""
     if name in embedded_models():
         return EMBEDDED / name
     path = _directory(name)
@@ -60,7 +60,7 @@ def find_model(name: str, weights: bool = True) -> Path:
             f"no model {name!r}: it is no directory here, not OWNER/NAME of a repository, and the embedded models are"
             f" {', '.join(embedded_models())}"
         )
-    snapshot = repository.snapshot()
+    snapshot = repository.fetch(read_config) if download else repository.snapshot()
     _require_files(snapshot)
     _require_complete(snapshot, f"run `{repository.download}` again", weights)
     return snapshot
@@ -129,11 +129,13 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A runner with the memory that it has taken; `summary` names its device and number format."""
+    """A runner with the memory that it has taken; `summary` names its device and number format. `compiled` counts the
+    kernels that were compiled for it, at the start or later."""
 
     runner: Runner
     footprint: Footprint
     summary: str
+    compiled: CompiledKernels
 
 
 def _device(name: str) -> torch.device:
@@ -221,7 +223,9 @@ def load_runner(
     numerics = _numerics(hardware, device)
     whole, config = config, rank.config(config)
     sizes = _graph_sizes(hardware, memory)
+    compiled = CompiledKernels()
     if device.type == "cuda":
+        compiled.watch()
         _check_for_gpu(config, memory, numerics)
     elif hardware.graph_sizes is not None or hardware.compile_cache is not None:
         logging.getLogger(__name__).warning("--cuda-graph-sizes and --compile-cache change nothing on a CPU")
@@ -295,7 +299,8 @@ def load_runner(
         except torch.OutOfMemoryError:
             raise ModelError("no memory for graphs: lower --gpu-memory-utilization or --cuda-graph-sizes") from None
     where = device.type if rank.size == 1 else f"{rank.size} ranks on {device.type}"
-    return Loaded(final, footprint, f"{where}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}")
+    summary = f"{where}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}"
+    return Loaded(final, footprint, summary, compiled)
 
 
 def _graph_sizes(hardware: Hardware, memory: Memory) -> tuple[int, ...]:
