@@ -162,7 +162,7 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
             yield
         finally:
             await parts.engine.stop(STOP_S)
-            parts.grammars.close()
+            parts.close()
 
     engine = EngineClient(parts.text, parts.metrics)
     engine.join(parts.engine)

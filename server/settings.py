@@ -88,6 +88,15 @@ class Settings:
     )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
+    tensor_parallel_size: int = _number(
+        1, "devices of this machine that share the network: GPUs, or processes on a CPU", 1, 64
+    )
+    load_format: str = _word(
+        "auto",
+        "auto: the checkpoint's weights; dummy: random ones, made on the device from config.json alone, to measure",
+        "auto",
+        "dummy",
+    )
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
     deterministic: bool = _switch(
         "answers that are the same to the bit whatever they are batched with, in every dtype, at some cost in speed"

@@ -231,14 +231,30 @@ class Batch:
     projected_attention: AttentionPlan | None  # of the projected positions
 
 
+class Unpadded(NamedTuple):
+    """How the words of an unpadded plan are read: sizes of the sections, and the inputs."""
+
+    sizes: tuple[tuple[str, int], ...]
+    inputs: OptionalInputs
+
+    def batch(self, words: np.ndarray, device: torch.device) -> Batch:
+        return _batch(torch.from_numpy(words).to(device), dict(self.sizes), self.inputs)
+
+
 def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
     """Unpadded, for a step that is computed once. `shift` 1: a position is predicted at the one before it."""
+    unpadded, words = pack_words(plan, shift)
+    return unpadded.batch(words, device)
+
+
+def pack_words(plan: StepPlan, shift: int = 0) -> tuple[Unpadded, np.ndarray]:
+    """How an unpadded plan is read, and its words."""
     inputs = OptionalInputs.of(plan)
     sections = {
         name: np.asarray(part).astype(np.int32, copy=False) for name, part in _words(plan, inputs, shift).items()
     }
-    buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs)
+    sizes = tuple([(name, len(part)) for name, part in sections.items()])
+    return Unpadded(sizes, inputs), np.concatenate(list(sections.values()))
 
 
 def pack_nothing(words: np.ndarray, shape: Shape) -> None:
