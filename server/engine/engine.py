@@ -410,7 +410,7 @@ class Engine:
             if answer is None:
                 continue
             try:
-                outcome = answer.take(update, self._began)
+                outcome = answer.take(update, self._began, self._since)
             except errors.INTERRUPTS:
                 raise
             except BaseException:

@@ -53,7 +53,7 @@ def sent(text: Tokenizer, options: AnswerOptions, updates: list[Update]) -> tupl
     port = Port(lambda port, received: None, messages.extend)
     answer = EngineAnswer(port, 5, options, text)
     for update in updates:
-        if answer.take(update, 0.0) is not None:
+        if answer.take(update, 0.0, 0.0) is not None:
             break
     port.flush()
     return messages, answer.completion_tokens
