@@ -181,7 +181,7 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
             if tracing is not None:
                 await asyncio.to_thread(tracing.close)
 
-    engine = EngineClient(parts.text, parts.metrics.answer_read)
+    engine = EngineClient(parts.text, parts.metrics)
     engine.join(parts.engine)
     app = create_app(engine, parts.text, settings, parts.metrics, loaded.card, lifespan, parts.grammars, keys, tracing)
     return Service(app, parts.engine.drain, parts.engine.death)

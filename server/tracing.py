@@ -79,7 +79,8 @@ class Tracing:
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(FLUSH_S)
-        self._exporter.restore_logs()
+        if not closing.is_alive():
+            self._exporter.restore_logs()
 
 
 class GenerationSpan:

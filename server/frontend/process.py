@@ -140,7 +140,7 @@ def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: Share
     text.prepare()
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     counts = Relay()
-    engine = counts.engine = EngineClient(text, counts.answer_read)
+    engine = counts.engine = EngineClient(text, counts)
     engine.reload = keys.reload
     card = ModelCard(**setup.card)
     tracing = open_tracing(settings, card.id)
