@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from ..app import create_app
+from ..app import create_app, open_tracing
 from ..engine.messages import FromEngine, Serving, ToEngine
 from ..http.connections import ConnectionConfig, Listener, log_accept_errors
 from ..http.keys import Key, Keys
@@ -147,7 +147,9 @@ def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: Share
     counts = Relay()
     engine = counts.engine = EngineClient(text, counts)
     engine.reload = keys.reload
-    app = create_app(engine, text, settings, counts, ModelCard(**setup.card), grammars=grammars, keys=keys)
+    card = ModelCard(**setup.card)
+    tracing = open_tracing(settings, card.id)
+    app = create_app(engine, text, settings, counts, card, grammars=grammars, keys=keys, tracing=tracing)
     config = ConnectionConfig(app, settings, setup.max_connections, setup.descriptors)
     listener.queue, config.backlog = config.backlog, 1
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # the engine's process reports start and end
@@ -158,4 +160,6 @@ def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: Share
         server.run(sockets=[listener])
     finally:
         grammars.close()
+        if tracing is not None:
+            tracing.close()
     return engine.health.failure is not None
