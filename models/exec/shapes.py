@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...kernels.attention.tiles import attention_config, fixed_config, tile_queries
@@ -85,9 +85,9 @@ def variants(mask_words: int) -> tuple[OptionalInputs, ...]:
     Room that a step does not need costs little, and changes no answer. The first `COMMON` serve most steps.
     """
     drawn = OptionalInputs(sampled=True, narrowed=True)
-    measured = replace(drawn, measured=True, biases=ROOM)
-    guided = (replace(measured, restricted=rows, mask_words=mask_words) for rows in GUIDED)
-    return (NO_INPUTS, drawn, measured, replace(measured, ranks=MOST_RANKS), *guided)
+    measured = drawn._replace(measured=True, biases=ROOM)
+    guided = (measured._replace(restricted=rows, mask_words=mask_words) for rows in GUIDED)
+    return (NO_INPUTS, drawn, measured, measured._replace(ranks=MOST_RANKS), *guided)
 
 
 def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
@@ -160,7 +160,7 @@ class ShapeSet:
         in_set = tokens <= self.most and rows == self._rows and not needed.copied
         few = self._variants if count <= RARE else self._variants[:COMMON]
         room = next((inputs for inputs in few if covers(inputs, needed)), None)
-        inputs = needed if room is None else replace(room, host_tokens=needed.host_tokens)
+        inputs = needed if room is None else room._replace(host_tokens=needed.host_tokens)
         body = tail = None
         if in_set and (tokens <= RARE or not needed.host_tokens):
             body = self.body(tokens, needed.host_tokens)
