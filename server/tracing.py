@@ -123,8 +123,8 @@ def _parts(record: RequestRecord, ended_s: float) -> Iterator[tuple[str, float, 
         if first.stats.forwards:
             yield "first forward", began_s, began_s + first.first_forward_s
     if record.first_text_s is not None:
-        cut = record.finished_s is None or record.outcome in ("aborted", "failed")
-        yield "stream", record.first_text_s, ended_s if cut else record.finished_s
+        cut = record.outcome in ("aborted", "failed")
+        yield "stream", record.first_text_s, ended_s if cut or record.finished_s is None else record.finished_s
 
 
 def _attributes(record: RequestRecord) -> Iterator[tuple[str, AttributeValue]]:
