@@ -241,14 +241,30 @@ class Batch:
     projected_attention: AttentionPlan | None  # of the projected positions
 
 
+class Unpadded(NamedTuple):
+    """How the words of an unpadded plan are read: sizes of the sections, and the inputs."""
+
+    sizes: tuple[tuple[str, int], ...]
+    inputs: OptionalInputs
+
+    def batch(self, words: np.ndarray, device: torch.device) -> Batch:
+        return _batch(torch.from_numpy(words).to(device), dict(self.sizes), self.inputs)
+
+
 def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
     """Unpadded, for a step that is computed once. `shift` 1: a position is predicted at the one before it."""
+    unpadded, words = pack_words(plan, shift)
+    return unpadded.batch(words, device)
+
+
+def pack_words(plan: StepPlan, shift: int = 0) -> tuple[Unpadded, np.ndarray]:
+    """How an unpadded plan is read, and its words."""
     inputs = OptionalInputs.of(plan)
     sections = {
         name: np.asarray(part).astype(np.int32, copy=False) for name, part in _words(plan, inputs, shift).items()
     }
-    buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs)
+    sizes = tuple([(name, len(part)) for name, part in sections.items()])
+    return Unpadded(sizes, inputs), np.concatenate(list(sections.values()))
 
 
 def pack_nothing(words: np.ndarray, shape: Shape) -> None:
@@ -296,7 +312,9 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy = row
     inputs, at = shape.inputs, shape.places
     size, count = end - start, sum([span.end - span.start for span in spans])
-    if inputs.host_tokens or inputs.restricted or inputs.copied or not (restriction is tokens is copy is None):
+    if inputs.host_tokens or inputs.restricted or inputs.copied or restriction is not None:
+        return False
+    if tokens is not None or copy is not None:
         return False
     if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
         return False

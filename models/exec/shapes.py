@@ -28,10 +28,15 @@ GUIDED = (8, 64)  # restricted rows
 COMMON = 2  # variants of large tails, too
 
 
+PaddingKey = tuple[int, int, int, OptionalInputs]  # positions, projected positions, rows, inputs
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Padding:
-    """A shape of whole steps, and the shapes of its parts that are in the set."""
+    """A shape of whole steps, and the shapes of its parts that are in the set. Equal sets have the same padding for a
+    `key`."""
 
+    key: PaddingKey
     shape: Shape
     body: Shape | None
     tail: Shape | None
@@ -108,7 +113,7 @@ class ShapeSet:
         self._sizes = tuple(sizes)
         self._rows = min(max(slots, ROWS), self.most) if sizes else slots
         self._variants = variants(-(-config.vocab_size // 32))
-        self._paddings: dict[tuple[int, int, int, OptionalInputs], Padding] = {}
+        self._paddings: dict[PaddingKey, Padding] = {}
 
     @property
     def most(self) -> int:
@@ -143,9 +148,13 @@ class ShapeSet:
         while rows < len(plan.rows):
             rows *= 2
         key = self._size(plan.tokens), self._size(projected(plan)), rows, needed.rounded()
-        if key not in self._paddings:
-            self._paddings[key] = self._padding(*key)
-        return Fit(self._paddings[key], needed)
+        return Fit(self.padding(key), needed)
+
+    def padding(self, key: PaddingKey) -> Padding:
+        found = self._paddings.get(key)
+        if found is None:
+            found = self._paddings[key] = self._padding(*key)
+        return found
 
     def _padding(self, tokens: int, count: int, rows: int, needed: OptionalInputs) -> Padding:
         in_set = tokens <= self.most and rows == self._rows and not needed.copied
@@ -158,7 +167,7 @@ class ShapeSet:
         if in_set and count and room is not None:
             tail = self.tail(count, room)
         shape = Shape(tokens, rows, count, count, self._tiling(tokens), self._tiling(count), inputs)
-        return Padding(shape, body, tail)
+        return Padding((tokens, count, rows, needed), shape, body, tail)
 
     @property
     def body_words(self) -> int:
