@@ -207,28 +207,8 @@ class StepPlan:
         return sum([row.end - row.start for row in self.rows])
 
     @cached_property
-    def span_starts(self) -> Ints:
-        """[spans + 1] where the positions of each span begin, all spans end to end."""
-        return _starts(self.columns.span_ends - self.columns.span_starts)
-
-    @cached_property
-    def projected_starts(self) -> Ints:
-        """[rows + 1] where those of each row begin."""
-        return self.span_starts[_starts(self.columns.span_counts)]
-
-    @cached_property
     def projected(self) -> int:
-        """The positions of all spans."""
-        if len(self.rows) > 1:
-            return int(self.span_starts[-1])
         return sum([span.end - span.start for row in self.rows for span in row.spans])
-
-
-def _starts(sizes: Ints) -> Ints:
-    """[n + 1] where parts of these `sizes` [n] begin, end to end."""
-    starts = np.zeros(len(sizes) + 1, np.int32)
-    sizes.cumsum(out=starts[1:])
-    return starts
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def _statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> list
     lanes = [lane for each in snapshots for lane in each.lanes]
     tokens = np.concatenate([each.tokens for each in snapshots])
     lane_counts = [len(each.lanes) for each in snapshots]
-    requests, bounds = _starts([len(each.tokens) for each in snapshots]), _starts(lane_counts)
+    requests, bounds = starts_of([len(each.tokens) for each in snapshots]), starts_of(lane_counts)
     starts, ends = np.array([lane.start for lane in lanes]), np.array([lane.end for lane in lanes])
     owners = np.repeat(np.arange(len(snapshots)), lane_counts)
     origins = starts[bounds[:-1]] - requests[:-1]  # from a position of the step to one of the canvas
@@ -256,7 +256,7 @@ def _end_parts(step: _Step, hits: Longs, owners: Longs, vocabulary: Vocabulary) 
         parts = [slice(step.requests[number], step.requests[number + 1]) for number in hard]
         packed = Packed(
             np.concatenate([snapshots[number].tokens for number in hard]),
-            _starts([len(snapshots[number].tokens) for number in hard])[:-1],
+            starts_of([len(snapshots[number].tokens) for number in hard])[:-1],
             [snapshots[number].boundary for number in hard],
             [snapshots[number].nesting() for number in hard],
         )
@@ -278,7 +278,7 @@ def _stable_fork(step: _Step) -> Longs:
     return np.where((run < size) & (2 * run >= size), first + run - 1, ABSENT)
 
 
-def _starts(sizes: Sequence[int]) -> Longs:
+def starts_of(sizes: Sequence[int] | Ints) -> Longs:
     """[sizes + 1] where each begins, end to end."""
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])

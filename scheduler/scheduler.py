@@ -24,7 +24,7 @@ from .decoding.lane_tree import LaneCounts
 from .decoding.vocabulary import Vocabulary
 from .host_rules import INTERRUPTS, Commits, RuleInput, decide
 from .lane_events import LaneEvents
-from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
+from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends, starts_of
 from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
@@ -53,7 +53,9 @@ class StepInFlight(NamedTuple):
         """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
         if len(self.requests) == 1:
             return [0, len(result.tokens)]
-        edges: list[int] = self.plan.projected_starts.tolist()
+        columns = self.plan.columns
+        span_starts = starts_of(columns.span_ends - columns.span_starts)
+        edges: list[int] = span_starts[starts_of(columns.span_counts)].tolist()
         if len(edges) == len(self.requests) + 1:  # each has one row
             return edges
         return [edges[rows] for rows in accumulate([len(planned.rows) for planned in self.requests], initial=0)]

@@ -457,13 +457,13 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
     row_sizes = columns.ends - columns.starts
     row_starts = _starts(row_sizes)
     span_sizes = columns.span_ends - columns.span_starts
-    span_starts = plan.span_starts
+    span_starts = _starts(span_sizes)
     row_offsets = columns.starts - row_starts[:-1]  # from a token's place in the step to its position
     before = columns.span_starts - shift
     if (before < columns.starts.repeat(columns.span_counts)).any():
         raise ValueError("a row lacks the position that predicts the first one of its spans")
     first_token = before - row_offsets.repeat(columns.span_counts)
-    projected_starts = plan.projected_starts
+    projected_starts = span_starts[_starts(columns.span_counts)]
     ruled = np.flatnonzero(~columns.joined)
     parts = {
         "slots": columns.slots.repeat(row_sizes),
