@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -148,15 +149,18 @@ def load(settings: Settings) -> Loaded:
     return Loaded(parts, card, keys, settings.front_ends(parts.on_gpu))
 
 
-def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
-    """Build the application beside its engine, in this process. Raises what `load` does."""
+def build_service(
+    settings: Settings, loaded: Loaded | None = None, metrics: FrontEndMetrics | None = None
+) -> Service:
+    """Build the application beside its engine, in this process. `metrics` stand for the engine's own in the application.
+    Raises what `load` does."""
     loaded = loaded or load(settings)
     parts, keys = loaded.parts, loaded.keys
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await parts.engine.start()
-        if settings.api_keys_file is not None:
+        if settings.api_keys_file is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, keys.reload)
         try:
             yield
@@ -166,5 +170,6 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
 
     engine = EngineClient(parts.text, parts.metrics.answer_read)
     engine.join(parts.engine)
-    app = create_app(engine, parts.text, settings, parts.metrics, loaded.card, lifespan, parts.grammars, keys)
+    metrics = metrics or parts.metrics
+    app = create_app(engine, parts.text, settings, metrics, loaded.card, lifespan, parts.grammars, keys)
     return Service(app, parts.engine.drain, parts.engine.death)
