@@ -7,7 +7,7 @@ out of a wheel, but for the load generator behind `asynclane bench`.
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = ["clients", "kernels", "models", "scheduler", "server", "bench.load"]
+SHIPPED = ["clients", "deploy", "kernels", "models", "scheduler", "server", "bench.load"]
 DEVELOPMENT = ["bench", "training"]
 
 

@@ -149,11 +149,9 @@ def load(settings: Settings) -> Loaded:
     return Loaded(parts, card, keys, settings.front_ends(parts.on_gpu))
 
 
-def build_service(
-    settings: Settings, loaded: Loaded | None = None, metrics: FrontEndMetrics | None = None
-) -> Service:
-    """Build the application beside its engine, in this process. `metrics` stand for the engine's own in the application.
-    Raises what `load` does."""
+def build_service(settings: Settings, loaded: Loaded | None = None, metrics: FrontEndMetrics | None = None) -> Service:
+    """Build the application beside its engine, in this process. `metrics` stand for the engine's own in its routes. Raises
+    what `load` does."""
     loaded = loaded or load(settings)
     parts, keys = loaded.parts, loaded.keys
 

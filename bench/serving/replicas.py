@@ -1,4 +1,4 @@
-"""Compares replicas under one address with plain servers side by side: token rates, and what routing adds to the first text.
+"""Compares replicas under one address with plain servers side by side: token rates, and the time to the first text.
 
 Usage: python -m asynclane.bench.serving.replicas --url http://HOST:PORT --beside http://HOST:PORT http://HOST:PORT
 All of them run already, with the same model, and each plain server has as much of the machine as a replica. Windows of
@@ -32,7 +32,7 @@ UNCOUNTED = 2  # single requests before those that are timed
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of the comparison: its addresses, and the processes whose time is counted with that of their children."""
+    """One side: its addresses, and the processes whose time is counted with that of their children."""
 
     name: str
     servers: Sequence[Server]

@@ -58,7 +58,9 @@ class Cluster:
             application["deployments"] = [{"name": "asynclane", **options}]
         path = self.folder / "serve.yaml"
         path.write_text(yaml.safe_dump(config))
-        done = run([ray_program("serve"), "run", "--non-blocking", "--address", self.address, str(path)], env=self.variables)
+        done = run(
+            [ray_program("serve"), "run", "--non-blocking", "--address", self.address, str(path)], env=self.variables
+        )
         assert done.returncode == 0, done.stderr
 
     def replicas(self) -> list[int]:

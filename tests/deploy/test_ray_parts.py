@@ -23,7 +23,11 @@ from asynclane.deploy.ray.exposition import merged
 from asynclane.deploy.ray.proxy import LostReplica, PromptSession, beginning
 from asynclane.deploy.ray.router import Router
 
-START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream; charset=utf-8")]}
+START = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+}
 EVENT = {"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True}
 
 
@@ -131,7 +135,9 @@ async def test_a_response_that_has_not_begun_is_a_503() -> None:
     assert json.loads(body["body"])["error"]["type"] == "server_error"
 
 
-@pytest.mark.parametrize("messages", [(START, {"type": "http.response.body", "body": b"x"}), (dict(START, headers=[]),)])
+@pytest.mark.parametrize(
+    "messages", [(START, {"type": "http.response.body", "body": b"x"}), (dict(START, headers=[]),)]
+)
 async def test_other_responses_stay_as_they_are(messages: tuple[Message, ...]) -> None:
     assert await sent_by(LostReplica(answering(*messages)), {"path": "/"}) == list(messages)
 
@@ -146,7 +152,10 @@ async def session_of(body: bytes, *headers: tuple[bytes, bytes], path: str = "/v
         assert b"".join(part.get("body", b"") for part in parts) == body
         assert [part["type"] for part in parts] == ["http.request", "http.request", "http.disconnect"]
 
-    parts = [{"type": "http.request", "body": part, "more_body": more} for part, more in ((body[:5], True), (body[5:], False))]
+    parts = [
+        {"type": "http.request", "body": part, "more_body": more}
+        for part, more in ((body[:5], True), (body[5:], False))
+    ]
     await sent_by(PromptSession(application), {"path": path, "headers": list(headers)}, *parts)
     return seen.get(b"x-session-id")
 
