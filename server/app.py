@@ -150,8 +150,8 @@ def load(settings: Settings) -> Loaded:
 
 
 def build_service(settings: Settings, loaded: Loaded | None = None, metrics: FrontEndMetrics | None = None) -> Service:
-    """Build the application beside its engine, in this process. `metrics` stand for the engine's own in its routes. Raises
-    what `load` does."""
+    """Build the application beside its engine, in this process. `metrics` stand for the engine's own in its routes.
+    Raises what `load` does."""
     loaded = loaded or load(settings)
     parts, keys = loaded.parts, loaded.keys
 

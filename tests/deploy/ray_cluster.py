@@ -58,9 +58,8 @@ class Cluster:
             application["deployments"] = [{"name": "asynclane", **options}]
         path = self.folder / "serve.yaml"
         path.write_text(yaml.safe_dump(config))
-        done = run(
-            [ray_program("serve"), "run", "--non-blocking", "--address", self.address, str(path)], env=self.variables
-        )
+        command = [ray_program("serve"), "run", "--non-blocking", "--address", self.address, str(path)]
+        done = run(command, env=self.variables)
         assert done.returncode == 0, done.stderr
 
     def replicas(self) -> list[int]:
@@ -103,7 +102,7 @@ def ray_cluster(cpus: int) -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
     given = environment(**variables(), **QUICK, HOME=str(folder), RAY_USAGE_STATS_ENABLED="0")
     port, proxy = free_port(), free_port()
-    command = f"{program('ray')} start --head --block --port={port} --node-ip-address=127.0.0.1 --num-cpus={cpus}"
+    command = f"{ray_program('ray')} start --head --block --port={port} --node-ip-address=127.0.0.1 --num-cpus={cpus}"
     command += f" --include-dashboard=false --temp-dir={folder}"
     with open(folder / "log", "w") as log, started(command.split(), env=given, stdout=log, stderr=log) as process:
         try:

@@ -1,4 +1,4 @@
-"""Ray Serve with two replicas of the embedded model: answers, a replica that is lost, load that comes and goes, updates."""
+"""Ray Serve with two replicas of the embedded model: answers, a lost replica, updates, load that comes and goes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from ..support.servers import PARIS, STORY, TOM, Server, slow_body
+from ..support.servers import PARIS, TOM, Server, slow_body
 from .ray_cluster import Cluster, ray_cluster, ray_program
 from .tools import run
 
 CHAT = "/v1/chat/completions"
-ASKED = [
+OPTIONS = [
     {"temperature": 0},
     {"temperature": 0, "decoder": "llada", "max_tokens": 32},
     {"temperature": 0.8, "seed": 7},
@@ -78,13 +78,13 @@ def streams(pool: ThreadPoolExecutor, url: str, bodies: Sequence[dict[str, Any]]
     return [pool.submit(Stream().read, url, body) for body in bodies]
 
 
-@pytest.mark.parametrize("options", ASKED, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_answers_are_a_plain_server_s(cluster: Cluster, server: Server, options: dict[str, Any]) -> None:
     for question in (PARIS, TOM):
         body = {"model": "tiny-llada", "messages": [{"role": "user", "content": question}], **options}
         wanted = whole(server.url, body)
         with ThreadPoolExecutor(4) as pool:  # on both replicas
-            assert list(pool.map(lambda _: whole(cluster.url, body), range(4))) == [wanted] * 4
+            assert list(pool.map(whole, [cluster.url] * 4, [body] * 4)) == [wanted] * 4
             for stream in streams(pool, cluster.url, [body] * 4):
                 assert list(stream.result().texts.values()) == wanted
                 assert stream.result().done
@@ -95,7 +95,7 @@ def test_both_replicas_get_requests_and_one_page_has_the_metrics_of_both(cluster
     assert len(before) == 2
     body = {"model": "tiny-llada", "messages": [{"role": "user", "content": PARIS}]}
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: whole(cluster.url, body), range(8)))
+        list(pool.map(whole, [cluster.url] * 8, [body] * 8))
     after = cluster.values("forwards_total")
     assert all(after[name] > before[name] for name in before)
 
@@ -163,7 +163,7 @@ def test_an_update_replaces_all_replicas_and_cuts_no_stream(cluster: Cluster) ->
     before = cluster.replicas()
     stop = threading.Event()
 
-    def ask_on(number: int) -> int:
+    def stream_on(number: int) -> int:
         count = 0
         while not stop.is_set():
             stream = Stream().read(cluster.url, slow_body(seed=number, max_tokens=48))
@@ -174,14 +174,14 @@ def test_an_update_replaces_all_replicas_and_cuts_no_stream(cluster: Cluster) ->
 
     with ThreadPoolExecutor(5) as pool:
         long = pool.submit(Stream().read, cluster.url, slow_body(max_tokens=120))
-        asking = [pool.submit(ask_on, number) for number in range(2)]
+        streaming = [pool.submit(stream_on, number) for number in range(2)]
         try:
             cluster.deploy({"max_queue": 128})
             cluster.wait_for(lambda: len(cluster.replicas()) == 2 and not set(before) & set(cluster.replicas()))
         finally:
             stop.set()
         assert long.result().done
-        assert min(one.result() for one in asking) >= 1
+        assert min(one.result() for one in streaming) >= 1
     both_ready(cluster)
 
 
