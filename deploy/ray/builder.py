@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
-from .arguments import POSITIONS, read_arguments
+from .arguments import POSITIONS, BadArgument, read_arguments
 from .replica import Replica
 from .router import Router
 
@@ -22,6 +23,8 @@ def app(args: dict[str, Any]) -> serve.Application:
     """The application of some arguments. Raises `BadArgument`."""
     arguments = read_arguments(args)
     replicas, settings = arguments.replicas, arguments.settings
+    if not ray.is_initialized():  # by `serve run` on this machine, and not for a cluster, which has models elsewhere
+        check_model(settings.model)
     options: dict[str, Any] = {"num_replicas": replicas.num_replicas}
     if replicas.max_replicas is not None:
         options = {
@@ -46,3 +49,14 @@ def app(args: dict[str, Any]) -> serve.Application:
         **options,
     )
     return deployment.bind(arguments.given)
+
+
+def check_model(model: str) -> None:
+    """Raises `BadArgument` for a model that this machine cannot load; of a replica, Ray would report it after minutes and
+    at length."""
+    from ...server.engine.wiring import open_checkpoint  # it imports torch
+
+    try:
+        open_checkpoint(model)
+    except (ValueError, OSError) as error:
+        raise BadArgument(" ".join(str(error).split())) from None
