@@ -20,7 +20,8 @@ import yaml
 from ..support.processes import environment, started
 from .tools import DEPLOY, free_port, needed, run
 
-START_S = 120.0
+WAIT_S = 120.0
+DRAIN_S = 120  # a machine may be busy
 QUICK = {  # what a cluster does seldom, so that a test need not wait for it
     "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
@@ -53,7 +54,7 @@ class Cluster:
         config = yaml.safe_load((DEPLOY / "ray" / "serve.yaml").read_text())
         config["http_options"]["port"] = int(self.url.rpartition(":")[2])
         (application,) = config["applications"]
-        application["args"] |= args
+        application["args"] |= {"drain_s": DRAIN_S, **args}
         if options:
             application["deployments"] = [{"name": "asynclane", **options}]
         path = self.folder / "serve.yaml"
@@ -79,7 +80,7 @@ class Cluster:
         pattern = rf'^asynclane_{name}\{{replica="(\w+)"\}} (\S+)$'
         return {replica: float(value) for replica, value in re.findall(pattern, page, re.MULTILINE)}
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = START_S) -> None:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = WAIT_S) -> None:
         deadline = time.monotonic() + seconds
         while True:
             try:
