@@ -8,7 +8,7 @@ FRONTENDS ?= 0# of the servers that `make chaos` starts
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-PACKAGES := bench clients kernels models python scheduler server training
+PACKAGES := bench clients deploy kernels models python scheduler server training
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -39,7 +39,7 @@ test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of 
 	GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \
 	  $$(grep -rlE --include='test_*.py' 'support\.(scale|cases|golden|schedules) import' tests) $(ARGS)
 
-# Apart, because they install packages and start Helm, Prometheus and nginx.
+# Apart, because they install packages and start Helm, Prometheus, nginx and Ray.
 test-deploy: $(VENV)/with-dev ## check deploy/ and the Dockerfile; skips what the machine lacks
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=loadfile tests/deploy $(ARGS)
 

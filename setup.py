@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 TOP = "python"  # the folder of what `import asynclane` itself offers; one named as the package would hide it
-SHIPPED = ["clients", "kernels", "models", "scheduler", "server", "bench.load"]
+SHIPPED = ["clients", "deploy", "kernels", "models", "scheduler", "server", "bench.load"]
 DEVELOPMENT = ["bench", "training"]
 
 

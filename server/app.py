@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
@@ -162,8 +163,9 @@ def load(settings: Settings) -> Loaded:
     return Loaded(parts, card, keys, settings.front_ends(parts.on_gpu))
 
 
-def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
-    """Build the application beside its engine, in this process. Raises what `load` does."""
+def build_service(settings: Settings, loaded: Loaded | None = None, metrics: FrontEndMetrics | None = None) -> Service:
+    """Build the application beside its engine, in this process. `metrics` stand for the engine's own in its routes.
+    Raises what `load` does."""
     loaded = loaded or load(settings)
     parts, keys = loaded.parts, loaded.keys
     tracing = open_tracing(settings, loaded.card.id)
@@ -171,7 +173,7 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await parts.engine.start()
-        if settings.api_keys_file is not None:
+        if settings.api_keys_file is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, keys.reload)
         try:
             yield
@@ -183,5 +185,6 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
 
     engine = EngineClient(parts.text, parts.metrics)
     engine.join(parts.engine)
-    app = create_app(engine, parts.text, settings, parts.metrics, loaded.card, lifespan, parts.grammars, keys, tracing)
+    metrics = metrics or parts.metrics
+    app = create_app(engine, parts.text, settings, metrics, loaded.card, lifespan, parts.grammars, keys, tracing)
     return Service(app, parts.engine.drain, parts.engine.death)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("server", "scheduler", "kernels", "models", "clients", "bench", "training")
+PACKAGES = ("server", "scheduler", "kernels", "models", "clients", "bench", "deploy", "training")
 
 ALLOWED: dict[str, set[str]] = {
     "scheduler": set(),
@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"scheduler", "kernels"},
     "server": {"scheduler"},
     "bench": {"server", "scheduler", "clients"},
+    "deploy": {"server"},
     "training": {"bench", "models", "scheduler"},  # makes the embedded models; nothing imports it
 }
 # The composition root wires models, and `inspect` reports on them. The command line starts the client for `chat`, and
@@ -50,6 +51,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kernels": {"torch", "numpy", "triton"},
     "models": {"huggingface_hub", "numpy", "torch", "safetensors"},
     "clients": {"httpx", "pydantic"},
+    "deploy": {"click", "fastapi", "ray", "starlette"},
 }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...scheduler import (
     DeviceLost,
+    Load,
     Outcome,
     ParamError,
     Preferences,
@@ -101,6 +102,10 @@ class Engine:
     def positions_in_flight(self) -> int:
         """Canvas positions that are still masked, of all requests that wait or run."""
         return self._scheduler.positions_in_flight
+
+    @property
+    def load(self) -> Load:
+        return self._scheduler.load()
 
     def connect(self, send: Callable[[list[FromEngine]], None]) -> Port:
         """Connect a front end: `send` passes messages to it, and its own go to `Port.take`."""
@@ -437,7 +442,7 @@ class Engine:
             self._observe_load()
 
     def _observe_load(self) -> None:
-        self._metrics.observe_load(self._scheduler.load())
+        self._metrics.observe_load(self.load)
 
 
 def failure_of(error: errors.ApiError) -> Failure:
