@@ -13,7 +13,17 @@ import pytest
 from .support.checkout import ROOT, sent_to_docker, tracked
 
 SHIPPED = (
-    *("python", "bench/load", "clients", "deploy/__init__.py", "deploy/ray", "kernels", "models", "scheduler"),
+    *(
+        "python",
+        "bench/load",
+        "clients",
+        "deploy/__init__.py",
+        "deploy/py.typed",
+        "deploy/ray",
+        "kernels",
+        "models",
+        "scheduler",
+    ),
     "server",
 )
 NEW = ("scheduler/decoding/lanes/new/__init__.py", "scheduler/decoding/lanes/new/policy.py", "server/new/__init__.py")

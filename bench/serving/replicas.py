@@ -128,7 +128,7 @@ async def compare(options: argparse.Namespace) -> dict[str, Any]:
 def _share(windows: dict[str, list[dict[str, Any]]], figure: str) -> float:
     """The median over rounds of a figure of the replicas over that of the plain servers."""
     pairs = zip(windows["replicas"], windows["plain"], strict=True)
-    return round(median(ours[figure] / theirs[figure] for ours, theirs in pairs), 3)
+    return round(float(median(ours[figure] / theirs[figure] for ours, theirs in pairs)), 3)
 
 
 def main() -> int:

@@ -52,8 +52,8 @@ def app(args: dict[str, Any]) -> serve.Application:
 
 
 def check_model(model: str) -> None:
-    """Raises `BadArgument` for a model that this machine cannot load; of a replica, Ray would report it after minutes and
-    at length."""
+    """Raises `BadArgument` for a model that this machine cannot load. Ray would report the failure of a replica after
+    minutes, and at length."""
     from ...server.engine.wiring import open_checkpoint  # it imports torch
 
     try:
