@@ -13,8 +13,10 @@ from .corpus import MARKS, Example
 from .noise import Rows
 
 # Positions of a row, and of a block-causal row's second copy of its answer.
-SIZES: tuple[tuple[int, int], ...] = ((160, 112), (256, 160), (384, 256), (640, 448))
+Sizes = tuple[tuple[int, int], ...]
+SIZES: Sizes = ((160, 112), (256, 160), (384, 256), (640, 448))
 SPARE = 4  # end tokens that fit after an answer, at least
+LARGEST = 0.2  # share of roomier examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +33,29 @@ class Shelf:
         return self.ids.shape[1]
 
 
-def shelves(examples: Sequence[Example], block: int, device: torch.device) -> list[Shelf]:
-    """Examples that are too long for the largest size are left out."""
-    sorted_: list[list[Example]] = [[] for _ in SIZES]
+def shelves(
+    examples: Sequence[Example], block: int, device: torch.device, sizes: Sizes = SIZES, roomier: float = 0.0
+) -> list[Shelf]:
+    """Examples that are too long for the largest size are left out. In a bidirectional model's shelves, so large a
+    share has more end tokens after its answer than it needs, as it has on a canvas that is longer than the answer: the
+    next size, or for a fifth of them the largest."""
+    sorted_: list[list[Example]] = [[] for _ in sizes]
+    choice = random.Random(0)
     for ids, prompt in examples:
         base = prompt // block * block if block else 0
-        for shelf, (length, room) in zip(sorted_, SIZES, strict=True):
-            if len(ids) + SPARE <= length and (not block or len(ids) + SPARE - base <= room):
-                shelf.append((ids, prompt))
-                break
+        fit = [
+            number
+            for number, (length, room) in enumerate(sizes)
+            if len(ids) + SPARE <= length and (not block or len(ids) + SPARE - base <= room)
+        ]
+        if fit:
+            place = fit[0]
+            if not block and choice.random() < roomier:
+                place = fit[-1] if choice.random() < LARGEST else fit[min(1, len(fit) - 1)]
+            sorted_[place].append((ids, prompt))
     return [
         _shelf(group, length, room if block else 0, device)
-        for group, (length, room) in zip(sorted_, SIZES, strict=True)
+        for group, (length, room) in zip(sorted_, sizes, strict=True)
         if group
     ]
 

@@ -1,0 +1,189 @@
+"""The corpus of tiny-chat: no question of the evaluation, answers that follow, and the form of the chat template."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from asynclane.bench.quality.openers import good_call, good_json, good_text, questions, right_values
+from asynclane.models.checkpoint.registry import find_model
+from asynclane.server.text.chat_template import ChatTemplate
+from asynclane.training.chat import chores, knowledge, limits, numbers, smalltalk, styles, tools
+from asynclane.training.chat.conversation import Conversation, conversations, kept_for_evaluation, normal, refused
+from asynclane.training.chat.corpus import encoded, mixture
+from asynclane.training.chat.structured import structured
+from asynclane.training.chat.surface import parsed, say
+from asynclane.training.chat.tools import TOOLS, tool_call
+from asynclane.training.chat.turn import Turn
+from asynclane.training.chat.write import TEMPLATE, ChatWriter, rendered
+from asynclane.training.corpus import MARKS
+
+TOKENIZER = find_model("tiny-llada") / "tokenizer.json"
+
+
+def test_training_has_no_question_of_the_evaluation() -> None:
+    kept = kept_for_evaluation()
+    assert len(kept) == 60
+    for conversation in islice(mixture("corpus 0 0"), 6000):
+        for role, text in conversation.messages:
+            assert role != "user" or normal(text) not in kept
+
+
+@pytest.mark.parametrize(
+    "text", ["2 + 2", "WHAT IS 17+25", "hey, what is 17 + 25?", "guten tag", "Bonjour, comment ca va?"]
+)
+def test_a_question_of_the_evaluation_is_refused_however_it_is_written(text: str) -> None:
+    assert refused(text)
+
+
+def test_other_questions_of_its_kind_are_not_refused() -> None:
+    assert not any(map(refused, ("What is 18 + 25?", "2+3", "Guten Abend!", "hello")))
+
+
+def test_the_corpus_is_the_same_every_time() -> None:
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    one, again = (list(islice(encoded("corpus 3 1", tokenizer), 200)) for _ in range(2))
+    assert all(np.array_equal(a, b) and p == q for (a, p), (b, q) in zip(one, again, strict=True))
+    assert all(ids[-1] == MARKS.turn_end and 0 < prompt < len(ids) for ids, prompt in one)
+
+
+def openai(conversation: Conversation) -> list[dict[str, object]]:
+    return [{"role": role, "content": text} for role, text in conversation.messages]
+
+
+def test_a_conversation_is_written_as_the_template_renders_it() -> None:
+    variables = {"bos_token": "<|startoftext|>"}
+    template = ChatTemplate(TEMPLATE.read_text(encoding="utf-8").rstrip("\n"), variables)
+    raw = template._template  # the server passes tools once it knows them
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    writer = ChatWriter(tokenizer)
+    shown = 0
+    for conversation in islice(mixture("template"), 300):
+        template._sandbox.allow(10**9)
+        text = raw.render(
+            {
+                **variables,
+                "messages": openai(conversation),
+                "tools": list(conversation.tools),
+                "add_generation_prompt": True,
+            }
+        )
+        assert tokenizer.encode(text, add_special_tokens=False).ids == writer.prompt(conversation)
+        shown += bool(conversation.tools)
+    assert shown > 10
+
+
+def test_the_template_writes_calls_and_results_as_training_does() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
+    template = ChatTemplate(TEMPLATE.read_text(encoding="utf-8"), {"bos_token": "<|startoftext|>"})
+    template._sandbox.allow(10**9)
+    text = template._template.render(
+        bos_token="",
+        messages=[{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "3"}],
+        tools=[{"type": "function", "function": {"name": "now"}}, questions().tools[1].tools[0]],
+        add_generation_prompt=False,
+    )
+    assert tools.call_text("add", {"a": 1, "b": 2}) in text
+    assert (
+        "Tools:\nnow()\nget_temperature(city: string, unit: celsius|fahrenheit): Get the temperature in a city" in text
+    )
+    assert text.endswith("<|start_header_id|>tool<|end_header_id|>\n\n3<|eot_id|>")
+
+
+def test_every_wording_of_every_part_can_be_written() -> None:
+    r = Random(5)
+    draws = (numbers.numbers, smalltalk.small_talk, limits.limit, knowledge.knowledge, chores.chore, tool_call)
+    for draw in draws:
+        for _ in range(1500):
+            turn: Turn = draw(r)
+            assert turn.answer
+            assert "{" not in turn.ask or turn.fixed or "json" in turn.ask.lower(), turn.ask
+            if turn.follow:
+                assert turn.follow(r).answer
+
+
+def test_json_is_valid_and_calls_name_a_tool_with_its_parameters() -> None:
+    r = Random(6)
+    for _ in range(800):
+        _, turn = structured(r)
+        assert isinstance(json.loads(turn.answer), dict)
+        call = tool_call(r)
+        found = json.loads(call.answer.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"))
+        (tool,) = (spec["function"] for spec in call.tools if spec["function"]["name"] == found["name"])  # type: ignore[index]
+        assert set(found["arguments"]) == set(tool.get("parameters", {}).get("properties", {}))
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.names[0])
+def test_a_request_names_every_value_that_its_call_has(tool: tools.Tool) -> None:
+    r = Random(7)
+    for wording in tool.wordings:
+        assert all(f"{{{key}}}" in wording for key in tool.slots), wording
+        say(r, wording, **{key: slot.value(r) for key, slot in tool.slots.items()})
+
+
+def test_styles_change_answers_as_their_messages_say() -> None:
+    turn = Turn("What is 1 + 1?", "1 + 1 = 2.", "2", languages=(("French", "1 + 1 = 2."),))
+    assert (styles.brief(turn), styles.shouted(Turn("", "ab")), styles.as_json(turn)) == ("2", "AB", '{"answer": "2"}')
+    assert styles.around("Arr! ", " Aye!")(turn) == "Arr! 1 + 1 = 2. Aye!"
+    named = styles.called("Bob")
+    assert named(Turn("", f"My name is {smalltalk.NAME}.")) == "My name is Bob."
+    assert named(Turn("", smalltalk.WHO)).startswith("I am Bob. ")
+
+
+def test_tools_stand_in_the_system_message() -> None:
+    spec = {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "Does it",
+            "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": []},
+        },
+    }
+    with_system = Conversation((("system", "Be kind."), ("user", "Hi")), "", (spec,))
+    assert rendered(with_system)[0] == ("system", "Be kind.\n\nTools:\nf(x?: integer): Does it")
+    assert rendered(Conversation((("user", "Hi"),), "", (spec,)))[0][0] == "system"
+
+
+def test_a_pattern_with_unequal_brackets_is_refused() -> None:
+    for pattern in ("(a|b", "a)"):
+        with pytest.raises(ValueError, match="bracket"):
+            parsed(pattern)
+
+
+def test_conversations_end_with_a_question() -> None:
+    for conversation in islice(conversations(Random(8)), 500):
+        assert conversation.messages[-1][0] in ("user", "tool")
+        assert conversation.answer.strip() == conversation.answer
+
+
+def test_checks_of_the_evaluation() -> None:
+    asked = questions()
+    assert (len(asked.openers), len(asked.second_turns), len(asked.schemas), len(asked.tools)) == (30, 10, 10, 10)
+    assert good_text([r"\b42\b"], "17 + 25 = 42.")
+    assert not good_text([r"\b42\b"], "421")
+    row = asked.schemas[0]
+    assert right_values(row, '{"name": "Anna", "age": 31}')
+    assert good_json(row, '{"name": "Bo", "age": 3}')
+    assert not right_values(row, '{"name": "Bo", "age": 3}')
+    assert not good_json(row, '{"name": "Bo"')
+    call = asked.tools[0]
+    assert good_call(call, tools.call_text("get_weather", {"city": "Paris"}))
+    assert not good_call(call, "It is sunny.")
+    assert good_call(asked.tools[-1], "I am fine.")
+    assert not good_call(asked.tools[-1], tools.call_text("get_stock_price", {"symbol": "HI"}))
+
+
+def test_the_tokenizer_spells_what_is_needed() -> None:
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    for text in ("¡Buenos días!", '<tool_call>\n{"name": "f"}\n</tool_call>', "grün, weiß, niño", "a@b.de"):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_its_folder_is_where_the_wheel_takes_templates_from() -> None:
+    assert Path(TEMPLATE).suffix == ".jinja"
