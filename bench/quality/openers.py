@@ -8,12 +8,22 @@ are not shown to the model; tools are shown by the checkpoint's chat template, a
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ...server.engine.messages import AnswerOptions, Finish
+from ...server.settings import Settings
+from ...server.structured.grammar import Wanted
+from ..load.output import check_outputs, finish, positive, table
+
+if TYPE_CHECKING:
+    from ...server.engine.offline import Offline, OfflineAnswer
 
 QUESTIONS = Path(__file__).with_name("openers.json")
 CALL = re.compile(r"<tool_call>\s*(\{.*\})\s*</tool_call>", re.DOTALL)
@@ -109,3 +119,132 @@ def good_call(row: Request, text: str) -> bool:
         return len(calls) == 1 and json.loads(calls[0]) == row.call
     except ValueError:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a question, and whether it passes."""
+
+    part: str
+    question: str
+    text: str
+    passed: bool
+    sensible: str
+
+
+class Session:
+    """A model that answers whole lists of conversations, through its own chat template."""
+
+    def __init__(self, engine: Offline, model: str, options: AnswerOptions) -> None:
+        from transformers import PreTrainedTokenizerFast
+
+        from ...models.checkpoint.registry import find_model
+
+        self._engine, self._options = engine, options
+        self._tokenizer = PreTrainedTokenizerFast.from_pretrained(find_model(model), local_files_only=True)
+
+    def answers(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[OfflineAnswer]:
+        prompts = [self._engine.parts.text.encode_chat(messages) for messages in conversations]
+        return self._engine.answer(prompts, self._options)
+
+    def with_tools(self, rows: Sequence[Request]) -> list[OfflineAnswer]:
+        """Answers where the template shows tools; what it does not know, it does not show."""
+        texts = [
+            self._tokenizer.apply_chat_template(
+                [user(row.ask)], tools=list(row.tools), add_generation_prompt=True, tokenize=False
+            )
+            for row in rows
+        ]
+        backend = self._engine.parts.text.backend
+        return self._engine.answer(
+            [backend.encode(text, add_special_tokens=False).ids for text in texts], self._options
+        )
+
+    def with_schemas(self, rows: Sequence[Extraction]) -> list[OfflineAnswer]:
+        requests = []
+        for number, row in enumerate(rows):
+            grammar = self._engine.grammar(Wanted(f"schema {number}", schema=json.dumps(row.schema)))
+            prompt = self._engine.encode_chat(row.ask)
+            requests.append((prompt, replace(self._options, grammar=grammar)))
+        return self._engine.answer_each(requests)
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def measure(session: Session, asked: Questions) -> list[Outcome]:
+    """The outcomes of all questions, in their order."""
+    found: list[Outcome] = []
+
+    def add(part: str, question: str, answer: OfflineAnswer, check: Callable[[str], bool], sensible: str) -> None:
+        passed = answer.finish is Finish.STOP and check(answer.text)
+        found.append(Outcome(part, question, answer.text, passed, sensible))
+
+    for opener, answer in zip(asked.openers, session.answers([[user(row.ask)] for row in asked.openers]), strict=True):
+        add("openers", opener.ask, answer, partial(good_text, opener.any), opener.sensible)
+    first = session.answers([[user(row.first)] for row in asked.second_turns])
+    conversations = [
+        [user(row.first), {"role": "assistant", "content": said.text}, user(row.then)]
+        for row, said in zip(asked.second_turns, first, strict=True)
+    ]
+    for turn, said, answer in zip(asked.second_turns, first, session.answers(conversations), strict=True):
+        question = f"{turn.first} / {said.text} / {turn.then}"
+        add("second turns", question, answer, partial(good_text, turn.any), turn.sensible)
+    for row, answer in zip(asked.schemas, session.with_schemas(asked.schemas), strict=True):
+        sensible = f"JSON that validates, best with {json.dumps(row.expect, ensure_ascii=False)}"
+        add("schemas", row.ask, answer, partial(good_json, row), sensible)
+        add("values", row.ask, answer, partial(right_values, row), sensible)
+    for request, answer in zip(asked.tools, session.with_tools(asked.tools), strict=True):
+        sensible = f"calls {json.dumps(request.call)}" if request.call else "no call"
+        add("tools", request.ask, answer, partial(good_call, request), sensible)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    from ...server.engine.offline import Offline  # here, because it brings torch, which --help does not need
+
+    parser = argparse.ArgumentParser(
+        prog="python -m asynclane.bench.quality.openers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="tiny-chat", help="as in serving (default: %(default)s)")
+    parser.add_argument("--decoder", default="asynclane", help="default: %(default)s")
+    parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
+    parser.add_argument("--dtype", default="float32", help="as in serving (default: %(default)s)")
+    parser.add_argument("--failed", action="store_true", help="show only answers that do not pass")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
+    given = parser.parse_args(argv)
+    try:
+        settings = Settings(model=given.model, dtype=given.dtype)
+    except ValueError as error:
+        parser.error(str(error))
+    check_outputs(parser, None, given.json)
+    with Offline(settings) as engine:
+        options = AnswerOptions(given.max_tokens, decoder=given.decoder)
+        outcomes = measure(Session(engine, given.model, options), questions())
+    for one in outcomes:
+        if not (one.passed and given.failed):
+            print(f"{'passed' if one.passed else 'FAILED'}  {one.part}: {one.question}\n        -> {one.text!r}")
+            if not one.passed:
+                print(f"        wanted: {one.sensible}")
+    parts = list(dict.fromkeys(one.part for one in outcomes))
+    passed = {part: [one.passed for one in outcomes if one.part == part] for part in parts}
+    print(table(["part", "passed", "of"], [[part, str(sum(found)), str(len(found))] for part, found in passed.items()]))
+    finish(
+        {
+            "benchmark": "openers",
+            "model": settings.model_name,
+            "decoder": given.decoder,
+            "dtype": settings.dtype,
+            "passed": {part: sum(found) for part, found in passed.items()},
+            "of": {part: len(found) for part, found in passed.items()},
+        },
+        given.json,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

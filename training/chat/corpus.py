@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from ..corpus import Example
 from ..corpus import examples as first_corpus
+from .chores import settled
 from .conversation import Conversation, conversations, refused
 from .write import ChatWriter
 
@@ -23,7 +24,7 @@ def mixture(seed: str) -> Iterator[Conversation]:
         if r.random() < FIRST:
             prompt, answer = next(first)
             if not refused(prompt):
-                yield Conversation((("user", prompt),), answer)
+                yield Conversation((("user", prompt),), settled(answer))
         else:
             yield next(talked)
 
