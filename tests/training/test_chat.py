@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from asynclane.bench.quality.openers import good_call, good_json, good_text, questions, right_values
 from asynclane.models.checkpoint.registry import find_model
 from asynclane.server.text.chat_template import ChatTemplate
+from asynclane.training import train
+from asynclane.training.batches import shelves
 from asynclane.training.chat import chores, knowledge, limits, numbers, smalltalk, styles, tools
 from asynclane.training.chat.conversation import Conversation, conversations, kept_for_evaluation, normal, refused
 from asynclane.training.chat.corpus import encoded, mixture
@@ -23,6 +28,9 @@ from asynclane.training.chat.tools import TOOLS, tool_call
 from asynclane.training.chat.turn import Turn
 from asynclane.training.chat.write import TEMPLATE, ChatWriter, rendered
 from asynclane.training.corpus import MARKS
+from asynclane.training.diets import DIETS
+from asynclane.training.network import Network
+from asynclane.training.shapes import SHAPES, Shape
 
 TOKENIZER = find_model("tiny-llada") / "tokenizer.json"
 
@@ -187,3 +195,38 @@ def test_the_tokenizer_spells_what_is_needed() -> None:
 
 def test_its_folder_is_where_the_wheel_takes_templates_from() -> None:
     assert Path(TEMPLATE).suffix == ".jinja"
+
+
+def test_with_a_clock_the_rate_falls_to_nothing_at_the_end_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((100.0, 150.0, 175.0, 200.0))
+    monkeypatch.setattr(train.time, "monotonic", lambda: next(times))
+    plan = train.Plan(steps=10, decay=0.5, tokens=1, started=100.0, deadline=200.0, clock=True)
+    rates = [plan.rate(step=999, since_start=10**6) for _ in range(4)]
+    assert rates == [1.0, 1.0, 0.5, 0.0]
+    shape = SHAPES["tiny-chat"]
+    assert train.stages(shape, plan, resumes=False) == [(16, shape.causal_first), (0, 1.0)]
+    assert train.stages(shape, plan, resumes=True)[0][1] == 0.0
+
+
+def test_a_short_run_by_the_clock_writes_a_checkpoint_with_the_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(SHAPES["tiny-chat"], dim=32, layers=1, heads=2, kv_heads=1, ff=48)
+    monkeypatch.setitem(cast("dict[str, Shape]", SHAPES), "tiny-chat", small)
+    flags = ["tiny-chat", str(tmp_path / "out"), "--examples", "256", "--tokens", "1100", "--seconds", "3", "--clock"]
+    assert train.main([*flags, "--problems", "0"]) == 0
+    config = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert config["chat_template"] == TEMPLATE.read_text(encoding="utf-8").rstrip("\n")
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_roomier_shelves_hold_the_same_examples_with_more_ends() -> None:
+    found = list(islice(encoded("shelves", Tokenizer.from_file(str(TOKENIZER))), 400))
+    sizes = DIETS["tiny-chat"].sizes
+    tight, roomy = (shelves(found, 0, torch.device("cpu"), sizes, share) for share in (0.0, 0.5))
+    assert sum(len(shelf.prompt) for shelf in tight) == sum(len(shelf.prompt) for shelf in roomy) == len(found)
+    assert sum(shelf.ids.numel() for shelf in roomy) > 1.2 * sum(shelf.ids.numel() for shelf in tight)
+
+
+def test_the_file_is_below_10_mb() -> None:
+    assert 2 * sum(weight.numel() for weight in Network(SHAPES["tiny-chat"]).parameters()) < 9_950_000
