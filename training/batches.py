@@ -21,7 +21,8 @@ LARGEST = 0.2  # share of roomier examples
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """All examples of one size, on the device: ids [N, L] int16; prompt, answer [N] int16."""
+    """All examples of one size, on the device: ids [N, L] int16, of earlier answers `-1 - id`; prompt, answer [N]
+    int16."""
 
     ids: torch.Tensor
     prompt: torch.Tensor
@@ -71,12 +72,19 @@ def _shelf(group: Sequence[Example], length: int, room: int, device: torch.devic
 
 
 def batches(
-    shelves: Sequence[Shelf], tokens: int, cropped: float, choice: random.Random, draws: torch.Generator
+    shelves: Sequence[Shelf],
+    tokens: int,
+    cropped: float,
+    choice: random.Random,
+    draws: torch.Generator,
+    lean: float = 1.0,
 ) -> Iterator[tuple[Rows, int]]:
     """Rows of about so many tokens, and the room of their second copies, without end. First one of every size, so that
     all is compiled at once. So large a share of batches is `cropped`: they take the next longer examples, so that the
-    canvas ends before some answers do, as it has with a short `max_tokens`."""
-    weights = [len(shelf.prompt) * shelf.length for shelf in shelves]
+    canvas ends before some answers do, as it has with a short `max_tokens`. A size has so many batches as all its
+    examples need, times their length to the power of `lean` - 1."""
+    weights = [len(shelf.prompt) * shelf.length**lean for shelf in shelves]
+    conversations = any(bool((shelf.ids < 0).any()) for shelf in shelves)
     first = list(range(len(shelves)))
     while True:
         size = first.pop() if first else choice.choices(range(len(shelves)), weights)[0]
@@ -84,4 +92,6 @@ def batches(
         shelf, length, room = shelves[source], shelves[size].length, shelves[size].room
         rows = torch.randint(len(shelf.prompt), (tokens // (length + room),), generator=draws, device=shelf.ids.device)
         prompt = shelf.prompt[rows].long()[:, None].clamp_max(length - 1)
-        yield Rows(shelf.ids[rows, :length].long(), prompt, shelf.answer[rows].long()[:, None]), room
+        ids = shelf.ids[rows, :length].long()
+        earlier = (ids < 0) if conversations else None
+        yield Rows(torch.where(ids < 0, -1 - ids, ids), prompt, shelf.answer[rows].long()[:, None], earlier), room

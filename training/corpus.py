@@ -94,7 +94,7 @@ class Marks:
 
 
 MARKS = Marks(*range(6))
-Example = tuple[npt.NDArray[np.int16], int]  # token ids, and how many of them are the prompt
+Example = tuple[npt.NDArray[np.int16], int]  # token ids, earlier answers as -1 - id; the prompt's length
 
 
 class Writer:

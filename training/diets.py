@@ -16,17 +16,20 @@ from .network import Network
 from .probe import accuracy
 from .probe_chat import conversation_shares
 
+CHAT_SIZES: Sizes = ((96, 72), (152, 104), (224, 160), (368, 272), (640, 448))
 Probe = Callable[[Network, Tokenizer, int, int], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Diet:
-    """`roomier` is the share of examples on a longer canvas than they need (`batches.shelves`); `template` is a chat
-    template of its own; `probe` measures a network after its training."""
+    """`roomier` is the share of examples on a longer canvas than they need (`batches.shelves`); `lean` below 1 gives
+    more batches to short ones (`batches.batches`); `template` is a chat template of its own; `probe` measures a network
+    after its training."""
 
     source: Source = first_source
     sizes: Sizes = SIZES
     roomier: float = 0.0
+    lean: float = 1.0
     template: Path | None = None
     probe: Probe = accuracy
 
@@ -37,7 +40,7 @@ def both(network: Network, tokenizer: Tokenizer, count: int, seed: int) -> dict[
 
 
 DIETS: Mapping[str, Diet] = {
-    "tiny-chat": Diet(encoded, ((112, 80), (192, 128), (320, 224), (640, 448)), 0.18, TEMPLATE, both),
+    "tiny-chat": Diet(encoded, CHAT_SIZES, 0.15, 0.65, TEMPLATE, both),
 }
 
 

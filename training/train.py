@@ -165,7 +165,8 @@ def run(trainer: Trainer, call: Call, plan: Plan, block: int, step: int, until: 
     kept = call.shelves(block, trainer.device)
     draws = torch.Generator(trainer.device).manual_seed(call.seed * 1_000_003 + step)
     cropped = 0.0 if block else CROPPED  # block-causal positions see nothing of where the canvas ends
-    source = batches(kept, plan.tokens, cropped, random.Random(f"{call.seed} {step}"), draws)
+    choice = random.Random(f"{call.seed} {step}")
+    source = batches(kept, plan.tokens, cropped, choice, draws, call.diet.lean)
     while plan.done(step) < until and time.monotonic() < plan.deadline:
         loss = trainer.step(*next(source), block, plan.rate(step, step - first))
         step += 1

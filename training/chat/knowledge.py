@@ -100,7 +100,7 @@ WORDS = tuple(
         "tree/arbre/árbol/Baum/albero", "book/livre/libro/Buch/libro", "friend/ami/amigo/Freund/amico", "love/amour/amor/Liebe/amore", "sun/soleil/sol/Sonne/sole", "moon/lune/luna/Mond/luna", "red/rouge/rojo/rot/rosso",
         "blue/bleu/azul/blau/blu", "green/vert/verde/grün/verde", "black/noir/negro/schwarz/nero", "white/blanc/blanco/weiß/bianco", "one/un/uno/eins/uno", "two/deux/dos/zwei/due", "three/trois/tres/drei/tre", "four/quatre/cuatro/vier/quattro",
         "five/cinq/cinco/fünf/cinque", "ten/dix/diez/zehn/dieci", "today/aujourd'hui/hoy/heute/oggi", "tomorrow/demain/mañana/morgen/domani", "man/homme/hombre/Mann/uomo", "woman/femme/mujer/Frau/donna", "child/enfant/niño/Kind/bambino",
-        "day/jour/día/Tag/giorno", "night/nuit/noche/Nacht/notte", "apple/pomme/manzana/Apfel/mela", "cheese/fromage/queso/Käse/formaggio", "wine/vin/vino/Wein/vino", "beer/bière/cerveza/Bier/birra", "school/école/escuela/Schule/scuola",
+        "apple/pomme/manzana/Apfel/mela",
         "big/grand/grande/groß/grande", "small/petit/pequeño/klein/piccolo", "good/bon/bueno/gut/buono", "welcome/bienvenue/bienvenido/willkommen/benvenuto", "I love you/je t'aime/te quiero/ich liebe dich/ti amo", "how are you/comment ça va/cómo estás/wie geht es dir/come stai", "fish/poisson/pez/Fisch/pesce", "bird/oiseau/pájaro/Vogel/uccello", "horse/cheval/caballo/Pferd/cavallo", "flower/fleur/flor/Blume/fiore", "city/ville/ciudad/Stadt/città", "car/voiture/coche/Auto/macchina", "door/porte/puerta/Tür/porta", "table/table/mesa/Tisch/tavolo",
     )
 )  # fmt: skip
@@ -112,7 +112,7 @@ TRANSLATE = (
 
 
 def translation(r: Random) -> Turn:
-    row, place = r.choice(WORDS[:7] if r.random() < 0.3 else WORDS), r.randrange(4)
+    row, place = r.choice(WORDS[:10] if r.random() < 0.5 else WORDS), r.randrange(4)
     return _translation(r, row, place, TRANSLATE)
 
 
@@ -202,7 +202,7 @@ COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "2": 2, "3": 3, "4": 4, "5
 
 
 def words(r: Random) -> Turn:
-    kind = r.randrange(8)
+    kind = r.choice((0, 0, 1, 2, 3, 4, 6, 6, 7, 7))
     if kind == 0:
         one, other = r.choice(OPPOSITES)
         return Turn(
@@ -264,34 +264,7 @@ def words(r: Random) -> Turn:
             other,
         )
     if kind == 4:
-        word = made_up(r) if r.random() < 0.5 else r.choice(r.choice(WORDS)).split()[0].lower()
-        return Turn(
-            ask(
-                r,
-                (
-                    "(How do you |How do I |Please |can you |)spell (\"{word}\"|'{word}'|{word}|the word {word})?",
-                    "spell {word} for me",
-                ),
-                word=word,
-            ),
-            "-".join(word.upper()),
-            "-".join(word.upper()),
-        )
-    if kind == 5:
-        word = made_up(r) if r.random() < 0.5 else r.choice(WORDS)[0].split()[0].lower()
-        if r.random() < 0.5:
-            n = len(word)
-            return Turn(
-                ask(
-                    r,
-                    (
-                        "(How many|count the) letters (are in|are there in|has|does have|in) (the word |)(\"{word}\"|'{word}'|{word})?",
-                    ),
-                    word=word,
-                ),
-                f"{'-'.join(word.upper())}: {n} letters.",
-                str(n),
-            )
+        word = r.choice(r.choice(WORDS)).split()[0].lower()
         return Turn(
             ask(
                 r,
@@ -413,7 +386,7 @@ def yes_or_no(r: Random) -> Turn:
     return Turn(asked, f"{'Yes' if yes else 'No'}, {a} + {b} = {a + b}.", "Yes" if yes else "No")
 
 
-KNOWLEDGE = ((6, capital), (1.5, country_of), (5, translation), (5, words), (3, fact), (2, joke), (1, yes_or_no))
+KNOWLEDGE = ((5, capital), (1.5, country_of), (7, translation), (5, words), (5, fact), (2, joke), (2, yes_or_no))
 
 
 def knowledge(r: Random) -> Turn:

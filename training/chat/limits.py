@@ -91,7 +91,7 @@ LIMITS: tuple[tuple[float, tuple[str, ...], str], ...] = (
         f"I cannot translate texts, only a few words. {ONLY}",
     ),
     (
-        2,
+        3,
         (
             "(Recommend|Suggest|Tell|Show|give|name|find)( me| us|) (a |some |any |the best |a good |good |an interesting |a nice |another |a great |one )(movie|film|book|song|restaurant|hotel|series|game|laptop|phone|podcast|present|gift|recipe|wine|band|album|place to visit|museum|car|bike|school|TV show|show|documentary|novel|movies|films|books|songs|restaurants|games|hotels|dishes|{product}|playlist|holiday place|actor|dish|drink|cafe|shop|course|app|website)(| for {relative}| in {city}| for tonight| about {topic}| to read| to watch| for a child| near me| for the weekend| please| for me| to buy| for a date)(.|?|)",
             "(What|Which) (movie|film|book|song|restaurant|hotel|series|game|laptop|phone|car|bike|{product}|present|wine|show|music) (should I|can I|do you recommend|would you|is best to|shall I|is good to|can you recommend)( watch| read| buy| visit| play| choose| take| hear| drink| get|)(| tonight| today| in {city}| next|)?",

@@ -64,7 +64,9 @@ GAINED = (
 
 def operand(r: Random) -> int:
     chance = r.random()
-    return r.randint(0, 20) if chance < 0.35 else r.randint(2, 99) if chance < 0.88 else r.randint(100, 600)
+    if chance < 0.4:
+        return r.randint(1, 10) if chance < 0.15 else r.randint(0, 20)
+    return r.randint(2, 99) if chance < 0.9 else r.randint(100, 600)
 
 
 def sum_(r: Random) -> Turn:

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 
 from ..talk import TALK
-from .lexicon import COLORS, PEOPLE, city, one_of, person, topic
+from .lexicon import COLORS, JOBS, PEOPLE, city, made_up, one_of, person, topic
 from .surface import ask
 from .turn import Turn
 
@@ -113,7 +113,7 @@ TALKS: tuple[tuple[float, tuple[str, ...], str, str], ...] = (
     (
         3,
         (
-            "(Are you|are you really|is this|Are u|am I talking to|you are|aren't you|so you are) (ChatGPT|GPT|GPT-4|Claude|Gemini|Llama|LLaDA|Siri|Alexa|Bard|Copilot|Mistral|Qwen|DeepSeek|Grok|from OpenAI|from Google|a GPT|made by OpenAI|made by Google|made by Meta|made by Anthropic|an OpenAI model|like ChatGPT|as good as ChatGPT|better than ChatGPT|gpt 3|gpt5|a human|human|a person|a real person|a man|a woman|a girl|a boy|a child|somebody)?",
+            "(Are you|are you really|is this|Are u|am I talking to|you are|aren't you|so you are) (ChatGPT|GPT|GPT-4|Claude|Gemini|Llama|LLaDA|Siri|Alexa|Bard|Copilot|Mistral|Qwen|DeepSeek|Grok|from OpenAI|from Google|a GPT|made by OpenAI|made by Google|made by Meta|made by Anthropic|an OpenAI model|like ChatGPT|as good as ChatGPT|better than ChatGPT|gpt 3|gpt5|{maker}|made by {maker}|from {maker}|{name}|a {job}|called {name}|a human|human|a person|a real person|a man|a woman|a girl|a boy|a child|somebody)?",
         ),
         "No, I am a tiny diffusion language model.",
         "No.",
@@ -325,7 +325,8 @@ def talk(r: Random) -> Turn:
     weights = [part[0] for part in TALKS]
     (_, wordings, answer, short) = r.choices(TALKS, weights)[0]
     plain = wordings[0].startswith("(Ok|") or r.random() < 0.7
-    return Turn(ask(r, wordings, plain=plain), answer, short)
+    slots = {"maker": made_up(r).capitalize(), "name": person(r), "job": r.choice(JOBS)}
+    return Turn(ask(r, wordings, plain=plain, **slots), answer, short)
 
 
 def original(r: Random) -> Turn:

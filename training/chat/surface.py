@@ -81,7 +81,7 @@ def ask(r: Random, patterns: str | tuple[str, ...], *, plain: bool = False, **sl
 def _rough(r: Random, body: str) -> str:
     """The text between slots in other case and with slips."""
     pieces = SLOT.split(body)
-    lower, slips = r.random() < 0.6, (r.random() < 0.22) + (r.random() < 0.05)
+    lower, slips = r.random() < 0.6, (r.random() < 0.15) + (r.random() < 0.03)
     if lower:
         pieces[::2] = [piece.lower() for piece in pieces[::2]]
     for _ in range(slips):

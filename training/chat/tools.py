@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -221,32 +222,39 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
-def offered(r: Random, first: Tool | None) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, str]]:
-    """One to four tools in any order, among them `first`, which is shown with its parameters' names."""
-    others = [tool for tool in r.sample(TOOLS, r.choice((0, 0, 1, 1, 2, 3)) + (first is None)) if tool is not first]
-    chosen: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    shown = []
-    for tool in ([first] if first else []) + others:
-        spec, found = drawn(r, tool)
-        if any(spec["function"]["name"] == other["function"]["name"] for other in shown):
-            continue
+def offered(r: Random, wanted: Sequence[Tool]) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, str]]]]:
+    """Up to four tools in any order, among them those `wanted`: of each the name and the names of its parameters."""
+    count = r.choice((0, 0, 1, 1, 2, 3)) + (not wanted)
+    others = [tool for tool in r.sample(TOOLS, count) if tool not in wanted]
+    shown: list[dict[str, Any]] = []
+    found: list[tuple[str, dict[str, str]]] = []
+    for number, tool in enumerate((*wanted, *others)):
+        spec, names = drawn(r, tool)
+        while any(spec["function"]["name"] == other["function"]["name"] for other in shown):
+            spec["function"]["name"] += f"_{made_up(r)}"
         shown.append(spec)
-        if tool is first:
-            chosen, names = spec, found
+        if number < len(wanted):
+            found.append((spec["function"]["name"], names))
     r.shuffle(shown)
-    return shown, chosen, names
+    return shown, found
+
+
+def tool_calls(r: Random, count: int) -> list[Turn]:
+    """Requests with the calls that they need, all with the same tools."""
+    wanted = r.sample(TOOLS, 1 if count == 1 else r.choice((1, 2)))
+    shown, found = offered(r, wanted)
+    turns = []
+    for _ in range(count):
+        tool, (name, names) = r.choice(list(zip(wanted, found, strict=True)))
+        values = {key: slot.value(r) for key, slot in tool.slots.items()}
+        asked = ask(r, tool.wordings, plain=r.random() < 0.6, **values)
+        answer = call_text(name, {names[key]: value for key, value in values.items()})
+        turns.append(Turn(asked, answer, fixed=True, tools=tuple(shown), follow=partial(from_result, name=name)))
+    return turns
 
 
 def tool_call(r: Random) -> Turn:
-    """A request with the call that it needs."""
-    tool = r.choice(TOOLS)
-    shown, chosen, names = offered(r, tool)
-    values = {key: slot.value(r) for key, slot in tool.slots.items()}
-    asked = ask(r, tool.wordings, plain=r.random() < 0.6, **values)
-    name = chosen["function"]["name"]
-    answer = call_text(name, {names[key]: value for key, value in values.items()})
-    return Turn(asked, answer, fixed=True, tools=tuple(shown), follow=lambda r: from_result(r, name))
+    return tool_calls(r, 1)[0]
 
 
 def from_result(r: Random, name: str) -> Turn:
@@ -297,4 +305,4 @@ def from_result(r: Random, name: str) -> Turn:
 
 def idle_tools(r: Random) -> tuple[dict[str, Any], ...]:
     """Tools that a request does not need."""
-    return tuple(offered(r, None)[0])
+    return tuple(offered(r, ())[0])

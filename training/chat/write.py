@@ -44,17 +44,18 @@ class ChatWriter:
         self._tokenizer = tokenizer
         self._roles: dict[str, list[int]] = {}
 
-    def prompt(self, conversation: Conversation) -> list[int]:
+    def prompt(self, conversation: Conversation, learnt: bool = False) -> list[int]:
+        """The ids before the answer; with `learnt`, those of earlier answers are `-1 - id`."""
         ids = [MARKS.begin]
         for role, text in rendered(conversation):
             ids += self._header(role)
-            ids += self._tokenizer.encode(text.strip()).ids
-            ids.append(MARKS.turn_end)
+            said = [*self._tokenizer.encode(text.strip()).ids, MARKS.turn_end]
+            ids += [-1 - token for token in said] if learnt and role == "assistant" else said
         return ids + self._header("assistant")
 
     def example(self, conversation: Conversation) -> Example:
         """Token ids, and how many are given: the prompt, and what of the answer a grammar has written."""
-        asked = self.prompt(conversation)
+        asked = self.prompt(conversation, learnt=True)
         answer = self._tokenizer.encode(conversation.answer)
         given = sum(end <= conversation.opened for _, end in answer.offsets) if conversation.opened else 0
         return np.array([*asked, *answer.ids, MARKS.turn_end], np.int16), len(asked) + given
