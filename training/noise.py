@@ -30,7 +30,7 @@ PROMPT_WEIGHT = 0.5
 BLOCKWISE = 0.5  # share of rows that imitate block-wise decoding
 WHOLE = 0.05  # share of rows whose prompt is masked, too
 EARLIER = 0.5  # share of evenly masked rows whose earlier answers are masked, too
-TYPICAL, MOST = 40.0, 3.0  # tokens of an answer whose weight `short_first` leaves alone; the largest factor
+TYPICAL, MOST = 40.0, 4.0  # tokens of an answer whose weight `short_first` leaves alone; the largest factor
 LEAST_WINDOW, WINDOWS = 8, 4  # positions; so many sizes, each twice the one before
 LAGS = (0.55, 0.2, 0.15, 0.1)  # shares of rows whose blocks see so many noisy ones before them
 

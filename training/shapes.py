@@ -96,7 +96,7 @@ SHAPES: Mapping[str, Shape] = {
         eps=1e-5,
         decay=0.1,
         causal_first=0.35,
-        short_first=0.5,
+        short_first=0.7,
         said={
             "d_model": 256,
             "embedding_size": VOCAB,

@@ -53,7 +53,7 @@ SOMEBODY = "(| friend| buddy| my friend| bot| everyone| all| dear| man| little o
 # A question in many wordings, the answer, and the answer in few words.
 TALKS: tuple[tuple[float, tuple[str, ...], str, str], ...] = (
     (
-        5,
+        8,
         (
             f"{GREETING}{SOMEBODY}(|!|.|,|!!)",
             f"{GREETING}(,|!|.|) (nice|good|great|pleased) to (meet|see) you(|!|.)",
