@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import torch
 
 MOST_WORKERS = 16  # a compilation takes some 100 MB
 
@@ -26,7 +29,8 @@ class Missing:
         Python's lock. An error is left to the launch that needs the kernel."""
         report(0, len(self.kernels))
         workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-        with ThreadPoolExecutor(workers, "compile") as threads:
+        device = torch.cuda.current_device()  # of this thread: others begin with the first
+        with ThreadPoolExecutor(workers, "compile", torch.cuda.set_device, (device,)) as threads:
             jobs: list[Future[object]] = [
                 threads.submit(function.preload, description) for function, description in self.kernels.values()
             ]
@@ -52,6 +56,26 @@ def collected() -> Iterator[Missing]:
         yield missing
     finally:
         runtime.jit_cache_hook = before
+
+
+class CompiledKernels:
+    """The number of kernels that Triton has compiled since `watch`. One that it finds in its cache does not count."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()  # several threads compile
+
+    def watch(self) -> None:
+        compilation = import_module("triton.knobs").compilation
+        other = compilation.listener
+
+        def note(*, cache_hit: bool, **details: Any) -> None:
+            with self._lock:
+                self.count += not cache_hit
+            if other is not None:
+                other(cache_hit=cache_hit, **details)
+
+        compilation.listener = note
 
 
 def keep_compiled(directory: Path) -> None:
