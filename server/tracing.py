@@ -79,8 +79,7 @@ class Tracing:
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(FLUSH_S)
-        if not closing.is_alive():
-            self._exporter.restore_logs()
+        self._exporter.close_log()
 
 
 class GenerationSpan:
@@ -123,8 +122,8 @@ def _parts(record: RequestRecord, ended_s: float) -> Iterator[tuple[str, float, 
         if first.stats.forwards:
             yield "first forward", began_s, began_s + first.first_forward_s
     if record.first_text_s is not None:
-        cut = record.finished_s is None or record.outcome in ("aborted", "failed")
-        yield "stream", record.first_text_s, ended_s if cut else record.finished_s
+        finished_s = None if record.outcome in ("aborted", "failed") else record.finished_s
+        yield "stream", record.first_text_s, ended_s if finished_s is None else finished_s
 
 
 def _attributes(record: RequestRecord) -> Iterator[tuple[str, AttributeValue]]:
@@ -170,10 +169,12 @@ class ReportedExporter(SpanExporter):
         parts = urlsplit(url)
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password in the log
         self._failing = False
+        self._thread = 0  # that exports
         EXPORTER_LOG.addFilter(self._report)
         QUEUE_LOG.addFilter(self._passes)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._thread = threading.get_ident()
         result = self._exporter.export(spans)
         if self._failing and result is SpanExportResult.SUCCESS:
             self._failing = False
@@ -183,12 +184,13 @@ class ReportedExporter(SpanExporter):
     def shutdown(self) -> None:
         self._exporter.shutdown()
 
-    def restore_logs(self) -> None:
-        EXPORTER_LOG.removeFilter(self._report)
-        QUEUE_LOG.removeFilter(self._passes)
+    def close_log(self) -> None:
+        QUEUE_LOG.removeFilter(self._passes)  # the other stays: a thread that has not ended by now still writes lines
 
     def _report(self, record: logging.LogRecord) -> bool:
         """Log the first reason in place of the exporter's lines."""
+        if threading.get_ident() != self._thread:  # of another exporter
+            return True
         if not self._failing and record.levelno >= logging.WARNING:
             self._failing = True
             logging.getLogger(__name__).warning("spans do not reach %s: %s", self._url, record.getMessage())

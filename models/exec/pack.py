@@ -312,7 +312,9 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy = row
     inputs, at = shape.inputs, shape.places
     size, count = end - start, sum([span.end - span.start for span in spans])
-    if inputs.host_tokens or inputs.restricted or inputs.copied or not (restriction is tokens is copy is None):
+    if inputs.host_tokens or inputs.restricted or inputs.copied or restriction is not None:
+        return False
+    if tokens is not None or copy is not None:
         return False
     if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
         return False
