@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...server.engine.messages import AnswerOptions, Finish
+from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
 from ...server.structured.grammar import Wanted
 from ..load.output import check_outputs, finish, positive, table
@@ -138,10 +139,9 @@ class Session:
     def __init__(self, engine: Offline, model: str, options: AnswerOptions) -> None:
         from transformers import PreTrainedTokenizerFast
 
-        from ...models.checkpoint.registry import find_model
-
         self._engine, self._options = engine, options
-        self._tokenizer = PreTrainedTokenizerFast.from_pretrained(find_model(model), local_files_only=True)
+        directory = open_checkpoint(model).directory
+        self._tokenizer = PreTrainedTokenizerFast.from_pretrained(directory, local_files_only=True)
 
     def answers(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> list[OfflineAnswer]:
         prompts = [self._engine.parts.text.encode_chat(messages) for messages in conversations]
