@@ -85,7 +85,10 @@ def headless(path: Path) -> Iterator[str]:
 
 PACKAGES = ("bench", "clients", "kernels", "models", "scheduler", "server", "tests", "training")
 # The log is history, and the corpus is what the embedded models have been trained on.
-EXEMPT = {"bench/LOG.md", "tests/test_words.py", "training/corpus.py", "training/talk.py"}
+EXEMPT = {
+    *("bench/LOG.md", "tests/test_words.py", "training/corpus.py", "training/talk.py"),
+    *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("training/chat/*.py")),
+}
 
 
 @pytest.mark.parametrize("package", PACKAGES)

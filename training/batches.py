@@ -13,13 +13,16 @@ from .corpus import MARKS, Example
 from .noise import Rows
 
 # Positions of a row, and of a block-causal row's second copy of its answer.
-SIZES: tuple[tuple[int, int], ...] = ((160, 112), (256, 160), (384, 256), (640, 448))
+Sizes = tuple[tuple[int, int], ...]
+SIZES: Sizes = ((160, 112), (256, 160), (384, 256), (640, 448))
 SPARE = 4  # end tokens that fit after an answer, at least
+LARGEST = 0.2  # share of roomier examples
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """All examples of one size, on the device: ids [N, L] int16; prompt, answer [N] int16."""
+    """All examples of one size, on the device: ids [N, L] int16, of earlier answers `-1 - id`; prompt, answer [N]
+    int16."""
 
     ids: torch.Tensor
     prompt: torch.Tensor
@@ -31,18 +34,29 @@ class Shelf:
         return self.ids.shape[1]
 
 
-def shelves(examples: Sequence[Example], block: int, device: torch.device) -> list[Shelf]:
-    """Examples that are too long for the largest size are left out."""
-    sorted_: list[list[Example]] = [[] for _ in SIZES]
+def shelves(
+    examples: Sequence[Example], block: int, device: torch.device, sizes: Sizes = SIZES, roomier: float = 0.0
+) -> list[Shelf]:
+    """Examples that are too long for the largest size are left out. In a bidirectional model's shelves, so large a
+    share has more end tokens after its answer than it needs, as it has on a canvas that is longer than the answer: the
+    next size, or for a fifth of them the largest."""
+    sorted_: list[list[Example]] = [[] for _ in sizes]
+    choice = random.Random(0)
     for ids, prompt in examples:
         base = prompt // block * block if block else 0
-        for shelf, (length, room) in zip(sorted_, SIZES, strict=True):
-            if len(ids) + SPARE <= length and (not block or len(ids) + SPARE - base <= room):
-                shelf.append((ids, prompt))
-                break
+        fit = [
+            number
+            for number, (length, room) in enumerate(sizes)
+            if len(ids) + SPARE <= length and (not block or len(ids) + SPARE - base <= room)
+        ]
+        if fit:
+            place = fit[0]
+            if not block and choice.random() < roomier:
+                place = fit[-1] if choice.random() < LARGEST else fit[min(1, len(fit) - 1)]
+            sorted_[place].append((ids, prompt))
     return [
         _shelf(group, length, room if block else 0, device)
-        for group, (length, room) in zip(sorted_, SIZES, strict=True)
+        for group, (length, room) in zip(sorted_, sizes, strict=True)
         if group
     ]
 
@@ -58,12 +72,19 @@ def _shelf(group: Sequence[Example], length: int, room: int, device: torch.devic
 
 
 def batches(
-    shelves: Sequence[Shelf], tokens: int, cropped: float, choice: random.Random, draws: torch.Generator
+    shelves: Sequence[Shelf],
+    tokens: int,
+    cropped: float,
+    choice: random.Random,
+    draws: torch.Generator,
+    lean: float = 1.0,
 ) -> Iterator[tuple[Rows, int]]:
     """Rows of about so many tokens, and the room of their second copies, without end. First one of every size, so that
     all is compiled at once. So large a share of batches is `cropped`: they take the next longer examples, so that the
-    canvas ends before some answers do, as it has with a short `max_tokens`."""
-    weights = [len(shelf.prompt) * shelf.length for shelf in shelves]
+    canvas ends before some answers do, as it has with a short `max_tokens`. A size has so many batches as all its
+    examples need, times their length to the power of `lean` - 1."""
+    weights = [len(shelf.prompt) * shelf.length**lean for shelf in shelves]
+    conversations = any(bool((shelf.ids < 0).any()) for shelf in shelves)
     first = list(range(len(shelves)))
     while True:
         size = first.pop() if first else choice.choices(range(len(shelves)), weights)[0]
@@ -71,4 +92,6 @@ def batches(
         shelf, length, room = shelves[source], shelves[size].length, shelves[size].room
         rows = torch.randint(len(shelf.prompt), (tokens // (length + room),), generator=draws, device=shelf.ids.device)
         prompt = shelf.prompt[rows].long()[:, None].clamp_max(length - 1)
-        yield Rows(shelf.ids[rows, :length].long(), prompt, shelf.answer[rows].long()[:, None]), room
+        ids = shelf.ids[rows, :length].long()
+        earlier = (ids < 0) if conversations else None
+        yield Rows(torch.where(ids < 0, -1 - ids, ids), prompt, shelf.answer[rows].long()[:, None], earlier), room

@@ -10,8 +10,10 @@ import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +94,7 @@ class Marks:
 
 
 MARKS = Marks(*range(6))
-Example = tuple[npt.NDArray[np.int16], int]  # token ids, and how many of them are the prompt
+Example = tuple[npt.NDArray[np.int16], int]  # token ids, earlier answers as -1 - id; the prompt's length
 
 
 class Writer:
@@ -115,15 +117,32 @@ class Writer:
         return [MARKS.header, *name, MARKS.header_end, *gap]
 
 
-def _part(number: int, tokenizer_file: str, seed: int, count: int) -> list[Example]:
-    writer = Writer(Tokenizer.from_file(tokenizer_file))
-    texts = examples(f"corpus {seed} {number}")
-    return [writer.example(*next(texts)) for _ in range(count)]
+Source = Callable[[str, Tokenizer], Iterator[Example]]
 
 
-def corpus(tokenizer_file: Path, seed: int, count: int) -> list[Example]:
-    """About `count` examples as token ids, in a fixed order, written by all cores. To be called before the GPU is used,
-    since the processes are forked."""
-    write = partial(_part, tokenizer_file=str(tokenizer_file), seed=seed, count=-(-count // PARTS))
+def first_source(seed: str, tokenizer: Tokenizer) -> Iterator[Example]:
+    """The examples of the first models, without end."""
+    writer = Writer(tokenizer)
+    for prompt, answer in examples(seed):
+        yield writer.example(prompt, answer)
+
+
+def _part(number: int, source: Source, tokenizer_file: str, seed: int, count: int) -> list[Example]:
+    return list(islice(source(f"corpus {seed} {number}", Tokenizer.from_file(tokenizer_file)), count))
+
+
+@contextmanager
+def parts(
+    tokenizer_file: Path, seed: int, count: int, source: Source = first_source
+) -> Iterator[Iterator[list[Example]]]:
+    """About `count` examples as token ids, in parts and in a fixed order, which all cores write meanwhile. To be
+    called before the GPU is used, since the processes are forked."""
+    write = partial(_part, source=source, tokenizer_file=str(tokenizer_file), seed=seed, count=-(-count // PARTS))
     with multiprocessing.get_context("fork").Pool(min(PARTS, os.cpu_count() or 1)) as pool:
-        return [example for part in pool.imap(write, range(PARTS)) for example in part]
+        yield pool.imap(write, range(PARTS))
+
+
+def corpus(tokenizer_file: Path, seed: int, count: int, source: Source = first_source) -> list[Example]:
+    """All of `parts` at once."""
+    with parts(tokenizer_file, seed, count, source) as written:
+        return [example for part in written for example in part]

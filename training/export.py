@@ -30,8 +30,9 @@ def tensor_names(network: Network) -> dict[str, str]:
     return {parameter: named(parameter) for parameter, _ in network.named_parameters()}
 
 
-def export(network: Network, directory: Path, tokenizer: Path) -> None:
-    """Weights in bfloat16, config.json, and the tokenizer's files of the directory `tokenizer`."""
+def export(network: Network, directory: Path, tokenizer: Path, template: Path | None = None) -> None:
+    """Weights in bfloat16, config.json, and the tokenizer's files of the directory `tokenizer`, with the chat template
+    of the file `template` if there is one."""
     directory.mkdir(parents=True, exist_ok=True)
     names = tensor_names(network)
     weights = {
@@ -45,6 +46,11 @@ def export(network: Network, directory: Path, tokenizer: Path) -> None:
     for name in TOKENIZER_FILES:
         if (tokenizer / name).resolve() != (directory / name).resolve():
             shutil.copyfile(tokenizer / name, directory / name)
+    if template:
+        path = directory / "tokenizer_config.json"
+        config_ = json.loads(path.read_text(encoding="utf-8"))
+        config_["chat_template"] = template.read_text(encoding="utf-8").rstrip("\n")
+        path.write_text(json.dumps(config_, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def restore(network: Network, directory: Path) -> None:

@@ -29,16 +29,20 @@ TAIL_WEIGHT = 0.15  # of end tokens after an answer
 PROMPT_WEIGHT = 0.5
 BLOCKWISE = 0.5  # share of rows that imitate block-wise decoding
 WHOLE = 0.05  # share of rows whose prompt is masked, too
+EARLIER = 0.5  # share of evenly masked rows whose earlier answers are masked, too
+TYPICAL, MOST = 40.0, 4.0  # tokens of an answer whose weight `short_first` leaves alone; the largest factor
 LEAST_WINDOW, WINDOWS = 8, 4  # positions; so many sizes, each twice the one before
 LAGS = (0.55, 0.2, 0.15, 0.1)  # shares of rows whose blocks see so many noisy ones before them
 
 
 class Rows(NamedTuple):
-    """Clean text: ids [B, L] int64, filled up with end tokens; prompt, answer [B, 1]: how long each is."""
+    """Clean text: ids [B, L] int64, filled up with end tokens; prompt, answer [B, 1]: how long each is; earlier [B, L]
+    bool: answers within the prompt, None where nothing is learnt from them."""
 
     ids: Tensor
     prompt: Tensor
     answer: Tensor
+    earlier: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,9 @@ class Seen:
     weights: Tensor
 
 
-def canvas(rows: Rows) -> Seen:
-    """A draw for a bidirectional model."""
+def canvas(rows: Rows, short_first: float = 0.0) -> Seen:
+    """A draw for a bidirectional model. In half of the rows that are masked evenly, earlier answers are so, too. An
+    answer weighs with its length to the power of 1 - `short_first`."""
     batch, length = rows.ids.shape
     device = rows.ids.device
     position = torch.arange(length, device=device)[None]
@@ -65,10 +70,17 @@ def canvas(rows: Rows) -> Seen:
     working = torch.where(position < start, False, torch.where(position < end, noise, True))
     blockwise = torch.rand((batch, 1), device=device) < BLOCKWISE
     whole = (torch.rand((batch, 1), device=device) < WHOLE) & ~blockwise
-    noise = torch.where(blockwise, working, noise) & ((position >= rows.prompt) | whole)
+    learnt = (position >= rows.prompt) | whole
+    if rows.earlier is not None:
+        learnt |= rows.earlier & ~blockwise & (torch.rand((batch, 1), device=device) < EARLIER)
+    noise = torch.where(blockwise, working, noise) & learnt
     room = (length - rows.prompt).clamp_min(1)
     divisor = torch.where(blockwise, noise.sum(1, keepdim=True) / room, levels).clamp_min(LEAST_DIVISOR)
     weights = _importance(position, rows) * noise / divisor / room.sum()
+    if rows.earlier is not None:
+        weights = torch.where(rows.earlier, weights / PROMPT_WEIGHT, weights)
+    if short_first:
+        weights = weights * (TYPICAL / rows.answer.clamp_min(1)).pow(short_first).clamp_max(MOST)
     return Seen(torch.where(noise, MARKS.mask, rows.ids), position, None, rows.ids, weights)
 
 

@@ -16,7 +16,8 @@ class Shape:
 
     For the first `causal_first` of its training a bidirectional model is a block-causal one, which learns from every
     block of a text at once: copying and arithmetic come ten times sooner, and are kept. `decay` of weights holds
-    queries and keys small where no norm does: at 0.01 a run ended in NaN after 3,000 steps.
+    queries and keys small where no norm does: at 0.01 a run ended in NaN after 3,000 steps. `short_first` is the power
+    by which short answers weigh more (`noise.canvas`).
     """
 
     architecture: str
@@ -32,6 +33,7 @@ class Shape:
     shift: int = 0
     block: int = 0
     causal_first: float = 0.0
+    short_first: float = 0.0
     decay: float = 0.01
     said: Mapping[str, object] = field(default_factory=dict)
 
@@ -86,6 +88,25 @@ SHAPES: Mapping[str, Shape] = {
             "n_kv_heads": 4,
             "n_layers": 10,
             "weight_tying": False,
+        },
+    ),
+    "tiny-chat": Shape(  # below 10 MB
+        "LLaDAModelLM",
+        ff=480,
+        eps=1e-5,
+        decay=0.1,
+        causal_first=0.35,
+        short_first=0.7,
+        said={
+            "d_model": 256,
+            "embedding_size": VOCAB,
+            "max_sequence_length": CONTEXT,
+            "mlp_hidden_size": 480,
+            "model_type": "llada",
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "n_layers": 8,
+            "weight_tying": True,
         },
     ),
     "tiny-dream": Shape(

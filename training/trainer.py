@@ -60,13 +60,14 @@ class Trainer:
         key = (*rows.ids.shape, room, block)
         captured = self._captured.get(key) or self._capture(key, rows, room, block)
         for to, source in zip(captured.rows, rows, strict=True):
-            to.copy_(source)
+            if to is not None:
+                to.copy_(source)
         captured.graph.replay()
         return captured.loss
 
     def loss(self, rows: Rows, room: int, block: int) -> Tensor:
         """The loss of a new draw of noise: block-causal with `room` for a second copy; bidirectional for `block` 0."""
-        seen = copies(rows, block, room) if block else canvas(rows)
+        seen = copies(rows, block, room) if block else canvas(rows, self.shape.short_first)
         mask = None
         if seen.mask is not None:  # once for all layers, in the form that attention adds to its scores
             dtype = torch.bfloat16 if self._on_gpu else torch.float32
@@ -90,7 +91,7 @@ class Trainer:
         return loss.detach()
 
     def _capture(self, key: tuple[int, ...], rows: Rows, room: int, block: int) -> Captured:
-        static = Rows(*(part.clone() for part in rows))
+        static = Rows(*(None if part is None else part.clone() for part in rows))  # type: ignore[arg-type]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

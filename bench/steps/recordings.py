@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.json.parent.is_dir():
         parser.error(f"no folder {options.json.parent} to write {options.json.name} to")
     recordings = []
-    with open_offline(Settings(dtype=DTYPE, max_num_seqs=16)) as engine:
+    with open_offline(Settings(model="tiny-llada", dtype=DTYPE, max_num_seqs=16)) as engine:
         for block_length in block_lengths:
             recordings.append(record(engine, block_length, questions, options.problems))
             line = f"block_length {block_length}: {recordings[-1].right} of {options.graded} right"

@@ -21,7 +21,7 @@ SEED = 777
 
 def measure(streams: int, prompts: Sequence[str], options: AnswerOptions) -> dict[str, float]:
     """Answer tokens per second while `streams` answers are always under way."""
-    with Offline(Settings(max_num_seqs=streams)) as offline:
+    with Offline(Settings(model="tiny-llada", max_num_seqs=streams)) as offline:
         offline.chat(prompts[:streams], options)  # the first steps of a process are slow
         started = time.perf_counter()
         answers = offline.chat(prompts, options)
