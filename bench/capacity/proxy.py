@@ -62,7 +62,7 @@ class Target:
     tls: ssl.SSLContext | None = None
 
 
-def request(body: dict[str, Any]) -> bytes:
+def post(body: dict[str, Any]) -> bytes:
     data = json.dumps(body).encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -73,7 +73,7 @@ def request(body: dict[str, Any]) -> bytes:
 def story(max_tokens: int) -> bytes:
     """A chat of the embedded model that does not end early."""
     body = {"model": "tiny-llada", "messages": [{"role": "user", "content": STORY}], "max_tokens": max_tokens}
-    return request({**body, "ignore_eos": True, "stream": True})
+    return post({**body, "ignore_eos": True, "stream": True})
 
 
 def stand_in_event(size: int) -> bytes:
@@ -271,7 +271,7 @@ async def measure(options: argparse.Namespace, server: Server, folder: Path) -> 
     loop = asyncio.get_running_loop()
     chunk = await chunk_bytes(server)
     event = stand_in_event(round(chunk["event_bytes_without_text"]) + 10)
-    long = request({"messages": [{"role": "user", "content": "x" * PROMPT_BYTES}]})
+    long = post({"messages": [{"role": "user", "content": "x" * PROMPT_BYTES}]})
     runs = []
     for tls in (False, True):
         for name, events, pause_s, streams in (

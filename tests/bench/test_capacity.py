@@ -14,7 +14,7 @@ import pytest
 
 from asynclane.bench.capacity.curve import Replica, point, read, replica
 from asynclane.bench.capacity.fleet import KINDS, Fleet, Lengths, Request, percentile, poisson
-from asynclane.bench.capacity.proxy import HOST, StandIn, certificate, load, nginx, request, stand_in_event
+from asynclane.bench.capacity.proxy import HOST, StandIn, certificate, load, nginx, post, stand_in_event
 from asynclane.bench.capacity.run import Goal, Size, attempt, closed_loop, highest, main
 from asynclane.bench.report.capacity import capacity_section
 from asynclane.bench.serving.run import MIXED_ANSWER, MIXED_PROMPT
@@ -243,7 +243,7 @@ def test_nginx_passes_on_each_event_and_its_processor_time_is_counted(tls: bool,
         )
         async with stand_in:
             with nginx(stand_in.sockets[0].getsockname()[1], tmp_path, tls) as (target, worker):
-                return await load(target, request({"messages": []}), 4, 0.2, 0.5, worker)
+                return await load(target, post({"messages": []}), 4, 0.2, 0.5, worker)
 
     certificate(tmp_path)
     found = asyncio.run(measure())
