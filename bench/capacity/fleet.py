@@ -1,4 +1,4 @@
-"""Replicas behind a router, simulated round by round: who waits how long, at which rate of requests.
+"""Replicas and a router before them, simulated round by round: who waits how long, at which rate of requests.
 
 Each replica computes rounds one after another. A round gives each running request one forward, and computes waiting
 prompts beside them, up to the replica's chunk. A request that arrives during a round joins the next one, if a slot is

@@ -15,6 +15,9 @@ from .page import markdown, number
 Run = Mapping[str, Any]
 LEAST = "least requests"  # the router of the tables of the path: nginx's least_conn
 TEXT_BYTES = 4.5  # of a token of English text
+# The columns of the path, with their decimals.
+DIGITS = {"requests": 0, "streams": 0, "chunks": 0, "gbit_per_s": 3, "nginx": 2, "nginx_tls": 2, "front_ends": 1}
+DIGITS |= {"engines": 1}
 
 
 def read_capacity(results: Path) -> list[Run]:
@@ -35,8 +38,9 @@ answers of {answer}, which arrive independently of each other (`python -m asyncl
 bench/results/serving-sdar-8b.json --json bench/results/capacity-sdar-8b.json`). A rate is the highest at which
 {in_time} of the requests are in time. Tokens a forward are those of equal answers above, whatever the text.
 
-What the simulation is worth: the measured loads, simulated. *With* a level is the curve that has it, *without* a curve
-of the other levels.
+What the simulation is worth: the measured loads, simulated as a closed loop. *With* means that the curve has the level,
+*without* that it has only the others. Mixed answers were measured from the start, at which all streams send a prompt at
+once, and are simulated without that.
 
 {markdown(*_checks(runs))}
 
@@ -127,13 +131,18 @@ def _fleets(runs: Sequence[Run], deadline_s: float) -> tuple[list[str], list[lis
 def _path_section(runs: Sequence[Run], serving: Sequence[Run], proxy: Run, deadline_s: float) -> str:
     head = ["model", "replicas", "requests/s", "streams", "chunks/s", "Gbit/s", "nginx: cores", "with TLS"]
     head += ["front ends: cores", "engines: cores"]
-    rows = []
+    rows, full = [], []
     for run in runs:
         measured = next((one for one in serving if one["shape"] == run["model"]), None)
         for count in _counts(runs) if measured is not None else ():
             rate = _of(run, count, LEAST, deadline_s)
-            if rate is not None and measured is not None:
-                rows.append([run["model"], str(count), *_path(run, measured, proxy, count, rate)])
+            if rate is None or measured is None:
+                continue
+            path = _path(run, measured, proxy, count, rate)
+            rows.append([run["model"], str(count), *(number(path[name], 1, digits) for name, digits in DIGITS.items())])
+        if rows and rows[-1][0] == run["model"]:
+            core, gbit = (int(count / path[name]) for name in ("nginx_tls", "gbit_per_s"))
+            full.append(f"{core} replicas of {run['model']} ({10 * gbit:,} for 10 Gbit/s)")
     chunk, day = proxy["chunk"], proxy["date"][:10]
     bare = f"{chunk['event_bytes_without_text']:.0f}"
     event, answer = ([nginx_us(proxy, kind, tls) for tls in (False, True)] for kind in ("stream", "whole"))
@@ -145,6 +154,8 @@ What the path to them carries at that rate, with the router *{LEAST}*. **Measure
 worker on a virtual CPU, connections kept); chunks of an answer and the processor time of front ends and engine are
 those of the most streams measured. **Computed** from these: the table, with {TEXT_BYTES} bytes of text a token, without
 headers of packets.
+
+One worker of nginx with TLS is full at {"; ".join(full)}.
 
 {markdown(head, rows)}"""
 
@@ -159,26 +170,27 @@ def nginx_us(proxy: Run, answers_are: str, tls: bool) -> float:
     return float(1e6 * run["processor_s"] / (run["events"] if answers_are == "stream" else run["answers"]))
 
 
-def _path(run: Run, measured: Run, proxy: Run, count: int, rate: float) -> list[str]:
+def _path(run: Run, measured: Run, proxy: Run, count: int, rate: float) -> dict[str, float]:
+    """Return requests and chunks a second, streams at a time, bytes, and cores that are busy."""
     most = max((found for found in measured["loads"] if found["load"] == "equal"), key=lambda found: found["streams"])
-    tokens = most["tokens_per_s"] * most["wall_s"]
     tokens_per_s = rate * sum(run["answer_tokens"]) / 2
-    chunks_per_s = tokens_per_s * most["chunks"] / tokens
+    chunks_per_s = tokens_per_s * most["chunks"] / (most["tokens_per_s"] * most["wall_s"])
     out = chunks_per_s * proxy["chunk"]["event_bytes_without_text"] + tokens_per_s * TEXT_BYTES
-    out += rate * proxy["chunk"]["other_bytes"]
     in_flight = next(
         row["in_flight"] for row in run["capacity"] if row["replicas"] == count and row["requests_per_s"] == rate
     )
     engine, *front_ends = most["server_cpu_shares"]
-    return [
-        number(rate, 1, 0),
-        number(in_flight, count, 0),
-        number(chunks_per_s, 1, 0),
-        number(out, 8e-9, 3),
-        *(
-            number(chunks_per_s * nginx_us(proxy, "stream", tls) + rate * nginx_us(proxy, "whole", tls), 1e-6, 2)
-            for tls in (False, True)
-        ),
-        number(chunks_per_s * sum(front_ends) * most["wall_s"] / most["chunks"], 1, 2),
-        number(engine, count, 1),
-    ]
+    plain, tls = (
+        (chunks_per_s * nginx_us(proxy, "stream", one) + rate * nginx_us(proxy, "whole", one)) / 1e6
+        for one in (False, True)
+    )
+    return {
+        "requests": rate,
+        "streams": in_flight * count,
+        "chunks": chunks_per_s,
+        "gbit_per_s": 8e-9 * (out + rate * proxy["chunk"]["other_bytes"]),
+        "nginx": plain,
+        "nginx_tls": tls,
+        "front_ends": chunks_per_s * sum(front_ends) * most["wall_s"] / most["chunks"],
+        "engines": engine * count,
+    }

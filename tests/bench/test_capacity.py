@@ -231,6 +231,7 @@ def test_the_program_writes_what_the_page_shows(tmp_path: Path, capsys: pytest.C
     cores = (10 * chunks_per_s + 20 * rate) / 1e6
     assert f"| {chunks_per_s:.0f} |" in made
     assert f"| {cores:.2f} | {cores:.2f} |" in made
+    assert "One worker of nginx with TLS is full at " in made
     assert f"prompts of {MIXED_PROMPT[0]} to {MIXED_PROMPT[1]} tokens" in made
 
 
