@@ -8,7 +8,7 @@ FRONTENDS ?= 0# of the servers that `make chaos` starts
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-PACKAGES := bench clients kernels models scheduler server training
+PACKAGES := bench clients kernels models python scheduler server training
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

@@ -7,13 +7,14 @@ out of a wheel, but for the load generator behind `asynclane bench`.
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
+TOP = "python"  # the folder of what `import asynclane` itself offers; one named as the package would hide it
 SHIPPED = ["clients", "kernels", "models", "scheduler", "server", "bench.load"]
 DEVELOPMENT = ["bench", "training"]
 
 
 def found(folders: list[str]) -> list[str]:
     include = [pattern for folder in folders for pattern in (folder, f"{folder}.*")]
-    return [f"asynclane.{package}" for package in find_packages(include=include)]
+    return ["asynclane", *(f"asynclane.{package}" for package in find_packages(include=include))]
 
 
 class BuildPy(build_py):
@@ -25,7 +26,7 @@ class BuildPy(build_py):
 
 setup(
     packages=found([*SHIPPED, *DEVELOPMENT]),
-    package_dir={"asynclane": "."},
+    package_dir={"asynclane": TOP} | {f"asynclane.{folder}": folder for folder in (*SHIPPED[:-1], *DEVELOPMENT)},
     package_data={"": ["py.typed", "*.json", "*.jinja", "*.npz", "*.safetensors", "web/*", "embedded/*/*"]},
     cmdclass={"build_py": BuildPy},
 )

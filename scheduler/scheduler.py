@@ -85,6 +85,13 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    @property
+    def positions_in_flight(self) -> int:
+        """Canvas positions that are still masked, of all requests that wait or run: work to come, by which a router can
+        compare servers. Each call counts them, in some microseconds for each request."""
+        sequences = (*self.waiting.values(), *self.running.values())
+        return sum([sequence.open_tokens() for sequence in sequences if sequence.state is not LEAVING])
+
     def make_room(self, client: str, reserved: Counter[str] | None = None) -> bool:
         """Admit what can be admitted if the queue is full. Return whether it takes another request of a client, besides
         those for which places are `reserved`, by client."""

@@ -164,7 +164,7 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
             await parts.engine.stop(STOP_S)
             parts.grammars.close()
 
-    engine = EngineClient(parts.text, parts.metrics.answer_read)
+    engine = EngineClient(parts.text, parts.metrics)
     engine.join(parts.engine)
     app = create_app(engine, parts.text, settings, parts.metrics, loaded.card, lifespan, parts.grammars, keys)
     return Service(app, parts.engine.drain, parts.engine.death)

@@ -22,6 +22,17 @@ KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 MOST_BY_DEFAULT = 4  # front ends
 MOST_ANYWHERE = 8  # however few cores there are
+# The groups of flags in --help, each by the field that it begins with.
+GROUPS = {
+    "model": "model",
+    "host": "HTTP and access",
+    "dtype": "device",
+    "max_model_len": "memory and batches",
+    "decoder": "answers",
+    "max_body_bytes": "limits of requests",
+    "step_timeout_s": "limits of steps, connections and formats",
+    "drain_s": "end and log",
+}
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -50,6 +61,9 @@ class Settings:
         "tiny-llada",
         "directory of a checkpoint, OWNER/NAME or OWNER/NAME@REVISION of a repository in Hugging Face's cache, or name"
         " of an embedded model",
+    )
+    download: bool = _switch(
+        "fetch a repository that is not in the cache of Hugging Face, once its architecture is known to be supported"
     )
     served_model_name: str | None = _word(
         None, "what clients call the model; default: a repository's OWNER/NAME, or a directory's last part"
@@ -155,6 +169,9 @@ class Settings:
         512, "memory that compiling one format may take, and the compiled ones together", 16
     )
     drain_s: int = _number(30, "seconds that running requests have to finish after SIGTERM", 0, 86400)
+    metrics_compat: str = _word(
+        "vllm", "names that /metrics has beside the server's own: those of vLLM, or none", "vllm", "none"
+    )
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
     log_format: str = _word("text", "a line of the log: words, or a JSON object", "text", "json")
 
@@ -190,14 +207,17 @@ class Settings:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag for each field. Its default is None; `read_settings` fills it in."""
+    group: argparse._ActionsContainer = parser
     for field in dataclasses.fields(Settings):
+        if field.name in GROUPS:
+            group = parser.add_argument_group(GROUPS[field.name])
         text = field.metadata["help"]
         if field.metadata["type"] is bool:
-            parser.add_argument(_flag(field.name), action=argparse.BooleanOptionalAction, help=text, default=None)
+            group.add_argument(_flag(field.name), action=argparse.BooleanOptionalAction, help=text, default=None)
             continue
         if field.default is not None:
             text += f" (default: {field.default})"
-        parser.add_argument(
+        group.add_argument(
             _flag(field.name),
             metavar="|".join(field.metadata.get("choices", ())) or field.metadata["type"].__name__.upper(),
             help=text.replace("%", "%%"),

@@ -161,7 +161,7 @@ async def load(target: Target, body: bytes, streams: int, warm_up_s: float, seco
             HOST,
             target.port,
             ssl=target.tls,
-            server_hostname=name,  # type: ignore[misc]
+            server_hostname=name,
         )
     await asyncio.sleep(warm_up_s)
     before, busy_s, begun_s = _sums(readers), processor_s(pid), time.monotonic()
@@ -253,9 +253,12 @@ async def chunk_bytes(server: Server) -> dict[str, Any]:
     writer.write(story(max_tokens=128))
     data = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 60)
     writer.close()
-    lines = [line for line in data.split(b"\n") if line.startswith(b"data: {") and b'"content":"' in line]
+    lines = [
+        line
+        for line in data.split(b"\n")
+        if line.startswith(b"data: {") and b'"content":"' in line and b'"content":""' not in line
+    ]
     texts = [json.loads(line[6:])["choices"][0]["delta"]["content"] for line in lines]
-    lines, texts = zip(*((line, text) for line, text in zip(lines, texts, strict=True) if text), strict=True)
     framing = len(b"xxx\r\n") + len(b"\n\n") + len(b"\r\n")
     bare = [len(line) + framing - len(json.dumps(text)) + 2 for line, text in zip(lines, texts, strict=True)]
     return {
@@ -278,7 +281,11 @@ async def measure(options: argparse.Namespace, server: Server, folder: Path) -> 
             ("stream", 400, options.streams / options.rate, options.streams),
             ("whole", 1, 0.0, 16),
         ):
-            stand_in = await loop.create_server(lambda e=event, n=events, p=pause_s: StandIn(e, n, p), HOST, 0)  # type: ignore[misc]
+
+            def answering(events: int = events, pause_s: float = pause_s) -> StandIn:
+                return StandIn(event, events, pause_s)
+
+            stand_in = await loop.create_server(answering, HOST, 0)
             port = stand_in.sockets[0].getsockname()[1]
             with nginx(port, folder, tls) as (target, worker):
                 found = await load(target, long, streams, options.warm_up, options.seconds, worker)

@@ -41,7 +41,11 @@ def add_load_flags(parser: argparse.ArgumentParser, default_url: str) -> None:
         help="within which an answer counts as goodput (default: %(default)g)",
     )
     parser.add_argument("--warmup", type=positive, default=4, help="first requests, not counted (default: %(default)s)")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt a line: text, or a JSON object")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt a line: text, or a JSON object")
+    source.add_argument(
+        "--dataset", type=Path, metavar="FILE", help="JSON of conversations in ShareGPT's form; first turns are sent"
+    )
     parser.add_argument("--tasks", default=None, metavar="T,T", help="without --prompts: some of math,multi,code,list")
     parser.add_argument("--seed", type=int, default=777, help="of problems and arrivals (default: %(default)s)")
     parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")

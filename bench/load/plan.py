@@ -75,15 +75,16 @@ def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
         options["decoder"] = flags.decoder
     options |= parse_params(flags.params)
     chat = not flags.completions
-    if flags.prompts is None:
+    file = flags.prompts or flags.dataset
+    if file is None:
         tasks = flags.tasks.split(",") if flags.tasks is not None else TASKS
         requests = [{"prompt": problem.prompt} for problem in problems(flags.seed, DRAWN, tasks)]
         source = f"problems of seed {flags.seed}: {', '.join(tasks)}"
     elif flags.tasks is not None:
-        raise ValueError("--tasks selects built-in problems: it cannot be combined with --prompts")
+        raise ValueError("--tasks selects built-in problems: it cannot be combined with a file")
     else:
-        requests = read_prompts(flags.prompts)
-        source = flags.prompts.name
+        requests = read_prompts(file) if flags.dataset is None else read_conversations(file)
+        source = file.name
     rates, concurrencies = flags.rate or (), flags.concurrency or (() if flags.rate else (1, 4, 16))
     if rates and flags.stagger:
         raise ValueError("--stagger is for --concurrency: with --rate, arrivals are spread already")
@@ -111,6 +112,42 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
     if not found:
         raise ValueError(f"{path} has no prompts")
     return found
+
+
+def read_conversations(path: Path) -> list[dict[str, Any]]:
+    """Read conversations in ShareGPT's form: an array of `{"conversations": [{"from": "human", "value": TEXT}, ...]}`.
+    A request is the first turn of a human, after a `system` turn if there is one; others are skipped."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # of Unicode, too
+        raise ValueError(f"{path} is no JSON: {error}") from None
+    if not isinstance(entries, list):
+        raise ValueError(f"{path} must be an array of conversations, not {type(entries).__name__}")
+    found = []
+    for number, entry in enumerate(entries, 1):
+        turns = entry.get("conversations") if isinstance(entry, dict) else None
+        if not isinstance(turns, list):
+            raise ValueError(f"{path}, entry {number}: needs 'conversations', a list of turns with 'from' and 'value'")
+        if messages := _opening(turns):
+            found.append({"messages": messages})
+    if not found:
+        raise ValueError(f"{path} has no conversation that a human begins")
+    return found
+
+
+def _opening(turns: list[Any]) -> list[dict[str, str]]:
+    """The messages up to the first of a human, which may follow one of the system. Empty if others begin."""
+    messages = []
+    for turn in turns[:2]:
+        who, text = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
+        if not isinstance(text, str) or not text.strip():
+            return []
+        if who in ("human", "user"):
+            return [*messages, {"role": "user", "content": text}]
+        if who != "system":
+            return []
+        messages.append({"role": "system", "content": text})
+    return []
 
 
 def _read_line(line: str, place: str) -> dict[str, Any]:

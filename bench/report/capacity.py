@@ -134,14 +134,17 @@ def _path_section(runs: Sequence[Run], serving: Sequence[Run], proxy: Run, deadl
     rows, full = [], []
     for run in runs:
         measured = next((one for one in serving if one["shape"] == run["model"]), None)
-        for count in _counts(runs) if measured is not None else ():
-            rate = _of(run, count, LEAST, deadline_s)
-            if rate is None or measured is None:
-                continue
-            path = _path(run, measured, proxy, count, rate)
+        rates = {count: _of(run, count, LEAST, deadline_s) for count in _counts(runs)}
+        paths = {
+            count: _path(run, measured, proxy, count, rate)
+            for count, rate in rates.items()
+            if rate is not None and measured is not None
+        }
+        for count, path in paths.items():
             rows.append([run["model"], str(count), *(number(path[name], 1, digits) for name, digits in DIGITS.items())])
-        if rows and rows[-1][0] == run["model"]:
-            core, gbit = (int(count / path[name]) for name in ("nginx_tls", "gbit_per_s"))
+        if paths:
+            most = max(paths)
+            core, gbit = (int(most / paths[most][name]) for name in ("nginx_tls", "gbit_per_s"))
             full.append(f"{core} replicas of {run['model']} ({10 * gbit:,} for 10 Gbit/s)")
     chunk, day = proxy["chunk"], proxy["date"][:10]
     bare = f"{chunk['event_bytes_without_text']:.0f}"

@@ -24,6 +24,7 @@ from ...server.engine.messages import AnswerOptions, FromEngine, ToEngine
 from ...server.engine.port import Port
 from ...server.frontend.client import EngineClient
 from ...server.link import Link
+from ...server.metrics import Metrics
 from ...server.text.tokenizer import Tokenizer
 
 TEXT = "One morning Mia and the fox went to the park and saw a duck. "
@@ -63,7 +64,7 @@ async def measure(text: Tokenizer, requests: int) -> dict[str, float]:
     await link.open(ours)
 
     def in_memory(reads: bool) -> float:
-        client = EngineClient(text, lambda times: None)
+        client = EngineClient(text, Metrics())
         streams = [client.submit([1], plain) for _ in range(requests)]
 
         def read() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -52,6 +53,26 @@ def collected() -> Iterator[Missing]:
         yield missing
     finally:
         runtime.jit_cache_hook = before
+
+
+class CompiledKernels:
+    """The number of kernels that Triton has compiled since `watch`. One that it finds in its cache does not count."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()  # several threads compile
+
+    def watch(self) -> None:
+        compilation = import_module("triton.knobs").compilation
+        other = compilation.listener
+
+        def note(*, cache_hit: bool, **details: Any) -> None:
+            with self._lock:
+                self.count += not cache_hit
+            if other is not None:
+                other(cache_hit=cache_hit, **details)
+
+        compilation.listener = note
 
 
 def keep_compiled(directory: Path) -> None:

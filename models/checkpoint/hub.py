@@ -1,12 +1,16 @@
-"""Finds a repository of Hugging Face in the local cache, and never fetches one."""
+"""Finds a repository of Hugging Face in the local cache, and fetches one only if it is asked to."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from .config import ModelError
+
+# Of a repository: weights in one format, and what a tokenizer and a chat template may need. No code.
+FETCHED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 _NAME = re.compile(r"(?P<id>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[^@\s]+))?", re.ASCII)
 
@@ -46,6 +50,22 @@ class Repository:
             f" it: run `{self.download}`; if it is gated, request access on https://huggingface.co/{self.id} and run"
             " `hf auth login` before"
         )
+
+    def fetch(self, check: Callable[[Path], object]) -> Path:
+        """Its directory in the cache after what is missing was fetched, with progress bars on stderr. `check` gets the
+        directory while it has only small files, and may raise to refuse the weights. Raises `ModelError`."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        small = [pattern for pattern in FETCHED if pattern != "*.safetensors"]
+        try:
+            check(Path(snapshot_download(self.id, revision=self.revision, allow_patterns=small)))
+            return Path(snapshot_download(self.id, revision=self.revision, allow_patterns=list(FETCHED)))
+        except ModelError:
+            raise
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"{self.id} cannot be downloaded: {reason}") from None
 
 
 def interrupted(directory: Path) -> bool:

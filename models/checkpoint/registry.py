@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ...kernels.common.compile_ahead import keep_compiled
+from ...kernels.common.compile_ahead import CompiledKernels, keep_compiled
 from ..exec.memory import (
     Footprint,
     Memory,
@@ -27,7 +27,7 @@ from ..exec.shapes import checked_sizes, default_sizes
 from ..kv_cache import KvPages
 from ..network import Transformer, allocate
 from ..numerics import Numerics
-from .config import ModelConfig, ModelError
+from .config import ModelConfig, ModelError, read_config
 from .hub import Repository, interrupted
 from .weights import absent_files, check_weights, load_weights, some
 
@@ -40,9 +40,10 @@ def embedded_models() -> list[str]:
     return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
-def find_model(name: str) -> Path:
-    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache. Raises
-    `ModelError` with what to do, also for a download that was not finished."""
+def find_model(name: str, download: bool = False) -> Path:
+    """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache, into which
+    `download` fetches what is missing. Raises `ModelError` with what to do, also for a download that was not
+    finished."""
     if name in embedded_models():
         return EMBEDDED / name
     path = _directory(name)
@@ -56,7 +57,7 @@ def find_model(name: str) -> Path:
             f"no model {name!r}: it is no directory here, not OWNER/NAME of a repository, and the embedded models are"
             f" {', '.join(embedded_models())}"
         )
-    snapshot = repository.snapshot()
+    snapshot = repository.fetch(read_config) if download else repository.snapshot()
     _require_files(snapshot)
     _require_complete(snapshot, f"run `{repository.download}` again")
     return snapshot
@@ -123,11 +124,13 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A runner with the memory that it has taken; `summary` names its device and number format."""
+    """A runner with the memory that it has taken; `summary` names its device and number format. `compiled` counts the
+    kernels that were compiled for it, at the start or later."""
 
     runner: Runner
     footprint: Footprint
     summary: str
+    compiled: CompiledKernels
 
 
 def _device(name: str) -> torch.device:
@@ -192,7 +195,9 @@ def load_runner(
     device = _device(hardware.device)
     numerics = _numerics(hardware, device)
     sizes = _graph_sizes(hardware, memory)
+    compiled = CompiledKernels()
     if device.type == "cuda":
+        compiled.watch()
         _check_for_gpu(config, memory, numerics)
     elif hardware.graph_sizes is not None or hardware.compile_cache is not None:
         logging.getLogger(__name__).warning("--cuda-graph-sizes and --compile-cache change nothing on a CPU")
@@ -255,7 +260,8 @@ def load_runner(
             final.capture(sizes, partial(report, "capturing graphs"))
         except torch.OutOfMemoryError:
             raise ModelError("no memory for graphs: lower --gpu-memory-utilization or --cuda-graph-sizes") from None
-    return Loaded(final, footprint, f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}")
+    summary = f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}"
+    return Loaded(final, footprint, summary, compiled)
 
 
 def _graph_sizes(hardware: Hardware, memory: Memory) -> tuple[int, ...]:

@@ -108,6 +108,14 @@ def check_token(tokenizer: Tokenizer, param: str, token: int) -> None:
         )
 
 
+def check_named_tokens(tokenizer: Tokenizer, body: GenerationRequest) -> None:
+    """Raises `InvalidValue` for a token id in the body that no answer can have."""
+    for param, token in body.named_tokens.items():
+        check_token(tokenizer, param, token)
+        if token == tokenizer.mask_id:
+            raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
+
+
 async def respond(
     backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
 ) -> Response:
@@ -116,16 +124,16 @@ async def respond(
     timeout_s = body.timeout or longest_s
     if timeout_s > longest_s:
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
-    for param, token in body.named_tokens.items():
-        check_token(backend.tokenizer, param, token)
-        if token == backend.tokenizer.mask_id:
-            raise errors.InvalidValue(param, f"{param}: {token} is the mask token, which no answer contains")
+    check_named_tokens(backend.tokenizer, body)
     grammar = None
     if body.wanted is not None:
         compiling = backend.grammars.compile(body.wanted, client_of(request.scope))
         grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
-    planned = [(prompt, tries) for prompt in prompts for tries in _options(backend, body, prompt, grammar)]
+    context, default = backend.card.max_model_len, backend.settings.default_max_tokens
+    planned = [
+        (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
+    ]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
     limit = backend.settings.max_queue
     if len(submitted) > limit:
@@ -186,12 +194,12 @@ def _sent_by(request: Request, options: AnswerOptions) -> AnswerOptions:
     return replace(options, weight=key.weight, cache_salt=f"{key.name}/{options.cache_salt}")
 
 
-def _options(
-    backend: Backend, body: GenerationRequest, prompt: Prompt, grammar: Grammar | None
+def planned_choices(
+    body: GenerationRequest, prompt: Prompt, context: int, default_max_tokens: int, grammar: Grammar | None
 ) -> list[list[AnswerOptions]]:
     """The options of each choice of a prompt, one for each length that is tried. Raises `ContextLengthExceeded`, and
     `InvalidValue` for values that depend on the answer's length."""
-    context, requested = backend.card.max_model_len, body.answer_limit
+    requested = body.answer_limit
     room = context - prompt.tokens
     if (requested or 1) > room:
         # A prompt that leaves room for one token is not what is too long.
@@ -200,7 +208,7 @@ def _options(
         raise errors.ContextLengthExceeded(
             context, len(prompt.ids), requested, suffix_tokens=suffix_tokens, param=param
         )
-    max_tokens = requested or min(room, backend.settings.default_max_tokens)
+    max_tokens = requested or min(room, default_max_tokens)
     if (body.min_tokens or 0) > max_tokens:
         raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
     # Seeds count up within a prompt, so that its answers do not depend on other prompts of the request.

@@ -22,9 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal may not know Unicode
-        arguments = build_parser().parse_args(argv)
+        parser = build_parser()
+        arguments = parser.parse_args(argv)
         try:
-            code = _run(arguments, os.environ)
+            if arguments.command is None:
+                parser.print_help()
+            else:
+                code = _run(arguments, os.environ)
             print(end="", flush=True)  # a full disk is an error, too
         except (ValueError, OSError) as error:
             code = _complain(error)
@@ -42,6 +46,7 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Raises `ValueError` and `OSError` with one line that says what is wrong."""
     match arguments.command:
         case "serve":
+            _take_named_model(arguments)
             settings = read_settings(arguments, environ)
             from .serve import serve_main
 
@@ -70,6 +75,14 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         case _:
             print(installed_version())
             return 0
+
+
+def _take_named_model(arguments: argparse.Namespace) -> None:
+    """`serve MODEL` is `serve --model MODEL`. Raises `ValueError` for both at once."""
+    if arguments.named_model is not None:
+        if arguments.model is not None:
+            raise ValueError(f"the model is given twice, {arguments.named_model!r} and --model {arguments.model!r}")
+        arguments.model = arguments.named_model
 
 
 def _complain(problem: Exception) -> int:

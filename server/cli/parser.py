@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from ...bench.load.flags import add_load_flags
-from ..settings import add_flags
+from ..settings import add_flags, installed_version
 
 MISUSED = 2  # exit code
 DEFAULT_PAGE = "trace.html"
@@ -22,9 +22,11 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="asynclane", description="An inference server for diffusion language models.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action="version", version=installed_version())
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="serve a model over HTTP, as OpenAI's API")
+    serve.add_argument("named_model", nargs="?", metavar="MODEL", help="the same as --model MODEL")
     add_flags(serve)
 
     generate = commands.add_parser("generate", help="answer one prompt here, without a server")
@@ -53,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     chat.add_argument("--max-tokens", type=_positive, default=None)
     chat.add_argument("--temperature", type=_temperature, default=None)
     chat.add_argument("--decoder", default=None)
+    chat.add_argument("--lanes", action="store_true", help="show the lanes at work while an answer is written")
     _add_params(chat)
 
     bench = commands.add_parser("bench", help="put a load on a running server and measure it")

@@ -30,8 +30,8 @@ class EngineAnswer:
             self._ending = StopText(text, options.stop, options.stop_ids)
         elif options.stop_ids:
             self._ending = StopTokens(options.stop_ids)
+        self.queue_s: float | None = None  # until its first step
         self._arrived = time.perf_counter()
-        self._queue_s: float | None = None
 
     def fail(self, failure: Failure) -> None:
         self.port.post(Failed(self.request_id, failure))
@@ -39,9 +39,9 @@ class EngineAnswer:
     def take(self, update: Update, began: float) -> Outcome | None:
         """Send what a step that `began` then brought. Returns how the answer has ended, or None: a stop string or a
         stop token ends it here."""
-        queue_s = self._queue_s
+        queue_s = self.queue_s
         if queue_s is None:
-            queue_s = self._queue_s = max(0.0, began - self._arrived)
+            queue_s = self.queue_s = max(0.0, began - self._arrived)
         outcome, tokens = update.outcome, update.tokens
         if outcome is Outcome.FAILED:
             failure = update.failure

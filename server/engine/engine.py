@@ -88,6 +88,7 @@ class Engine:
         self._watchdog = Watchdog(lambda limit_s: self.fail(f"a step took longer than {limit_s:g} s"))
         self._began = 0.0  # when the step began whose updates are delivered
         self._unreported: tuple[StepPlan, StepResult, float, int] | None = None  # its seconds and commits, too
+        metrics.count_positions(lambda: self.positions_in_flight)
 
     @property
     def health(self) -> Health:
@@ -95,6 +96,11 @@ class Engine:
             return Health(ready=False, failure=self.death.result())
         ready = self._loop is not None and not self._loop.done() and not self._draining
         return Health(ready)
+
+    @property
+    def positions_in_flight(self) -> int:
+        """Canvas positions that are still masked, of all requests that wait or run."""
+        return self._scheduler.positions_in_flight
 
     def connect(self, send: Callable[[list[FromEngine]], None]) -> Port:
         """Connect a front end: `send` passes messages to it, and its own go to `Port.take`."""
@@ -409,6 +415,7 @@ class Engine:
             answer = self._answers.get(update.request_id)
             if answer is None:
                 continue
+            begins = answer.queue_s is None
             try:
                 outcome = answer.take(update, self._began)
             except errors.INTERRUPTS:
@@ -417,6 +424,8 @@ class Engine:
                 logging.getLogger(__name__).exception("a text could not be decoded")
                 answer.fail(ENGINE_FAILED)
                 outcome = Outcome.FAILED
+            if begins and answer.queue_s is not None:
+                self._metrics.request_began(answer.queue_s)
             if outcome is not None:
                 self._scheduler.end(update.request_id, outcome)
                 self._forget(update.request_id)

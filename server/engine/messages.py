@@ -131,12 +131,14 @@ class Scrape(Message, frozen=True):
 
 
 class Counts(Message, frozen=True):
-    """Events in a front end since its last counts: responses by HTTP status, answers that were read to their end, and
-    log lines that were dropped."""
+    """Events in a front end since its last counts: responses by HTTP status, answers that were read to their end, log
+    lines that were dropped, and times between chunks: their number by bucket (`metrics.GAP_SECONDS`) and their sum."""
 
     responses: tuple[tuple[int, int], ...] = ()
     answers: tuple[AnswerTimes, ...] = ()
     lines_dropped: int = 0
+    gaps: tuple[int, ...] = ()
+    gaps_s: float = 0.0
 
 
 class Serving(Message, frozen=True):

@@ -1,19 +1,22 @@
-"""Answers prompts without a server, through the same engine: for `asynclane generate`, benchmarks and tests."""
+"""Answers prompts without a server, through the same engine: for `LLM`, `asynclane generate`, benchmarks and tests."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from ..frontend.client import EngineClient
 from ..settings import Settings
 from ..structured.grammar import Wanted
+from ..text.lanes import LaneEvent
 from ..text.logprobs import TokenLogprob
-from .messages import AnswerOptions, Delta, Finish, Grammar, Usage
+from .messages import Answer, AnswerOptions, Delta, Finish, Grammar, Usage
 from .wiring import EngineParts, build_parts
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +26,71 @@ class OfflineAnswer:
     finish: Finish
     usage: Usage
     scores: tuple[TokenLogprob, ...] = ()
+    lanes: tuple[LaneEvent, ...] = ()  # if they were requested
+
+
+class Collected:
+    """The deltas of one answer, put together."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._scores: list[TokenLogprob] = []
+        self._lanes: list[LaneEvent] = []
+        self._finish = Finish.STOP
+        self._usage = Usage()
+
+    def add(self, delta: Delta) -> None:
+        self._texts.append(delta.text)
+        self._token_ids += delta.token_ids
+        self._scores += delta.scores
+        if delta.lanes is not None:
+            self._lanes.append(delta.lanes)
+        self._finish, self._usage = delta.finish or self._finish, delta.usage or self._usage
+
+    def answer(self) -> OfflineAnswer:
+        return OfflineAnswer(
+            "".join(self._texts),
+            tuple(self._token_ids),
+            self._finish,
+            self._usage,
+            tuple(self._scores),
+            tuple(self._lanes),
+        )
 
 
 class Offline:
-    """A model in this process; a context manager. All prompts of a call run together, in the order given."""
+    """A model in this process; a context manager. All prompts of a call run together, in the order given.
+
+    The engine's event loop has a thread of its own, so that callers may have a loop, as notebooks do, and that time
+    between two reads of a stream is not lost.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.parts: EngineParts = build_parts(settings)
-        self._default_max_tokens = settings.default_max_tokens
-        self._runner = asyncio.Runner()
-        self._client = EngineClient(self.parts.text, self.parts.metrics.answer_read)
+        self.default_max_tokens = settings.default_max_tokens
+        self._client = EngineClient(self.parts.text, self.parts.metrics)
         self._client.join(self.parts.engine)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
 
     def __enter__(self) -> Self:
-        self._runner.run(self.parts.engine.start())
+        self._thread.start()
+        self._run(self.parts.engine.start())
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with contextlib.closing(self._runner):
-            self._runner.run(self.parts.engine.stop())
+        try:
+            self._run(self.parts.engine.stop())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
             self.parts.grammars.close()
 
     def room(self, prompt: Sequence[int]) -> int:
         """The default length of an answer to `prompt`; at least 1, which may not fit."""
-        return min(self._default_max_tokens, max(1, self.parts.limits.max_model_len - len(prompt)))
+        return min(self.default_max_tokens, max(1, self.parts.limits.max_model_len - len(prompt)))
 
     def encode_chat(self, message: str) -> list[int]:
         """The prompt of a chat that starts with the user's `message`."""
@@ -60,37 +104,69 @@ class Offline:
         """An answer to each row of token ids."""
         return self.answer_each([(prompt, options) for prompt in prompts])
 
-    def answer_each(self, requests: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
-        """An answer to each row of token ids, with options of its own."""
-        return self._runner.run(self._gather(requests))
+    def answer_each(
+        self, requests: Sequence[tuple[list[int], AnswerOptions]], done: Callable[[], object] = lambda: None
+    ) -> list[OfflineAnswer]:
+        """An answer to each row of token ids, with options of its own. `done` is called for each that is complete, in
+        the engine's thread. The first `ApiError` ends all of them."""
+        return self._run(self._gather(requests, done))
 
     def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
         """The answer to a row of token ids; `seen` is called with each delta as it comes."""
-        return self._runner.run(self._one(prompt, options, seen))
+        collected = Collected()
+        for delta in self.stream(prompt, options):
+            seen(delta)
+            collected.add(delta)
+        return collected.answer()
+
+    def stream(self, prompt: list[int], options: AnswerOptions) -> Generator[Delta]:
+        """The deltas of the answer to a row of token ids. One that is closed early ends the request."""
+        answer = self._run(self._open(prompt, options))
+        try:
+            while (delta := self._run(self._next(answer))) is not None:
+                yield delta
+        finally:
+            self._run(self._close(answer))
 
     def grammar(self, wanted: Wanted) -> Grammar:
         """A grammar for the options of answers. Raises `errors.InvalidValue`."""
-        return self._runner.run(self.parts.grammars.compile(wanted))
+        return self._run(self.parts.grammars.compile(wanted))
 
-    async def _one(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
-        text, finish, usage = "", Finish.STOP, Usage()
-        token_ids: list[int] = []
-        scores: list[TokenLogprob] = []
-        async with self._client.submit(prompt, options) as answer:
-            async for delta in answer:
-                seen(delta)
-                text += delta.text
-                token_ids += delta.token_ids
-                scores += delta.scores
-                finish, usage = delta.finish or finish, delta.usage or usage
-        return OfflineAnswer(text, tuple(token_ids), finish, usage, tuple(scores))
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work` in the engine's loop. An interrupt of the caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
-    async def _gather(self, requests: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
+    async def _open(self, prompt: list[int], options: AnswerOptions) -> Answer:
+        return await self._client.submit(prompt, options).__aenter__()
+
+    async def _next(self, answer: Answer) -> Delta | None:
+        return await anext(answer, None)
+
+    async def _close(self, answer: Answer) -> None:
+        await answer.__aexit__(None, None, None)
+
+    async def _gather(
+        self, requests: Sequence[tuple[list[int], AnswerOptions]], done: Callable[[], object]
+    ) -> list[OfflineAnswer]:
         # As many as may run at once: more would only fill the queue, which refuses when it is full.
         places = asyncio.Semaphore(self.parts.limits.slots)
 
         async def one(prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
-            async with places:
-                return await self._one(prompt, options, lambda delta: None)
+            collected = Collected()
+            async with places, self._client.submit(prompt, options) as answer:
+                async for delta in answer:
+                    collected.add(delta)
+            done()
+            return collected.answer()
 
-        return list(await asyncio.gather(*(one(*request) for request in requests)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(*request)) for request in requests]
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return [task.result() for task in tasks]

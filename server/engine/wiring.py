@@ -27,10 +27,11 @@ from ...scheduler import (
     refuse,
     resolve,
 )
-from ..metrics import Metrics
+from ..metrics import DeviceCounts, Metrics
 from ..settings import Settings, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
+from ..vllm_names import CacheConfig, WithVllmNames
 from .device import Device, DeviceThread
 from .engine import Engine
 from .progress import progress_of
@@ -67,10 +68,10 @@ class EngineParts:
     on_gpu: bool
 
 
-def open_checkpoint(model: str) -> Checkpoint:
-    """Find `model` and read all but its weights. Raises `ValueError` and `OSError` with one line that says what is
-    wrong with which file."""
-    directory = find_model(model)
+def open_checkpoint(model: str, download: bool = False) -> Checkpoint:
+    """Find `model`, or `download` it, and read all but its weights. Raises `ValueError` and `OSError` with one line
+    that says what is wrong with which file."""
+    directory = find_model(model, download)
     config = read_config(directory)
     text = _read_tokenizer(directory)
     if text.vocab_size > config.vocab_size or len(text.pieces) != config.vocab_size:
@@ -106,7 +107,7 @@ def build_parts(settings: Settings) -> EngineParts:
     line that says what is wrong."""
     if settings.decoder not in DECODERS:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
-    checkpoint = open_checkpoint(settings.model)
+    checkpoint = open_checkpoint(settings.model, settings.download)
     config, text = checkpoint.config, checkpoint.text
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
@@ -154,7 +155,10 @@ def build_parts(settings: Settings) -> EngineParts:
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     text.prepare()
-    metrics = Metrics(limits.pages, lambda: runner.graph_counts)
+    metrics = Metrics(limits.pages, DeviceCounts(lambda: runner.graph_counts, lambda: loaded.compiled.count))
+    if settings.metrics_compat == "vllm":
+        cache = CacheConfig(limits.pages, limits.page_size, limits.prefix_sharing)
+        metrics.exposed = WithVllmNames(metrics.registry, settings.model_name, cache)
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(
         worker,

@@ -11,7 +11,6 @@ from .. import errors
 from ..engine.messages import (
     Abort,
     AnswerOptions,
-    AnswerTimes,
     Exposition,
     Failed,
     Failure,
@@ -28,6 +27,7 @@ from ..engine.messages import (
     Submit,
     ToEngine,
 )
+from ..metrics import AnswerMetrics
 from ..text.tokenizer import Tokenizer
 from .stream import AnswerReader, AnswerStream
 
@@ -49,15 +49,14 @@ class Host(Protocol):
 class EngineClient:
     """Implements `AnswerSource` over messages. `send` passes them on to the engine, in their order."""
 
-    def __init__(self, text: Tokenizer, read: Callable[[AnswerTimes], None]) -> None:
-        """`read` is called when an answer has been read to its end."""
+    def __init__(self, text: Tokenizer, metrics: AnswerMetrics) -> None:
         self.health = Health(ready=False)
         self.send: Callable[[list[ToEngine]], None] = lambda messages: None
         self.ended: Callable[[str], None] = lambda reason: None  # called once the engine has failed for good
         self.stop: Callable[[], None] = lambda: None
         self.reload: Callable[[], None] = lambda: None
         self._text = text
-        self._read = read
+        self._metrics = metrics
         self._lost = False  # the connection
         self._numbers = itertools.count()
         self._streams: dict[int, AnswerStream] = {}
@@ -120,7 +119,7 @@ class EngineClient:
             if self._streams.pop(request_id, None) is not None and not stream.complete:
                 self.send([Abort(request_id, failed)])
 
-        stream = AnswerStream(AnswerReader(self._text, options), abort, self._read)
+        stream = AnswerStream(AnswerReader(self._text, options), abort, self._metrics)
         self._streams[request_id] = stream
         if self.health.failure is None:
             self.send([Submit(request_id, tuple(prompt), options)])

@@ -7,6 +7,7 @@ from collections import Counter
 
 from ..engine.messages import AnswerTimes, Counts
 from ..logs import lines_dropped
+from ..metrics import Gaps
 from .client import EngineClient
 
 EVERY_S = 0.25
@@ -19,6 +20,7 @@ class Relay:
         self.engine: EngineClient | None = None  # once there is one
         self._responses = Counter[int]()
         self._answers: list[AnswerTimes] = []
+        self._gaps = Gaps()
         self._lines_dropped = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -30,6 +32,10 @@ class Relay:
 
     def http_response(self, status: int) -> None:
         self._responses[status] += 1
+        self._send_soon()
+
+    def chunk_read(self, gap_s: float) -> None:
+        self._gaps.observe(gap_s)
         self._send_soon()
 
     def answer_read(self, answer: AnswerTimes) -> None:
@@ -45,7 +51,8 @@ class Relay:
             self._timer.cancel()
             self._timer = None
         dropped = lines_dropped()
-        counts = Counts(tuple(self._responses.items()), tuple(self._answers), dropped - self._lines_dropped)
+        responses, answers, gaps = tuple(self._responses.items()), tuple(self._answers), self._gaps.take()
+        counts = Counts(responses, answers, dropped - self._lines_dropped, *gaps)
         self._responses.clear()
         self._answers.clear()
         self._lines_dropped = dropped

@@ -146,7 +146,11 @@ class Fleet:
 
     def _observe(self) -> None:
         self._metrics.observe_frontends(
-            sum(child.serving.done() and not child.serving.exception() for child in self._children)
+            {
+                child.name: child.process.pid
+                for child in self._children
+                if child.serving.done() and not child.serving.exception()
+            }
         )
 
     def _lose(self, child: Child) -> None:

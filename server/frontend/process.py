@@ -140,7 +140,7 @@ def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: Share
     text.prepare()
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     counts = Relay()
-    engine = counts.engine = EngineClient(text, counts.answer_read)
+    engine = counts.engine = EngineClient(text, counts)
     engine.reload = keys.reload
     app = create_app(engine, text, settings, counts, ModelCard(**setup.card), grammars=grammars, keys=keys)
     config = ConnectionConfig(app, settings, setup.max_connections, setup.descriptors)

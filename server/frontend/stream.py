@@ -25,6 +25,7 @@ from ..engine.messages import (
     Scores,
     Usage,
 )
+from ..metrics import AnswerMetrics
 from ..text.detokenizer import AnswerText
 from ..text.lanes import Watcher, int32s
 from ..text.logprobs import LogprobReader, TokenLogprob
@@ -64,21 +65,20 @@ class AnswerReader:
 
 class AnswerStream:
     """An answer as the HTTP layer reads it, in one task. `abort` is called when the reader leaves, with True if the
-    text could not be made; `read` when the answer is complete."""
+    text could not be made."""
 
-    def __init__(
-        self, reader: AnswerReader, abort: Callable[[bool], None], read: Callable[[AnswerTimes], None]
-    ) -> None:
+    def __init__(self, reader: AnswerReader, abort: Callable[[bool], None], metrics: AnswerMetrics) -> None:
         self.complete = False  # the engine has sent all of it
         self._reader = reader
         self._abort = abort
-        self._read = read
+        self._metrics = metrics
         self._waiting: deque[tuple[Progress, float]] = deque()  # with their times
         self._failure: Failure | None = None
         self._news = asyncio.Event()
         self._over = self._broken = False
         self._began = time.perf_counter()
         self._first_text_s: float | None = None
+        self._text_at = 0.0  # when the last text came
 
     def put(self, message: Progress | Failed) -> None:
         """Add what the engine has sent. A reader that is slow gets the steps since its last delta as one, unless lanes
@@ -129,11 +129,15 @@ class AnswerStream:
             logging.getLogger(__name__).exception("a text could not be decoded")
             self._over = self._broken = True
             raise error_of(ENGINE_FAILED) from None
-        if delta is not None and delta.text and self._first_text_s is None:
-            self._first_text_s = at - self._began
+        if delta is not None and delta.text:
+            if self._first_text_s is None:
+                self._first_text_s = at - self._began
+            else:
+                self._metrics.chunk_read(at - self._text_at)
+            self._text_at = at
         if delta is not None and delta.finish is not None and delta.usage is not None:
             self._over = True
-            self._read(AnswerTimes(delta.usage.completion_tokens, at - self._began, self._first_text_s))
+            self._metrics.answer_read(AnswerTimes(delta.usage.completion_tokens, at - self._began, self._first_text_s))
         return delta
 
 

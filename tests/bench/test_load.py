@@ -339,6 +339,47 @@ def test_a_bad_file_of_prompts_is_reported_by_line(text: bytes, message: str, tm
     assert complaint.count("\n") == 1
 
 
+def test_first_turns_of_a_file_in_sharegpts_form_are_sent(tmp_path: Path) -> None:
+    def talk(*turns: tuple[str, str]) -> dict[str, Any]:
+        return {"id": "x", "conversations": [{"from": who, "value": text} for who, text in turns]}
+
+    file = tmp_path / "sharegpt.json"
+    entries = [
+        talk(("human", "One"), ("gpt", "two"), ("human", "three")),
+        talk(("gpt", "I begin")),
+        talk(("system", "Be brief"), ("user", "Why?"), ("gpt", "So")),
+        talk(),
+    ]
+    file.write_text(json.dumps(entries))
+    with limited_server() as (url, requests):
+        argv = ["bench", "--url", url, "--dataset", str(file), "--concurrency", "1", "--requests", "2", "--warmup", "1"]
+        assert cli.main(argv) in (0, 1)
+    user = {"role": "user", "content": "One"}
+    system = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Why?"}]
+    sent = [body["messages"] for _, body in posted(requests)]
+    assert [user] in sent
+    assert system in sent
+    assert all(messages in ([user], system) for messages in sent)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        ("{}", "must be an array of conversations, not dict"),
+        ('[{"text": "a"}]', "entry 1: needs 'conversations'"),
+        ('[{"conversations": [{"from": "gpt", "value": "a"}]}]', "has no conversation that a human begins"),
+    ],
+)
+def test_a_bad_file_of_conversations_is_one_line(text: str, message: str, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "sharegpt.json"
+    file.write_text(text)
+    assert cli.main(["bench", "--dataset", str(file)]) == 2
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert complaint.count("\n") == 1
+
+
 def test_a_server_that_refuses_all_first_requests_is_not_measured(capsys: Any) -> None:
     with other_server(lambda number: every_third_refused(2)) as url:
         assert cli.main(["bench", "--url", url, "--warmup", "1"]) == 2

@@ -168,7 +168,7 @@ class House:
         self.engine = Engine(self.scheduler, device, text, grammars, self.metrics, "asynclane")
         card = ModelCard("tiny", LIMITS.max_model_len, {}, "asynclane")
         settings = Settings(max_queue=LIMITS.max_queue)
-        client = EngineClient(text, self.metrics.answer_read)
+        client = EngineClient(text, self.metrics)
         client.join(self.engine)
         self.app = create_app(client, text, settings, self.metrics, card, grammars=grammars)
         self.clock_s = 0.0
@@ -294,7 +294,8 @@ class House:
         assert not self.engine._answers
         assert not self.engine._reserved
         assert self.engine.health.ready
-        families = [family for family in self.metrics.registry.collect() if family.type == "gauge"]
+        gauged = [family for family in self.metrics.registry.collect() if family.type == "gauge"]
+        families = [family for family in gauged if family.name.startswith("asynclane_")]  # not those of the process
         gauges = {sample.name: sample.value for family in families for sample in family.samples}
         assert not any(gauges[name] for name in gauges if name not in UNRELATED), gauges
         self.clients.clear()

@@ -58,7 +58,7 @@ def test_reset_forgets_all_but_the_instructions(talk: Any) -> None:
     assert said(server) == [("system", "Be brief."), ("user", "Again")]
 
 
-@pytest.mark.parametrize("end", ["/quit", EOFError])
+@pytest.mark.parametrize("end", ["/exit", "/quit", "/bye", EOFError])
 def test_quit_and_ctrl_d_leave(talk: Any, end: Any) -> None:
     _, server = talk(end, "never sent")
     assert server.requests == []
@@ -97,3 +97,22 @@ def test_a_server_that_is_gone_ends_the_conversation(connect: Any) -> None:
     terminal = Terminal("Hi")
     with connect(failing(httpx.ConnectError("refused"))) as (client, _), pytest.raises(ConnectionFailed):
         Chat(client, "tiny-llada", read=terminal.read, write=terminal.write).run()
+
+
+def test_a_view_of_the_lanes_replaces_the_text_as_it_comes(talk: Any) -> None:
+    lane = {"id": 0, "parent": None, "role": "generate", "start": 0, "end": 8, "fate": "live", "tokens": [None, " it"]}
+    event = {"step": 0, "computed": [-4, 8], "refresh": True, "lanes": [lane], "commits": []}
+    seen: list[Any] = []
+
+    class View:
+        def show(self, event: Any) -> None:
+            seen.append(event.step)
+
+        def finish(self, text: str) -> None:
+            seen.append(text)
+
+    terminal, server = talk("Hi", "And?", replies=[[chunk(lanes=event), ANSWER], [ANSWER]], view=View)
+    assert server.body()["stream_options"]["include_lanes"] is True
+    assert seen[0] == 0
+    assert said(server)[1] == ("assistant", seen[1])
+    assert seen[1] not in terminal.shown

@@ -187,17 +187,17 @@ def test_selectors_choose_the_pods(helm: str) -> None:
                 assert chosen.items() <= labels.items(), kind
 
 
-def test_autoscalers_follow_waiting_requests_and_pages(helm: str) -> None:
+def test_autoscalers_follow_waiting_requests_and_positions_in_flight(helm: str) -> None:
     objects = rendered(helm, *values_of("keda"))
-    waiting, pages = (one["metadata"] for one in objects["ScaledObject", "asynclane"]["spec"]["triggers"])
+    waiting, positions = (one["metadata"] for one in objects["ScaledObject", "asynclane"]["spec"]["triggers"])
     assert waiting["query"] == 'sum(asynclane_queue_depth{namespace="ml",service="asynclane"})'
-    assert "asynclane_kv_pages_used{" in pages["query"]
-    assert (waiting["threshold"], pages["threshold"]) == ("4", "80")
+    assert positions["query"] == 'sum(asynclane_positions_in_flight{namespace="ml",service="asynclane"})'
+    assert (waiting["threshold"], positions["threshold"]) == ("4", "16384")
     assert "replicas" not in objects["Deployment", "asynclane"]["spec"]  # the autoscaler's, not each upgrade's
     objects = rendered(helm, *values_of("hpa"))
     metrics = [one["pods"] for one in objects["HorizontalPodAutoscaler", "asynclane"]["spec"]["metrics"]]
-    assert [one["metric"]["name"] for one in metrics] == ["asynclane_queue_depth", "asynclane_kv_pages_used"]
-    assert metrics[1]["target"]["averageValue"] == "320"  # 80 % of 400
+    assert [one["metric"]["name"] for one in metrics] == ["asynclane_queue_depth", "asynclane_positions_in_flight"]
+    assert metrics[1]["target"]["averageValue"] == "8192"
 
 
 def test_the_pool_chooses_pods_by_the_picker(helm: str) -> None:

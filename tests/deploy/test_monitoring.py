@@ -24,7 +24,8 @@ DASHBOARD = DEPLOY / "grafana" / "asynclane.json"
 CASES = Path(__file__).with_name("alerts_test.yml")
 # What Grafana puts in.
 VARIABLES = {"$job": ".*", "$instance": ".*", "$__rate_interval": "1m"}
-METRIC = re.compile(r"\basynclane_[a-z_]+\b")
+PAGE = ROOT / "docs" / "operations.md"
+METRIC = re.compile(r"\b(?:asynclane_|vllm:)[a-z0-9_]+\b")
 
 
 def rules() -> list[dict[str, Any]]:
@@ -85,6 +86,14 @@ def test_the_dashboard_is_laid_out_without_overlaps_and_each_panel_says_what_it_
     for panel in panels():
         assert panel["description"], panel["title"]
         assert panel["datasource"]["uid"] == "${datasource}"  # whichever the reader has
+
+
+def test_names_follow_prometheus_s_conventions_but_for_the_colon_of_vllm(server: Server) -> None:
+    text = httpx.get(f"{server.url}/metrics", timeout=30).text
+    done = run([program("promtool"), "check", "metrics"], input=text)
+    complaints = (done.stdout + done.stderr).splitlines()
+    assert [one for one in complaints if not re.fullmatch("vllm:.* metric names should not contain ':'", one)] == []
+    assert complaints
 
 
 class Prometheus:
@@ -224,10 +233,22 @@ def test_every_metric_that_a_file_or_a_page_names_is_scraped(prometheus: Prometh
     scraped = set(prometheus.get("/label/__name__/values"))
     families = {re.sub("_(total|bucket|sum|count|created)$", "", name) for name in scraped}
     unknown = []
-    pages = [ROOT / "docs" / "operations.md", *sorted(DEPLOY.rglob("*"))]
+    pages = [PAGE, *sorted(DEPLOY.rglob("*"))]
     for path in pages:
         if path.is_file():
             with suppress(UnicodeDecodeError):
                 names = set(METRIC.findall(path.read_text()))
                 unknown += [f"{path.relative_to(ROOT)}: {name}" for name in names - scraped - families]
     assert unknown == []
+
+
+def test_every_metric_is_explained(prometheus: Prometheus) -> None:
+    page = set(re.findall(r"[a-z0-9_:]+", PAGE.read_text()))
+    scraped = prometheus.get("/label/__name__/values", **{"match[]": '{job="asynclane"}'})
+    missing = []
+    for name in scraped:
+        family = re.sub("_(bucket|sum|count|created)$", "", name)
+        known = {name, family, f"{family}_total"} & page
+        if not known and METRIC.fullmatch(name):
+            missing.append(name)
+    assert missing == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -172,7 +173,12 @@ def test_the_picker_reads_gauges_that_the_server_has(server: Server) -> None:
     plugins = {plugin["type"]: plugin.get("parameters", {}) for plugin in config["plugins"]}
     metrics = httpx.get(f"{server.url}{plugins['metrics-data-source']['path']}").text
     (engine,) = plugins["core-metrics-extractor"]["engineConfigs"]
-    for spec in ("queuedRequestsSpec", "runningRequestsSpec"):
-        assert f"# TYPE {engine[spec]} gauge" in metrics
+    specs = [engine[name] for name in engine if name.endswith("Spec")]
+    specs += [custom["metricSpec"] for custom in engine["customMetrics"]]
+    assert len(specs) == 5
+    for spec in specs:
+        assert f"# TYPE {spec} gauge" in metrics
+    (cache,) = re.findall(f"^{engine['cacheInfoSpec']}{{(.*)}} 1.0$", metrics, re.MULTILINE)
+    assert re.findall(r'(?:^|,)(block_size|num_gpu_blocks)="\d+"', cache) == ["block_size", "num_gpu_blocks"]
     used = {one["pluginRef"] for one in config["schedulingProfiles"][0]["plugins"]}
     assert used <= set(plugins)

@@ -3,6 +3,7 @@ that fetches it."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from asynclane.models.checkpoint.config import ModelError
 from asynclane.models.checkpoint.registry import find_model
 
+from ..support.hub import served_hub
 from ..support.published import COMMIT, SHARDS, cached, write_llada
 
 INSTRUCT = "GSAI-ML/LLaDA-8B-Instruct"
@@ -130,3 +132,47 @@ def test_hf_home_says_where_the_cache_is_and_the_network_is_never_asked(snapshot
     missing = run("inspect", "GSAI-ML/LLaDA-8B-Base")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "run `hf download GSAI-ML/LLaDA-8B-Base`" in missing.stderr
+
+
+def fetched(home: Path, url: str, name: str) -> subprocess.CompletedProcess[str]:
+    """`asynclane generate` with a download, in a process that knows no other Hugging Face."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    environ |= {"HF_HOME": str(home), "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    argv = ["generate", "Hi", "--max-tokens", "4", "--model", name, "--download"]
+    command = [sys.executable, "-P", "-m", "asynclane.server", *argv]
+    return subprocess.run(command, env=environ, cwd=home.parent, capture_output=True, text=True, timeout=120)
+
+
+def test_a_repository_is_downloaded_if_that_is_asked_for(tmp_path: Path) -> None:
+    source = write_llada(tmp_path / "source")
+    (source / "modeling.py").write_text("raise SystemExit('code of a repository ran')")
+    with served_hub(INSTRUCT, source) as (url, sent):
+        done = fetched(tmp_path / "home", url, INSTRUCT)
+        assert done.returncode == 0, done.stderr
+        assert "tokens per forward" in done.stdout
+        weights = [name for name in sent if name.endswith(".safetensors")]
+        assert len(weights) == SHARDS
+        assert min(map(sent.index, weights)) > sent.index("config.json"), "the architecture is checked first"
+        assert "modeling.py" not in sent
+        sent.clear()
+        assert fetched(tmp_path / "home", url, INSTRUCT).returncode == 0
+        assert sent == [], "what is there is not fetched again"
+
+
+def test_no_weights_of_an_unknown_architecture_are_downloaded(tmp_path: Path) -> None:
+    source = write_llada(tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "architectures": ["GPT2LMHeadModel"]}))
+    with served_hub(INSTRUCT, source) as (url, sent):
+        done = fetched(tmp_path / "home", url, INSTRUCT)
+    assert done.returncode == 2
+    assert "architecture 'GPT2LMHeadModel' is not supported" in done.stderr.splitlines()[-1]
+    assert not [name for name in sent if name.endswith(".safetensors")]
+
+
+def test_a_repository_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    with served_hub(INSTRUCT, write_llada(tmp_path / "source")) as (url, _):
+        done = fetched(tmp_path / "home", url, "nobody/nothing")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("asynclane: nobody/nothing cannot be downloaded: ")

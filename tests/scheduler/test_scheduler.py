@@ -57,6 +57,24 @@ def test_a_freed_place_is_taken_before_anybody_is_refused() -> None:
         scheduler.add(request(4))
 
 
+def test_positions_in_flight_are_the_masks_of_all_requests_that_have_not_ended() -> None:
+    scheduler = Scheduler(QUEUE_LIMITS["slots"](2), vocabulary())
+    executor = random_executor(3, end_share=0.0)
+    counted = []
+    running, left, _ = (add(scheduler, request(number)) for number in range(3))
+    assert scheduler.positions_in_flight == 3 * 32
+    while (plan := scheduler.plan()) is not None:
+        if not counted:
+            scheduler.end(left.id, Outcome.ABORTED)  # in a step in flight, whose commit frees it
+            assert scheduler.positions_in_flight == 2 * 32
+        scheduler.commit(executor.execute(plan))
+        counted.append(scheduler.positions_in_flight)
+    assert running.state is State.FINISHED
+    assert counted == sorted(counted, reverse=True)
+    assert len(set(counted)) > 3
+    assert counted[-1] == 0
+
+
 LIMITS = Limits(slots=8, pages=400, page_size=8, step_tokens=2000, max_model_len=400, max_queue=8)
 LINEAR = Halving(StepCost([0, 1000], [1e-6, 1.0]))
 FLAT = Halving(StepCost([0, 1000], [1.0, 1.01]))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from asynclane.models.exec.runner import GraphCounts
-from asynclane.scheduler import Load, RequestStats
+from asynclane.scheduler import Load, Outcome, RequestStats
 from asynclane.server.engine.messages import AnswerTimes, Counts, Health
-from asynclane.server.metrics import Metrics, StepReport
+from asynclane.server.metrics import GAP_SECONDS, DeviceCounts, Gaps, Metrics, StepReport
+from asynclane.server.vllm_names import CacheConfig, WithVllmNames
 
 from ...support.fake_engine import FakeEngine
 from ...support.http import CREATED, PARAMS, error_of
@@ -125,14 +127,14 @@ def test_a_step_moves_what_it_reports() -> None:
     assert values(metrics, "step_seconds_sum device") == [pytest.approx(0.014)]
 
 
-def test_graphs_are_counted_by_the_device() -> None:
+def test_graphs_and_kernels_are_counted_by_the_device() -> None:
     counts = [GraphCounts(5, 0), GraphCounts(5, 7)]
-    metrics = Metrics(graph_counts=lambda: counts[0])
-    names = "graph_captures_total", "steps_without_graph_total"
-    assert values(metrics, *names) == [5, 0]
+    metrics = Metrics(device=DeviceCounts(lambda: counts[0], lambda: 10 * len(counts)))
+    names = "graph_captures_total", "steps_without_graph_total", "kernels_compiled_total"
+    assert values(metrics, *names) == [5, 0, 20]
     del counts[0]
-    assert values(metrics, *names) == [5, 7]
-    assert values(Metrics(), *names) == [None, None]
+    assert values(metrics, *names) == [5, 7, 10]
+    assert values(Metrics(), *names) == [None, None, None]
 
 
 def test_requests_are_counted_by_how_they_end() -> None:
@@ -140,6 +142,7 @@ def test_requests_are_counted_by_how_they_end() -> None:
     stats = RequestStats(70, 48, 90, forwards=4, lanes=4, forks=1, cancelled_lanes=2, refreshes=1, reused_refreshes=1)
     metrics.request_ended("stop", 11, stats)
     metrics.answer_read(AnswerTimes(11, 1.2, first_text_s=0.2))
+    metrics.request_began(0.3)
     metrics.request_ended("failed", 0, RequestStats())
     metrics.request_aborted("waiting", RequestStats(forks=1, prompt_tokens=5))
     metrics.step_failed()
@@ -150,7 +153,9 @@ def test_requests_are_counted_by_how_they_end() -> None:
     assert values(metrics, "prefix_cache_query_tokens_total", "prefix_cache_hit_tokens_total") == [75, 48]
     assert values(metrics, "time_to_first_token_seconds_sum", "tokens_per_forward_sum") == [0.2, 2.75]
     assert values(metrics, "time_per_output_token_seconds_sum") == [pytest.approx(0.1)]
-    assert values(metrics, "request_seconds_count") == [1]
+    assert values(metrics, "request_seconds_count", "queue_seconds_sum") == [1, 0.3]
+    assert values(metrics, "request_forwards_sum", "request_answer_tokens_sum") == [4, 11]
+    assert values(metrics, "request_forwards_count", "request_answer_tokens_count") == [1, 1]
 
 
 def test_counts_of_front_ends_in_other_processes_are_added() -> None:
@@ -158,7 +163,7 @@ def test_counts_of_front_ends_in_other_processes_are_added() -> None:
     metrics.http_response(200)
     for _ in range(2):
         metrics.frontend_counted(Counts(((200, 3), (429, 1)), (AnswerTimes(5, 1.0, 0.5), AnswerTimes(0, 1.0)), 4))
-    metrics.observe_frontends(2)
+    metrics.observe_frontends({"frontend-1": os.getpid(), "frontend-2": 2**22 + 1})
     text = metrics.exposition().decode()
     assert 'asynclane_http_responses_total{status="200"} 7.0' in text
     assert 'asynclane_http_responses_total{status="429"} 2.0' in text
@@ -178,3 +183,70 @@ def test_the_age_of_the_last_step_grows_until_the_next(monkeypatch: pytest.Monke
     metrics.engine_up(True)
     now = 131.0
     assert values(metrics, "last_step_age_seconds", "engine_up") == [1, 1]
+
+
+def gaps(metrics: Metrics) -> list[float | None]:
+    """How many are in each bucket."""
+    bounds = [*map(str, GAP_SECONDS), "+Inf"]
+    return [metrics.registry.get_sample_value("asynclane_chunk_gap_seconds_bucket", {"le": bound}) for bound in bounds]
+
+
+def test_gaps_between_chunks_are_counted_here_and_in_other_processes() -> None:
+    metrics, front_end = Metrics(), Gaps()
+    for gap_s in (0.0, 0.001, 0.0011, 3.0, 60.0):
+        metrics.chunk_read(gap_s)
+        front_end.observe(gap_s)
+    counts, total_s = front_end.take()
+    assert front_end.take() == ((), 0.0)
+    metrics.frontend_counted(Counts(gaps=counts, gaps_s=total_s))
+    metrics.frontend_counted(Counts())
+    assert gaps(metrics) == [4, *[6] * 11, 8, 8, 10]
+    assert values(metrics, "chunk_gap_seconds_count") == [10]
+    assert values(metrics, "chunk_gap_seconds_sum") == [pytest.approx(2 * 63.0021)]
+
+
+def test_processes_of_front_ends_are_among_the_metrics_while_they_serve() -> None:
+    """One that has just ended has none."""
+    metrics = Metrics()
+
+    def processes(name: str) -> set[str]:
+        families = {family.name: family for family in metrics.registry.collect()}
+        return {sample.labels["process"] for sample in families[name].samples}
+
+    metrics.observe_frontends({"frontend-1": os.getpid(), "frontend-2": 2**22 + 1})
+    for name in ("process_resident_memory_bytes", "process_cpu_seconds", "process_open_fds"):
+        assert processes(name) == {"engine", "frontend-1"}
+    metrics.observe_frontends({})
+    assert processes("process_resident_memory_bytes") == {"engine"}
+
+
+def test_metrics_have_vllm_s_names_too_with_the_same_values() -> None:
+    metrics = Metrics(pages_total=200)
+    metrics.exposed = WithVllmNames(metrics.registry, 'a "model"', CacheConfig(200, 64, prefix_sharing=True))
+    for outcome in Outcome:
+        metrics.request_ended(outcome.value, 9, RequestStats(prompt_tokens=70, cached_tokens=48, forwards=3))
+    metrics.request_aborted("running", RequestStats(), "timeout")
+    metrics.observe_load(Load(3, 2, refine_lanes=1, generate_lanes=2, pages_used=50, pages_kept=30, pages_total=200))
+    metrics.observe_step(StepReport(row_tokens=64, budget_tokens=128, committed=5, host_s=0.001, device_s=0.007))
+    metrics.chunk_read(0.015)
+    text = metrics.exposition().decode()
+    lines = {line for line in text.splitlines() if line.startswith("vllm:")}
+    model = 'model_name="a \\"model\\""'
+    assert {
+        f"vllm:num_requests_waiting{{{model}}} 3.0",
+        f"vllm:num_requests_running{{{model}}} 2.0",
+        f"vllm:kv_cache_usage_perc{{{model}}} 0.25",
+        f'vllm:cache_config_info{{block_size="64",enable_prefix_caching="True",{model},num_gpu_blocks="200"}} 1.0',
+        f"vllm:prompt_tokens_total{{{model}}} 280.0",
+        f"vllm:prefix_cache_hits_total{{{model}}} 192.0",
+        f"vllm:generation_tokens_total{{{model}}} 5.0",
+        f'vllm:request_success_total{{finished_reason="abort",{model}}} 2.0',
+        f'vllm:request_success_total{{finished_reason="error",{model}}} 1.0',
+        f'vllm:inter_token_latency_seconds_bucket{{le="0.02",{model}}} 1.0',
+        f"vllm:inter_token_latency_seconds_sum{{{model}}} 0.015",
+    } <= lines
+    assert "# TYPE vllm:prompt_tokens_total counter" in text
+    assert "# TYPE vllm:inter_token_latency_seconds histogram" in text
+    assert all(model in line for line in lines)
+    assert not [line for line in lines if "_created" in line]
+    assert "vllm:" not in Metrics().exposition().decode()

@@ -23,7 +23,7 @@ import pytest
 from asynclane.server.cli import main as cli
 from asynclane.server.cli.params import parse_params
 from asynclane.server.cli.parser import build_parser
-from asynclane.server.settings import Settings
+from asynclane.server.settings import GROUPS, Settings
 
 from ...support.other_server import ANSWER, other_server, stream
 from ...support.processes import ASYNCLANE, environment, started
@@ -51,10 +51,10 @@ def code_of(argv: list[str]) -> int:
         (["serve", "--dtype", "int4"], "--dtype must be one of"),
         (["generate", "Hi", "--page-size", "0"], "--page-size must be from 1"),
         (["chat", "--knob", "turn"], "a parameter is NAME=VALUE, not 'turn'"),
+        (["serve", "tiny-sdar", "--model", "tiny-llada"], "the model is given twice, 'tiny-sdar' and --model"),
         *(
             (argv, "--help")
             for argv in (
-                [],
                 ["dance"],
                 ["serve", "--colour", "red"],
                 ["generate"],
@@ -153,6 +153,32 @@ def run_unread(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Callabl
             return code, "".join(capsys.readouterr())
 
         yield run
+
+
+def test_the_bare_command_shows_its_help_and_version_its_version(capsys: Any) -> None:
+    assert code_of([]) == code_of(["--help"]) == 0
+    bare, asked = capsys.readouterr().out.split("usage: ")[1:]
+    assert bare == asked
+    assert "serve a model over HTTP" in bare
+    assert code_of(["--version"]) == code_of(["version"]) == 0
+    assert len(set(capsys.readouterr().out.split())) == 1
+
+
+def test_serve_takes_its_model_as_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str] = []
+    monkeypatch.setattr("asynclane.server.cli.serve.serve_main", lambda settings: served.append(settings.model) or 0)
+    assert code_of(["serve", "tiny-sdar"]) == code_of(["serve", "--model", "tiny-sdar"]) == 0
+    assert served == ["tiny-sdar", "tiny-sdar"]
+
+
+def test_every_flag_of_serve_is_in_a_group(capsys: Any) -> None:
+    assert code_of(["serve", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line[:1].isalpha() and line.endswith(":")][2:] == [
+        f"{title}:" for title in GROUPS.values()
+    ]
+    (options,) = (part for part in shown.split("\n\n") if part.startswith("options:"))
+    assert options.split() == "options: -h, --help show this help message and exit".split()
 
 
 def test_every_subcommand_is_covered() -> None:

@@ -77,7 +77,7 @@ class Bench:
         """An engine whose device has `start` and `options`."""
         device = Device(DeviceThread(), start, self.depth, **options)
         self.engine = Engine(self.scheduler, device, self.text, Grammars(self.text), self.metrics, "asynclane")
-        self.client = EngineClient(self.text, self.metrics.answer_read)
+        self.client = EngineClient(self.text, self.metrics)
         self.client.join(self.engine)
 
     def fail(self, faults: Sequence[BaseException | threading.Event | None], **options: Any) -> None:
@@ -385,6 +385,21 @@ async def test_leaving_during_a_step_frees_lanes_and_pages_when_it_ends(bench: B
         bench.executor.permits.release(1)
         await until(lambda: bench.empty)
         assert len(bench.executor.inner.plans) == steps + 1
+
+
+async def test_positions_in_flight_are_counted_when_metrics_are_scraped(bench: Bench) -> None:
+    def positions() -> float | None:
+        return bench.metrics.registry.get_sample_value("asynclane_positions_in_flight")
+
+    async with running(bench):
+        readers = [asyncio.create_task(read(bench.ask())) for _ in range(3)]
+        await until(lambda: len(bench.scheduler.waiting) == 1)
+        assert positions() == bench.engine.positions_in_flight == 3 * 64
+        bench.executor.permits.release(2)
+        await until(lambda: (positions() or 0) < 3 * 64)
+        bench.executor.open()
+        await asyncio.gather(*readers)
+        assert positions() == 0
 
 
 async def test_leaving_while_queued_takes_no_slot(bench: Bench) -> None:

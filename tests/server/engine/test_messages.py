@@ -67,7 +67,7 @@ TO_ENGINE = [
     Reserve(3, "alice"),
     Free(3),
     Scrape(4),
-    Counts(((200, 5), (429, 1)), (AnswerTimes(7, 1.5, 0.25), AnswerTimes(0, 1.5)), 2),
+    Counts(((200, 5), (429, 1)), (AnswerTimes(7, 1.5, 0.25), AnswerTimes(0, 1.5)), 2, (0, 3, 1), 0.75),
     Serving(),
 ]
 FROM_ENGINE = [

@@ -31,6 +31,20 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+class Seen:
+    """Metrics that keep what they are given."""
+
+    def __init__(self) -> None:
+        self.gaps: list[float] = []
+        self.answers: list[AnswerTimes] = []
+
+    def chunk_read(self, gap_s: float) -> None:
+        self.gaps.append(gap_s)
+
+    def answer_read(self, answer: AnswerTimes) -> None:
+        self.answers.append(answer)
+
+
 def steps(rng: random.Random, ids: list[int], ranks: int | None) -> list[Update]:
     """The ids of an answer in steps of random sizes."""
     found, at = [], 0
@@ -77,10 +91,10 @@ async def test_a_text_does_not_depend_on_how_steps_arrive(text: Tokenizer, given
     finish = Finish.STOP if stopped or whole.stopped else Finish.LENGTH
     messages, tokens = sent(text, options, steps(rng, ids, options.ranks))
     assert tokens == used
-    times: list[AnswerTimes] = []
+    seen = Seen()
     aborts: list[bool] = []
     for slow in (False, True):  # a slow reader gets everything at once
-        stream = AnswerStream(AnswerReader(text, options), aborts.append, times.append)
+        stream = AnswerStream(AnswerReader(text, options), aborts.append, seen)
         reader = asyncio.create_task(read(stream))
         for message in messages:
             stream.put(message)
@@ -98,11 +112,11 @@ async def test_a_text_does_not_depend_on_how_steps_arrive(text: Tokenizer, given
         if options.ranks is not None and not options.stop:
             assert [score.logprob for score in scores] == [-float(token) for token in ids]
         assert len(deltas) == 1 or not slow
-    assert [time.completion_tokens for time in times] == [used] * 2
+    assert [time.completion_tokens for time in seen.answers] == [used] * 2
 
 
 async def test_what_waits_for_a_slow_reader_takes_no_more_than_its_tokens(text: Tokenizer) -> None:
-    stream = AnswerStream(AnswerReader(text, AnswerOptions(9999)), lambda failed: None, lambda times: None)
+    stream = AnswerStream(AnswerReader(text, AnswerOptions(9999)), lambda failed: None, Seen())
     for number in range(1000):
         stream.put(Progress(1, np.array([300], np.int32).tobytes(), RequestStats(forwards=number)))
     assert len(stream._waiting) == 1
@@ -110,7 +124,7 @@ async def test_what_waits_for_a_slow_reader_takes_no_more_than_its_tokens(text: 
 
 
 async def test_a_failure_comes_after_the_text_before_it(text: Tokenizer) -> None:
-    stream = AnswerStream(AnswerReader(text, AnswerOptions(9)), lambda failed: None, lambda times: None)
+    stream = AnswerStream(AnswerReader(text, AnswerOptions(9)), lambda failed: None, Seen())
     stream.put(Progress(1, np.array(text.encode("Hi"), np.int32).tobytes(), RequestStats()))
     stream.put(Failed(1, Failure(Fault.DRAINING, "late")))
     assert (await anext(stream)).text == "Hi"
@@ -120,8 +134,27 @@ async def test_a_failure_comes_after_the_text_before_it(text: Tokenizer) -> None
         await anext(stream)
 
 
+async def test_the_times_between_texts_are_counted_but_not_steps_without_text(
+    text: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow reader does not count: the times are those at which the text was there."""
+    now, seen = 10.0, Seen()
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    stream = AnswerStream(AnswerReader(text, AnswerOptions(9)), lambda failed: None, seen)
+    ids = text.encode("One fish. Two fish.", specials=False)
+    steps = [(10.5, ids[:1]), (10.75, []), (11.5, ids[1:3]), (12.0, ids[3:])]
+    for at, part in steps:
+        now = at
+        finish = Finish.LENGTH if part and part[-1] == ids[-1] and at == 12.0 else None
+        stream.put(Progress(1, np.array(part, np.int32).tobytes(), RequestStats(), finish=finish))
+        now = 99.0
+        stream.read_now()
+    assert seen.gaps == [1.0, 0.5]
+    assert [(answer.first_text_s, answer.seconds) for answer in seen.answers] == [(0.5, 2.0)]
+
+
 async def test_a_lost_connection_fails_all_that_wait_and_all_that_come(text: Tokenizer) -> None:
-    client, messages, reasons = EngineClient(text, lambda times: None), [], []  # type: ignore[var-annotated]
+    client, messages, reasons = EngineClient(text, Seen()), [], []  # type: ignore[var-annotated]
     client.send, client.ended = messages.extend, reasons.append
     tasks = [asyncio.create_task(work) for work in (client.reserve("a"), client.exposition())]
     stream = client.submit([1], AnswerOptions(8))

@@ -1,0 +1,245 @@
+"""`LLM`: a model in this process, called from Python as vLLM's class of that name is. Parameters are those of the HTTP
+API, checked by the same code, so a wrong one raises what the server would answer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+from tqdm.auto import tqdm
+
+from .api.generation import Prompt, check_named_tokens, check_token, planned_choices
+from .engine.messages import AnswerOptions, Delta, Finish, Usage
+from .engine.offline import Offline, OfflineAnswer
+from .errors import ContextLengthExceeded, InvalidValue, from_validation
+from .schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams, GenerationRequest
+from .settings import Settings, SettingsError
+from .text.lanes import LaneEvent
+from .text.logprobs import TokenLogprob
+from .text.tokenizer import TextTooLong
+
+Request = TypeVar("Request", bound=GenerationRequest)
+ChatMessage = Mapping[str, Any]  # role and content, as in OpenAI's API
+TextOrIds = str | Sequence[int] | Mapping[str, Any]  # the last as vLLM has it: "prompt", or "prompt_token_ids"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How prompts are answered; the names are those of the HTTP API. None is the default there.
+
+    `max_tokens` None: as long as the context allows, and at most the setting `default_max_tokens`. `logprobs` requests
+    log-probabilities, with so many likeliest tokens for each. `structured_outputs` requires a format, as `{"json":
+    SCHEMA}`, `{"regex": TEXT}` or `{"choice": TEXTS}`. `decoder` names a decoding method, of which `params` sets
+    parameters. `lanes` records what each step did.
+    """
+
+    n: int = 1
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    logprobs: int | None = None
+    structured_outputs: Mapping[str, Any] | None = None
+    decoder: str | None = None
+    params: Mapping[str, float | str | bool] = field(default_factory=dict)
+    lanes: bool = False
+
+    def body(self) -> dict[str, Any]:
+        """The parameters that both endpoints have. Raises `InvalidValue`."""
+        own = {"params", "lanes", "logprobs", "logit_bias"}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in own}
+        for name in ("stop", "stop_token_ids"):
+            values[name] = values[name] if isinstance(values[name], str | None) else list(values[name])
+        for name in self.params:
+            if name not in DecoderParams.model_fields:
+                nearest = get_close_matches(name, DecoderParams.model_fields, 1, cutoff=0)[0]
+                reason = f"params: no decoder has {name!r}: did you mean {nearest!r}?"
+                raise InvalidValue(name, reason, code="unknown_parameter")
+        if self.logit_bias is not None:
+            values["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
+        return {name: value for name, value in {**self.params, **values}.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionOutput:
+    """One answer. `usage` counts its tokens, forwards, lanes and positions."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    usage: Usage
+    logprobs: tuple[TokenLogprob, ...] | None
+    lanes: tuple[LaneEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """The answers to one prompt. `prompt` is None for messages and token ids."""
+
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    prompt: str | None
+    ids: list[int]
+    choices: list[AnswerOptions]
+
+
+class LLM:
+    """A model that answers in this process. Close it, or use it as a context manager: it holds the model's memory."""
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        """`model` and its default as in `asynclane serve`; `settings` are its flags, with underscores. Raises
+        `ValueError` and `OSError` with one line that says what is wrong."""
+        known = {each.name for each in fields(Settings)}
+        for name in settings:
+            if name not in known:
+                raise SettingsError(f"{name!r} is no setting: 'asynclane serve --help' lists all")
+        given = settings if model is None else {**settings, "model": model}
+        self._offline = Offline(Settings(**given)).__enter__()
+        self._close = weakref.finalize(self, self._offline.__exit__)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is running and free the memory. Later calls do nothing."""
+        self._close()
+
+    def generate(
+        self,
+        prompts: TextOrIds | Sequence[TextOrIds],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer prompts as they are, texts or token ids, all together, with the same parameters or with those of each.
+        Raises `InvalidValue` and `ContextLengthExceeded`."""
+        return self._answer([self._text(*each) for each in _paired(_several(prompts), sampling_params)], use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several, through the model's chat template. Raises what `generate` does."""
+        conversations = [messages] if not messages or isinstance(messages[0], Mapping) else list(messages)
+        return self._answer([self._chat(*each) for each in _paired(conversations, sampling_params)], use_tqdm)
+
+    def stream(
+        self, prompt: TextOrIds | Sequence[ChatMessage], sampling_params: SamplingParams | None = None
+    ) -> Generator[Delta]:
+        """The answer to one prompt or conversation as it is written, in deltas; the last has `finish` and `usage`. To
+        leave the loop early ends the request. Raises what `generate` does."""
+        params = SamplingParams() if sampling_params is None else sampling_params
+        if params.n != 1:
+            raise InvalidValue("n", f"n: a stream has one answer, not {params.n}")
+        talk = not isinstance(prompt, str | Mapping) and bool(prompt) and isinstance(prompt[0], Mapping)
+        planned = self._chat(prompt, params) if talk else self._text(prompt, params)
+        return self._offline.stream(planned.ids, planned.choices[0])
+
+    def _text(self, prompt: Any, params: SamplingParams) -> Planned:
+        given = prompt
+        if isinstance(prompt, Mapping):
+            given = prompt.get("prompt_token_ids", prompt.get("prompt"))
+        given = given if isinstance(given, str) else list(given or ())
+        ranks = {} if params.logprobs is None else {"logprobs": params.logprobs}
+        body = self._validated(CompletionRequest, {"prompt": given, **ranks}, params)
+        (read,) = body.prompt
+        text = self._offline.parts.text
+        if isinstance(read, str):
+            return self._planned(body, "prompt", lambda context: text.encode(read, most_tokens=context), read)
+        for token in (min(read), max(read)):
+            check_token(text, "prompt", token)
+        if text.mask_id in read:
+            raise InvalidValue("prompt", f"prompt: {text.mask_id} is the mask token, which only a canvas may contain")
+        return self._planned(body, "prompt", lambda context: read, None)
+
+    def _chat(self, messages: Any, params: SamplingParams) -> Planned:
+        ranks = {} if params.logprobs is None else {"logprobs": True, "top_logprobs": params.logprobs}
+        body = self._validated(ChatCompletionRequest, {"messages": list(map(dict, messages)), **ranks}, params)
+        given = [message.for_template() for message in body.messages]
+        text = self._offline.parts.text
+        return self._planned(body, "messages", lambda context: text.encode_chat(given, context), None)
+
+    def _validated(self, kind: type[Request], prompt: Mapping[str, Any], params: SamplingParams) -> Request:
+        streaming = {"stream": True, "stream_options": {"include_lanes": True}} if params.lanes else {}
+        try:
+            return kind.model_validate({"model": "", **prompt, **params.body(), **streaming})
+        except ValidationError as error:
+            raise from_validation(error.errors(include_url=False)[0]) from None
+
+    def _planned(self, body: GenerationRequest, param: str, encode: Any, prompt: str | None) -> Planned:
+        offline = self._offline
+        context = offline.parts.limits.max_model_len
+        check_named_tokens(offline.parts.text, body)
+        try:
+            ids = encode(context)
+        except TextTooLong as error:
+            raise ContextLengthExceeded(context, error.least_tokens, param=param, at_least=True) from None
+        grammar = None if body.wanted is None else offline.grammar(body.wanted)
+        planned = planned_choices(body, Prompt(param, ids), context, offline.default_max_tokens, grammar)
+        return Planned(prompt, ids, [options for (options,) in planned])
+
+    def _answer(self, planned: Sequence[Planned], use_tqdm: bool) -> list[RequestOutput]:
+        requests = [(each.ids, options) for each in planned for options in each.choices]
+        with closing(tqdm(total=len(requests), unit="answer", disable=not use_tqdm)) as bar:
+            answers = iter(self._offline.answer_each(requests, bar.update))
+        return [
+            RequestOutput(
+                each.prompt,
+                tuple(each.ids),
+                tuple(_output(index, options, next(answers)) for index, options in enumerate(each.choices)),
+            )
+            for each in planned
+        ]
+
+
+def _output(index: int, options: AnswerOptions, answer: OfflineAnswer) -> CompletionOutput:
+    scores = None if options.ranks is None else answer.scores
+    return CompletionOutput(
+        index, answer.text, answer.token_ids, Finish(answer.finish).value, answer.usage, scores, answer.lanes
+    )
+
+
+def _several(prompts: Any) -> list[Any]:
+    """One prompt or several as a list."""
+    one = isinstance(prompts, str | Mapping) or (bool(prompts) and all(type(token) is int for token in prompts))
+    return [prompts] if one else list(prompts)
+
+
+def _paired(
+    prompts: Sequence[Any], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[tuple[Any, SamplingParams]]:
+    """Each prompt with its parameters. Raises `InvalidValue` unless there are as many."""
+    if params is None or isinstance(params, SamplingParams):
+        return [(prompt, params or SamplingParams()) for prompt in prompts]
+    if len(params) != len(prompts):
+        reason = (
+            f"there are {len(params)} sampling_params for {len(prompts)} prompts: give one for each, or one for all"
+        )
+        raise InvalidValue("sampling_params", reason)
+    return list(zip(prompts, params, strict=True))

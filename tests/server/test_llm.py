@@ -1,0 +1,157 @@
+"""`LLM` answers as the server does, alone or together, and refuses what the server refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from asynclane import LLM, ContextLengthExceeded, InvalidValue, SamplingParams
+from asynclane.models.checkpoint.config import ModelError
+from asynclane.server.engine.messages import Finish
+from asynclane.server.settings import SettingsError
+
+from ..support.checkout import ROOT
+
+QUESTION = [{"role": "user", "content": "Ana has 3 apples and buys 4 more. How many apples does Ana have?"}]
+SHORT = SamplingParams(max_tokens=48)
+DRAWN = SamplingParams(max_tokens=24, temperature=1.0, seed=7, n=2)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("tiny-llada", max_num_seqs=4, max_model_len=256) as made:
+        yield made
+
+
+def test_a_chat_is_answered_with_its_cost(llm: LLM) -> None:
+    (found,) = llm.chat(QUESTION, SHORT, use_tqdm=False)
+    (answer,) = found.outputs
+    assert "7" in answer.text
+    assert answer.finish_reason == "stop"
+    assert 0 < answer.usage.stats.forwards < answer.usage.completion_tokens == len(answer.token_ids)
+    assert answer.usage.stats.prompt_tokens == len(found.prompt_token_ids)
+    assert answer.logprobs is None
+    assert answer.lanes == ()
+
+
+def test_prompts_together_are_answered_as_alone_in_their_order(llm: LLM) -> None:
+    prompts = ["One two three", [9, 8, 7], {"prompt": "Once upon a time"}, {"prompt_token_ids": [20, 21]}, "Ana"]
+    together = llm.generate(prompts, DRAWN, use_tqdm=False)
+    alone = [llm.generate(prompt, DRAWN, use_tqdm=False)[0] for prompt in prompts]
+    assert [[each.text for each in found.outputs] for found in together] == [
+        [each.text for each in found.outputs] for found in alone
+    ]
+    assert [found.prompt for found in together] == ["One two three", None, "Once upon a time", None, "Ana"]
+    assert [found.outputs[1].index for found in together] == [1] * 5
+
+
+def test_each_prompt_may_have_parameters_of_its_own(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=4, ignore_eos=True), SamplingParams(max_tokens=8, ignore_eos=True)]
+    short, longer = llm.generate(["a", "a"], params, use_tqdm=False)
+    assert [len(found.outputs[0].token_ids) for found in (short, longer)] == [4, 8]
+    with pytest.raises(InvalidValue, match="1 sampling_params for 2 prompts"):
+        llm.generate(["a", "b"], [SHORT])
+
+
+def test_a_stream_brings_the_same_text_in_parts(llm: LLM) -> None:
+    (whole,) = llm.chat(QUESTION, SHORT, use_tqdm=False)
+    deltas = list(llm.stream(QUESTION, SHORT))
+    assert "".join(delta.text for delta in deltas) == whole.outputs[0].text
+    assert sum(bool(delta.text) for delta in deltas) > 1
+    assert deltas[-1].finish is Finish.STOP
+    assert "".join(delta.text for delta in llm.stream("One two", SHORT)) == (
+        llm.generate("One two", SHORT, use_tqdm=False)[0].outputs[0].text
+    )
+
+
+def test_leaving_a_stream_frees_its_place(llm: LLM) -> None:
+    for _ in range(5):  # more than may run at once
+        stream = llm.stream(QUESTION, SamplingParams(max_tokens=200, ignore_eos=True))
+        next(stream)
+        stream.close()
+    assert llm.chat(QUESTION, SHORT, use_tqdm=False)[0].outputs[0].text
+
+
+def test_lanes_and_logprobs_come_with_the_answer_if_requested(llm: LLM) -> None:
+    (found,) = llm.chat(QUESTION, SamplingParams(max_tokens=32, lanes=True, logprobs=2), use_tqdm=False)
+    (answer,) = found.outputs
+    assert len(answer.lanes) == answer.usage.stats.forwards
+    assert answer.logprobs is not None
+    assert "".join(each.token.text for each in answer.logprobs) == answer.text
+    assert all(len(each.ranked) == 2 for each in answer.logprobs)
+
+
+def test_an_answer_has_the_required_format(llm: LLM) -> None:
+    wanted = SamplingParams(max_tokens=16, structured_outputs={"choice": ["red", "blue"]}, decoder="fast-dllm")
+    assert llm.chat(QUESTION, wanted, use_tqdm=False)[0].outputs[0].text in ("red", "blue")
+
+
+def test_a_notebook_whose_event_loop_runs_may_call_it(llm: LLM) -> None:
+    async def cell() -> str:
+        return llm.chat(QUESTION, SHORT, use_tqdm=False)[0].outputs[0].text
+
+    assert "7" in asyncio.run(cell())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"temperature": 9}, "temperature: must be less than or equal to 2"),
+        ({"decoder": "nope"}, "unknown decoder 'nope'"),
+        ({"params": {"treshold": 0.5}}, "no decoder has 'treshold'"),
+        ({"params": {"threshold": 7}}, "threshold"),
+        ({"params": {"stream": True}}, "no decoder has 'stream'"),
+        ({"logit_bias": {10**6: 1}}, "logit_bias.1000000: token ids are from 0"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"structured_outputs": {"json": {"type": "nope"}}}, "structured_outputs"),
+        ({"min_tokens": 99, "max_tokens": 9}, "min_tokens 99 exceeds the answer's 9"),
+    ],
+)
+def test_a_wrong_parameter_is_named_in_the_exception(llm: LLM, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        llm.chat(QUESTION, SamplingParams(**given))
+
+
+def test_one_wrong_prompt_ends_the_call_before_any_is_answered(llm: LLM) -> None:
+    with pytest.raises(ContextLengthExceeded, match="the context is 256 tokens"):
+        llm.generate(["a", [9] * 300])
+    with pytest.raises(InvalidValue, match="prompt: token ids are from 0"):
+        llm.generate([[10**6]])
+    with pytest.raises(InvalidValue, match="prompt"):
+        llm.generate("")
+    with pytest.raises(InvalidValue, match="messages"):
+        llm.chat([])
+    with pytest.raises(InvalidValue, match="a stream has one answer"):
+        llm.stream("a", DRAWN)
+
+
+def test_a_wrong_model_or_setting_is_named() -> None:
+    with pytest.raises(ModelError, match="no model 'nope'"):
+        LLM("nope")
+    with pytest.raises(SettingsError, match="'max_seqs' is no setting"):
+        LLM("tiny-llada", max_seqs=4)
+    with pytest.raises(SettingsError, match="max_num_seqs must be from 1"):
+        LLM("tiny-llada", max_num_seqs=0)
+
+
+def test_a_model_that_nobody_holds_is_closed() -> None:
+    made = LLM("tiny-sdar", max_num_seqs=1)
+    gone = weakref.ref(made)
+    made.close()
+    made.close()
+    del made
+    gc.collect()
+    assert gone() is None
+
+
+def test_importing_the_package_loads_nothing_and_its_names_are_known() -> None:
+    code = "import sys, asynclane as a; assert 'torch' not in sys.modules and 'LLM' in dir(a); print(a.__version__)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
