@@ -19,7 +19,7 @@ import numpy as np
 from .curve import Replica
 
 KINDS = ("random", "round robin", "two choices", "least requests", "least positions")
-LONGEST_ROUND = 1 << 17  # positions
+LONGEST_ROUND = 1 << 20  # positions: more than all slots' prompts
 
 
 @dataclass(slots=True)
@@ -58,7 +58,6 @@ class Fleet:
         if kind not in KINDS:
             raise ValueError(f"no router {kind!r}: {', '.join(KINDS)}")
         self.now_s = 0.0
-        self.busy_s = 0.0  # of all replicas
         self._replica, self._on_end = replica, on_end
         self._states = [State() for _ in range(count)]
         self._requests = np.zeros(count)  # that each replica has
@@ -133,28 +132,30 @@ class Fleet:
             state.busy = False
             return
         running = len(state.ends)
-        computed, room = 0, math.inf if replica.chunk is None else replica.chunk
+        state.busy, state.computed = True, 0
+        if state.prompts:
+            state.computed = self._take_prompts(state)
+            if replica.chunk is None:  # its first forward is that of its prompt
+                self._start_answers(state)
+                running = len(state.ends)
+        positions = round(running * replica.positions_per_forward) + state.computed
+        taken_s = self._seconds.get(positions)
+        if taken_s is None:
+            taken_s = self._seconds[positions] = replica.round_s(positions)
+        heapq.heappush(self._round_ends, (self.now_s + taken_s, at))
+
+    def _take_prompts(self, state: State) -> int:
+        """Return the positions of prompts that the next round computes, those that came first before the others."""
+        computed, room = 0, self._replica.chunk or LONGEST_ROUND
         while state.prompts and room:
             request, left = state.prompts.popleft()
             part = min(left, room)
-            computed, room = computed + int(part), room - part
+            computed, room = computed + part, room - part
             if part < left:
-                state.prompts.appendleft((request, left - int(part)))
+                state.prompts.appendleft((request, left - part))
             else:
                 state.begun.append(request)
-        if replica.chunk is None:  # its first forward is that of its prompt
-            self._start_answers(state)
-            running = len(state.ends)
-        state.busy, state.computed = True, computed
-        taken_s = self._round_s(round(running * replica.positions_per_forward) + computed)
-        self.busy_s += taken_s
-        heapq.heappush(self._round_ends, (self.now_s + taken_s, at))
-
-    def _round_s(self, positions: int) -> float:
-        found = self._seconds.get(positions)
-        if found is None:
-            found = self._seconds[positions] = self._replica.round_s(positions)
-        return found
+        return computed
 
     def _start_answers(self, state: State) -> None:
         for request in state.begun:
@@ -181,7 +182,8 @@ class Fleet:
             self._positions[at] += forwards * self._replica.tokens_per_forward - request.answer
             if self._on_end is not None:
                 self._on_end(request)
-        self._start_answers(state)
+        if state.begun:
+            self._start_answers(state)
         self._begin(at, state)
 
 

@@ -28,7 +28,7 @@ IN_TIME = 0.99
 EXACT = 1.02  # between a rate that is in time and the next that is not
 GROWTH = 1.5
 NEAR = EXACT  # the growth of a search that begins at the rate of fewer replicas
-WARM_UP = 6  # deadlines: a rate that is too high shows late
+WARM_UP = 4  # deadlines: a rate that is too high shows late
 LEAST_RATE = 1e-3
 CHECK_ROUNDS = 9  # answers of each stream in a simulated closed loop
 
@@ -292,7 +292,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--requests", type=positive, default=20_000, help="counted at least (default: %(default)s)")
     parser.add_argument(
-        "--per-replica", type=positive, default=300, help="counted at least for each replica (default: %(default)s)"
+        "--per-replica", type=positive, default=150, help="counted at least for each replica (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=777, help="default: %(default)s")
     return parser
