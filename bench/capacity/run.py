@@ -9,6 +9,7 @@ simulates the loads that were measured, so that you see what the simulation is w
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from ..load.flags import COUNTS
-from ..load.output import above_zero, check_outputs, finish, list_of, positive, program, table
+from ..load.output import above_zero, check_outputs, finish, json_line, list_of, positive, program, table
 from ..serving.run import MIXED_ANSWER, MIXED_PROMPT
 from .curve import Replica, point, read, replica
 from .fleet import KINDS, Fleet, Lengths, Request, percentile, poisson
@@ -183,31 +184,19 @@ def checks(run: Mapping[str, Any], seed: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def simulate(run: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures of one curve."""
-    one = replica(run)
-    size = Size(options.requests, options.per_replica)
-    goals = [Goal("last", seconds) for seconds in options.deadlines]
-    goals += [Goal("first", seconds) for seconds in options.first_text]
-    alone_s = one.forwards(round(fmean(MIXED.answer))) * one.round_s(one.positions_per_forward)
-    rows: list[dict[str, Any]] = []
-
-    def add(count: int, kind: str, goal: Goal, guess: float) -> float:
-        rows.append(capacity(one, count, kind, goal, size, guess, options.seed))
-        rate: float | None = rows[-1]["requests_per_s"]
-        _say(f"  {count} replicas, {kind}, {goal.of} within {goal.seconds:g} s: {rate} requests/s")
-        return (rate or guess) / count
-
-    least, *_ = [add(1, KINDS[0], goal, 1 / alone_s) for goal in goals]
-    known = dict.fromkeys(options.routers, least)
-    for count in sorted(set(options.replicas) - {1}):
-        for kind in options.routers:
-            known[kind] = add(count, kind, goals[0], known[kind] * count)
+def describe(run: Mapping[str, Any], one: Replica, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what a simulation depends on."""
     return {
+        "benchmark": "capacity",
         "model": one.name,
         "card": run["card"],
         "measured": run["date"],
         "torch": run["versions"]["torch"],
+        "seed": options.seed,
+        "counted": {"requests": options.requests, "per_replica": options.per_replica, "warm_up_deadlines": WARM_UP},
+        "prompt_tokens": list(MIXED.prompt),
+        "answer_tokens": list(MIXED.answer),
+        "in_time": IN_TIME,
         "levels": sorted(found["streams"] for found in run["loads"] if found["load"] == "equal"),
         "curve": [
             [round(positions, 1), round(1e3 * seconds, 3)]
@@ -218,9 +207,49 @@ def simulate(run: Mapping[str, Any], options: argparse.Namespace) -> dict[str, A
         "tokens_per_forward": one.tokens_per_forward,
         "positions_per_forward": one.positions_per_forward,
         "first_forwards": one.first_forwards,
-        "checks": list(checks(run, options.seed)),
-        "capacity": rows,
     }
+
+
+def rows_of(path: Path | None, head: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows that a file has of the same simulation; none without a file. Raises `ValueError` for others."""
+    if path is None or not path.is_file():
+        return []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if any(found.get(name) != value for name, value in head.items()):
+        raise ValueError(f"{path.name} is of another simulation: write to another file, or leave out --resume")
+    rows: list[dict[str, Any]] = found["capacity"]
+    return rows
+
+
+def simulate(
+    one: Replica, rows: list[dict[str, Any]], options: argparse.Namespace, keep: Callable[[], None]
+) -> list[dict[str, Any]]:
+    """Return a row for each goal and fleet, in their order. Rows that are there are not simulated again; a new one is
+    added to `rows`, and `keep` called."""
+    size = Size(options.requests, options.per_replica)
+    goals = [Goal("last", seconds) for seconds in options.deadlines]
+    goals += [Goal("first", seconds) for seconds in options.first_text]
+    alone_s = one.forwards(round(fmean(MIXED.answer))) * one.round_s(one.positions_per_forward)
+    wanted: list[dict[str, Any]] = []
+
+    def rate(count: int, kind: str, goal: Goal, guess: float) -> float:
+        """Return the rate for each replica, or the guess where there is none."""
+        key = {"replicas": count, "router": kind, "of": goal.of, "deadline_s": goal.seconds}
+        row = next((row for row in rows if key.items() <= row.items()), None)
+        if row is None:
+            row = capacity(one, count, kind, goal, size, guess, options.seed)
+            rows.append(row)
+            keep()
+            _say(f"  {count} replicas, {kind}, {goal.of} within {goal.seconds:g} s: {row['requests_per_s']} requests/s")
+        wanted.append(row)
+        return float(row["requests_per_s"] or guess) / count
+
+    least, *_ = [rate(1, KINDS[0], goal, 1 / alone_s) for goal in goals]
+    known = dict.fromkeys(options.routers, least)
+    for count in sorted(set(options.replicas) - {1}):
+        for kind in options.routers:
+            known[kind] = rate(count, kind, goals[0], known[kind] * count)
+    return wanted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -229,12 +258,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_outputs(parser, None, options.json)
     try:
         run = read(options.curve)
+        one = replica(run)
+        head = describe(run, one, options)
+        rows = rows_of(options.json if options.resume else None, head)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    found = simulate(run, options)
+    checked = list(checks(run, options.seed))
+
+    def whole(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {**head, "checks": checked, "capacity": rows}
+
+    def keep() -> None:
+        if options.json:
+            options.json.write_text(json_line(whole(rows)) + "\n", encoding="utf-8")
+
+    found = whole(simulate(one, rows, options, keep))
     _print(found)
-    head = {"benchmark": "capacity", "prompt_tokens": MIXED.prompt, "answer_tokens": MIXED.answer, "in_time": IN_TIME}
-    finish({**head, "seed": options.seed, **found}, options.json)
+    finish(found, options.json)
     return 0
 
 
@@ -294,6 +334,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--per-replica", type=positive, default=150, help="counted at least for each replica (default: %(default)s)"
     )
+    parser.add_argument("--resume", action="store_true", help="keep what the file of --json has, and simulate the rest")
     parser.add_argument("--seed", type=int, default=777, help="default: %(default)s")
     return parser
 

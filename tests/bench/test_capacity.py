@@ -216,6 +216,13 @@ def test_the_program_writes_what_the_page_shows(tmp_path: Path, capsys: pytest.C
         (4, "random", 5.0),
         (4, "least requests", 5.0),
     ]
+    command = [str(curve), *few, "random,least requests", "--json", str(path), "--resume"]
+    path.write_text(json.dumps({**found, "capacity": found["capacity"][:4]}), encoding="utf-8")
+    assert main(command) == 0
+    assert json.loads(path.read_text(encoding="utf-8"))["capacity"] == found["capacity"]
+    assert capsys.readouterr().err.count("requests/s") == 1
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--seed", "1"])
     runs = [
         {"upstream": "stand-in", "answers_are": kind, "tls": tls, "events": 100, "answers": 50, "processor_s": 0.001}
         for kind in ("stream", "whole")
