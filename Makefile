@@ -84,6 +84,8 @@ bench-gpu: $(VENV)/with-bench ## measure serving, steps and kernels on a GPU, in
 	$(BIN)/python -P -m asynclane.bench.serving --shape llada2-mini --levels $(LEVELS) --json bench/results/serving-llada2-mini.json
 	$(BIN)/python -P -m asynclane.bench.serving --shape llada-8b --levels $(LEVELS) --json bench/results/serving-llada-8b.json
 	$(BIN)/python -P -m asynclane.bench.serving.picture
+	for shape in sdar-8b llada2-mini llada-8b; do $(BIN)/python -P -m asynclane.bench.capacity \
+	  bench/results/serving-$$shape.json --json bench/results/capacity-$$shape.json || exit 1; done
 	$(BIN)/python -P -m asynclane.bench.report.tables --write docs/performance.md
 
 clean: ## remove the environment and everything built

@@ -1,4 +1,4 @@
-"""Writes the figures of docs/performance.md from the results of `serving`, `steps.offline`, `steps.memory`, `kernels`.
+"""Writes the figures of docs/performance.md from the results of `serving`, `capacity`, `steps` and `kernels`.
 
 Usage: python -m asynclane.bench.report.tables [--results bench/results] [--write docs/performance.md]
 The text is written between two comments, `BEGIN` and `END`; without --write it is printed.
@@ -14,6 +14,7 @@ from typing import Any
 
 from ..kernels.cases import Peaks
 from . import RESULTS
+from .capacity import capacity_section, read_capacity
 from .page import markdown
 from .page import number as _number
 from .page import where as _where
@@ -231,6 +232,8 @@ def section(results: Path) -> str:
     parts = []
     if serving := read_serving(results):
         parts.append(http_section(serving, (results / PLOT).is_file()))
+    if capacity := read_capacity(results):
+        parts.append(capacity_section(capacity, serving, _read(results / "proxy.json")))
     if runs:
         parts.append(steps_section(runs))
     if memory := read_memory(results):

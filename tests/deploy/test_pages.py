@@ -14,7 +14,8 @@ from ..support.servers import Server
 from .dockerfile import read
 from .tools import DEPLOY, ROOT, program, run
 
-PAGES = (ROOT / "README.md", DEPLOY / "README.md")
+PAGES = (ROOT / "README.md", DEPLOY / "README.md", ROOT / "docs" / "operations.md")
+MODEL = "GSAI-ML/LLaDA-8B-Instruct"
 URL = "http://127.0.0.1:8000"
 
 
@@ -90,11 +91,13 @@ def test_files_that_the_page_applies_are_there() -> None:
                 assert path in (None, "-") or (ROOT / str(path)).is_file(), words
 
 
-def test_the_requests_of_the_page_are_answered(server: Server) -> None:
-    found = list(commands(DEPLOY / "README.md", "curl"))
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.parent.name)
+def test_the_requests_of_the_page_are_answered(page: Path, server: Server) -> None:
+    found = list(commands(page, "curl"))
     assert len(found) >= 2
     for words in found:
-        done = run([program("curl"), "--fail", "--silent", *(word.replace(URL, server.url) for word in words[1:])])
+        here = [word.replace(URL, server.url).replace(MODEL, "tiny-llada") for word in words[1:]]
+        done = run([program("curl"), "--fail", "--silent", *here])
         assert done.returncode == 0, words
         assert "ready" in done.stdout or "Paris" in done.stdout
 
