@@ -27,7 +27,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && pip install --no-deps --index-url "${TORCH_INDEX}" "$(grep '^torch==' constraints.txt)"
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt .
+    pip install --constraint constraints.txt '.[otel]'
 RUN --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
     /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /opt/asynclane/sbom.cdx.json /opt/asynclane
 
@@ -37,7 +37,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --constraint constraints.txt torch
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint constraints.txt '.[gpu]'
+    pip install --constraint constraints.txt '.[gpu,otel]'
 RUN --mount=type=bind,from=sbom,source=/opt/sbom,target=/opt/sbom \
     /opt/sbom/bin/cyclonedx-py environment --output-reproducible --output-file /opt/asynclane/sbom.cdx.json /opt/asynclane
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from ..kernels.fused import linear_add_rms_norm, linear_rope_write_kv, linear_sw
 from ..kernels.linear import linear
 from .checkpoint.config import ModelConfig
 from .checkpoint.families import Source, layer_sources, top_sources
+from .checkpoint.split import WHOLE, Rank
 from .checkpoint.weights import TensorPlace
+from .exec.group import Group
 from .exec.pack import Batch
 from .kv_cache import KvPages
 from .numerics import Numerics
@@ -66,8 +69,11 @@ class Weights:
     blocks: tuple[Block, ...]
 
 
-def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> tuple[Weights, dict[str, TensorPlace]]:
-    """Memory for the weights, not yet filled, and where in it each tensor of the checkpoint goes.
+def allocate(
+    config: ModelConfig, numerics: Numerics, device: torch.device, rank: Rank = WHOLE
+) -> tuple[Weights, dict[str, TensorPlace]]:
+    """Memory for the weights, or for a rank's part of them, not yet filled, and where in it each tensor of the
+    checkpoint goes. `config` is that of the whole network.
 
     With `fp8` the matrices of the blocks are in FP8. Embedding and head are not, since confidence is read off the head.
     Routers are float32: a rounding would choose other experts.
@@ -78,7 +84,8 @@ def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> t
         """The weights that these tensors make up, by name: the rows of one weight are those of its tensors in order."""
         weights = dict[str, Matrix]()
         for name, made_of in _grouped(sources).items():
-            rows, columns = sum(source.shape[0] for source in made_of), made_of[0].shape[1:]
+            shapes = [rank.shape(source) for source in made_of]
+            rows, columns = sum(shape[0] for shape in shapes), shapes[0][1:]
             if name in EXACT:
                 weights[name] = torch.empty((rows, *columns), dtype=torch.float32, device=device)
             elif fp8 and columns:
@@ -86,14 +93,16 @@ def allocate(config: ModelConfig, numerics: Numerics, device: torch.device) -> t
             else:
                 weights[name] = torch.empty((rows, *columns), dtype=numerics.dtype, device=device)
             start = 0
-            for source in made_of:
-                parts[source.name] = TensorPlace(weights[name], start, start + source.shape[0])
-                start += source.shape[0]
+            for source, shape in zip(made_of, shapes, strict=True):
+                part = partial(rank.part, source) if rank.size > 1 else None
+                parts[source.name] = TensorPlace(weights[name], start, start + shape[0], part)
+                start += shape[0]
         return weights
 
     top = take(top_sources(config), fp8=False)
     blocks = tuple(_block(take(layer_sources(config, i), numerics.fp8), config) for i in range(config.layers))
-    return Weights(top["embedding"], top["norm"], top.get("head", top["embedding"]), blocks), parts
+    head = top["head"] if "head" in top else top["embedding"][slice(*rank.span(config.vocab_size))]
+    return Weights(top["embedding"], top["norm"], head, blocks), parts
 
 
 def _grouped(sources: Sequence[Source]) -> dict[str, list[Source]]:
@@ -133,12 +142,14 @@ class Unfinished:
 
 
 class Transformer:
-    """The network, ready to run."""
+    """The network, ready to run: all of it, or one device's part, which computes with the others of its `group`."""
 
-    def __init__(self, config: ModelConfig, numerics: Numerics, weights: Weights) -> None:
+    def __init__(self, config: ModelConfig, numerics: Numerics, weights: Weights, group: Group | None = None) -> None:
+        """`config` is that of the part."""
         self.config = config
         self.numerics = numerics
         self.weights = weights
+        self.group = group
         self._cos, self._sin = _rotations(config, weights.embedding.device)
 
     def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
@@ -157,9 +168,9 @@ class Transformer:
         cos, sin = self._cos[rotated], self._sin[rotated]
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
-        blocks, fixed, eps = self.weights.blocks, self.numerics.fixed, config.norm_eps
+        blocks, fixed = self.weights.blocks, self.numerics.fixed
         residual = embed(canvases, batch.slots, positions, self.weights.embedding)
-        x = rms_norm(residual, blocks[0].attn_norm, eps)
+        x = rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(blocks):
             keys, values = pages.keys[index], pages.values[index]
             queries = linear_rope_write_kv(x, block.qkv, cos, sin, keys, values, places, block.qk_norm, fixed)
@@ -169,7 +180,7 @@ class Transformer:
                 queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
                 batch.mask_offsets, batch.attention,
             )  # fmt: skip
-            x, residual = linear_add_rms_norm(x, block.attn_out, residual, block.ff_norm, eps, fixed)
+            x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
             x, residual = self._feed_forward(x, residual, block, blocks[index + 1].attn_norm)
         raise ValueError("a network has a block at least")
 
@@ -184,29 +195,39 @@ class Transformer:
             queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, config.block_size,
             at, batch.mask_offsets, batch.projected_attention,
         )  # fmt: skip
-        x, residual = linear_add_rms_norm(
-            x, block.attn_out, residual, block.ff_norm, config.norm_eps, self.numerics.fixed
-        )
+        x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
         return self._feed_forward(x, residual, block, self.weights.norm)[0]
 
     def _feed_forward(self, x: Tensor, residual: Tensor, block: Block, norm: Tensor) -> tuple[Tensor, Tensor]:
         """x [T, dim] through the MLP that every token passes, and the experts that it chooses, is added to the residual
         [T, dim]: (the normed sum, the sum)."""
-        mlp, routed, fixed, eps = block.mlp, block.routed, self.numerics.fixed, self.config.norm_eps
+        mlp, routed, fixed = block.mlp, block.routed, self.numerics.fixed
         if routed is None:
             if mlp is None:
                 raise ValueError("a layer has neither an MLP nor experts")
             inner = linear_swiglu(x, mlp.gate_up, fixed)
-            return linear_add_rms_norm(inner, mlp.ff_out, residual, norm, eps, fixed)
+            return self._add_up(inner, mlp.ff_out, residual, norm, turn=1)
         chosen, weights = route(linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
         found = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
         if mlp is not None:
             found = found + linear(linear_swiglu(x, mlp.gate_up, fixed), mlp.ff_out, fixed)
+        eps = self.config.norm_eps
+        if self.group is not None:
+            return self.group.add_rms_norm(found, residual, norm, eps, turn=1)
         return add_rms_norm(found, residual, norm, eps)
 
+    def _add_up(self, x: Tensor, weight: Matrix, residual: Tensor, norm: Tensor, turn: int) -> tuple[Tensor, Tensor]:
+        """The product of x [T, in] and weight [dim, in], of which each rank has a part of `in`, is added to the
+        residual [T, dim]: (the normed sum, the sum). `turn`: the first or second sum of a layer."""
+        fixed, eps = self.numerics.fixed, self.config.norm_eps
+        if self.group is None:
+            return linear_add_rms_norm(x, weight, residual, norm, eps, fixed)
+        return self.group.linear_add_rms_norm(x, weight, residual, norm, eps, fixed, turn)
+
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states [N, dim] after the final norm -> logits [N, V]."""
-        return linear(hidden, self.weights.head, self.numerics.fixed)
+        """Hidden states [N, dim] after the final norm -> logits [N, V], of which each rank computes some columns."""
+        found = linear(hidden, self.weights.head, self.numerics.fixed)
+        return found if self.group is None else self.group.gather(found, self.config.vocab_size)
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:

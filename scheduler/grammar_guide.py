@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from .contract import DeviceCommitRule, Ints, Restriction, Row, Span, StepResult
 from .decoding.boundaries import Bools
-from .decoding.vocabulary import END, Vocabulary
+from .decoding.vocabulary import Vocabulary
 from .logprobs import FORCED
 
 
@@ -68,7 +68,7 @@ class GrammarGuide:
         """`length` are the positions of the canvas."""
         self.constraint = constraint
         self._length = length
-        self._ends: Bools = (vocabulary.classes & END) != 0
+        self._ends: Bools = vocabulary.is_end
         self._allowed: Ints | None = None  # after the text so far, once computed
         self._stuck = False
         self._spans: tuple[Span, ...] = ()  # of the next step, with the rules of the decoder

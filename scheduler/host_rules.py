@@ -21,7 +21,7 @@ from .decoding.commit.segments import Array, Bools, Segments
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.lane_tree import LaneTree
 from .decoding.registry import Decoder
-from .decoding.vocabulary import END, Vocabulary
+from .decoding.vocabulary import Vocabulary
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class HostRuleRunner:
         self.decoder = decoder
         self.vocabulary = vocabulary
         self.guided = guided
-        self.ends: Bools = (vocabulary.classes & END) != 0
+        self.ends: Bools = vocabulary.is_end
         self.chosen: Bools = np.zeros(0, np.bool_)  # which of the last step's positions commit
         self.cut: int | None = None  # the answer ends with this canvas position, or before it
         self.stays = False  # full lanes do not end yet

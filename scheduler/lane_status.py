@@ -1,7 +1,8 @@
 """The status of the lanes of every request after a step, and predicted ends of answers.
 
-Both are some numpy calls over all positions of the step at once. Few positions can be boundaries or ends: the costly
-part looks at those alone.
+The status of many requests is some numpy calls over all positions of the step at once. Few positions can be boundaries
+or ends: the costly part looks at those alone. A few requests are read token by token: after a rest the first call of
+each function of numpy takes 5 to 25 microseconds, while a device waits.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .decoding.vocabulary import COMMA, DIGIT, END, FENCE, LINE, PERIOD, SENTENC
 AUTO, PROSE, STABLE, STRIDE = Boundary.AUTO, Boundary.PROSE, Boundary.STABLE, Boundary.STRIDE
 FAR = np.iinfo(np.int64).max
 MAY_END_PART = SENTENCE | LINE | COMMA  # token classes of boundaries
+FEW = 4  # requests that are read one by one
+SHORT = 1024  # tokens up to which one is
 
 
 class LaneSnapshot(NamedTuple):
@@ -72,10 +75,18 @@ class _Step(NamedTuple):
 def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> list[RequestStatus]:
     """The status of each request. A boundary counts if it is neither the first nor the last position of its lane, and
     if enough of the lane before it is committed. A refine lane does not fork."""
-    if not snapshots:
-        return []
-    if len(snapshots) == 1 and (quiet := _quiet(snapshots[0], vocabulary)) is not None:
-        return [quiet]
+    if len(snapshots) > FEW:
+        return _statuses(snapshots, vocabulary)
+    found = [_read(each, vocabulary) for each in snapshots]
+    rest = [each for each, status in zip(snapshots, found, strict=True) if status is None]
+    if not rest:  # mostly
+        return [status for status in found if status is not None]
+    others = iter(_statuses(rest, vocabulary))
+    return [next(others) if status is None else status for status in found]
+
+
+def _statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> list[RequestStatus]:
+    """The status of each request, by arrays."""
     lanes = [lane for each in snapshots for lane in each.lanes]
     tokens = np.concatenate([each.tokens for each in snapshots])
     lane_counts = [len(each.lanes) for each in snapshots]
@@ -106,23 +117,71 @@ def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> 
     return statuses
 
 
-def _quiet(snapshot: LaneSnapshot, vocabulary: Vocabulary) -> RequestStatus | None:
-    """The status of a request of which only the masks matter, as mostly. None: it may have a boundary, an end token or
-    a mark. The device waits for this step of one request: see `Vocabulary.kinds_of`."""
-    lanes, tokens, settled, boundary, _, _, marks, _ = snapshot
-    wanted = END | marks | (0 if boundary is STABLE else MAY_END_PART)
-    if settled is not None or boundary is STRIDE or vocabulary.kinds_of(tokens) & wanted:
+def _read(snapshot: LaneSnapshot, vocabulary: Vocabulary) -> RequestStatus | None:
+    """The status of one request, token by token. None: only `boundaries` knows where it may fork, as in code."""
+    lanes, tokens, settled, boundary, nesting, min_fill, marks, crowded = snapshot
+    if settled is not None or boundary is STRIDE or len(tokens) > SHORT:
         return None
-    mask_id = vocabulary.mask_id
-    masks = [place for place, token in enumerate(tokens.tolist()) if token == mask_id]
-    first = lanes[0].start
-    if len(lanes) == 1:
-        open_ = [len(masks)]
-    else:
-        edges = [(bisect_left(masks, lane.start - first), bisect_left(masks, lane.end - first)) for lane in lanes]
-        open_ = [after - before for before, after in edges]
-    about = None if all(open_) else [LaneStatus(count, ABSENT, ABSENT) for count in open_]
-    return make(RequestStatus, (open_, first + masks[0] if masks else ABSENT, about))
+    wanted = END | marks | (0 if boundary is STABLE else MAY_END_PART)
+    origin, mask_id, classes, listed = lanes[0].start, vocabulary.mask_id, vocabulary.classes.data, tokens.tolist()
+    masks = [place for place, token in enumerate(listed) if token == mask_id]
+    kinds = [classes[token] for token in listed]
+    hits = [place for place, kind in enumerate(kinds) if kind & wanted]
+    spans = [(lane.start - origin, lane.end - origin) for lane in lanes]
+    open_ = [len(masks)] if len(spans) == 1 else [bisect_left(masks, b) - bisect_left(masks, a) for a, b in spans]
+    first_open = origin + masks[0] if masks else ABSENT
+    if not hits:  # mostly
+        quiet = None if all(open_) else [LaneStatus(count, ABSENT, ABSENT) for count in open_]
+        return make(RequestStatus, (open_, first_open, quiet))
+
+    def first(span: tuple[int, int], sought: int) -> int:
+        return next((place for place in hits if span[0] <= place < span[1] and kinds[place] & sought), ABSENT)
+
+    ends = [first(span, END) for span in spans]
+    may_fork = boundary is not STABLE and (not crowded or not all(open_) or max(ends) != ABSENT)
+    found: list[LaneStatus] = []
+    for lane, span, count, end in zip(lanes, spans, open_, ends, strict=True):
+        fork = ABSENT
+        if may_fork and lane.role is GENERATE and (likely := _likely_ends(kinds, masks, hits, span, min_fill)):
+            opened = nesting()
+            if boundary is not PROSE and (boundary is not AUTO or opened.in_code or any(k & FENCE for k in kinds)):
+                return None
+            fork = next((at for at in likely if _ends_sentence(kinds, masks, at, opened.bare)), ABSENT)
+        places = fork, end, first(span, marks)
+        found.append(LaneStatus(count, *[ABSENT if at == ABSENT else origin + at for at in places]))
+    eventful = not all(open_) or any(max(one[1:]) != ABSENT for one in found)
+    return make(RequestStatus, (open_, first_open, found if eventful else None))
+
+
+def _likely_ends(
+    kinds: list[int], masks: list[int], hits: list[int], span: tuple[int, int], min_fill: float
+) -> list[int]:
+    """The places in a lane, a `span`, where a part may end because enough before it is committed, the last one first.
+    `masks` and `hits` are places, ascending."""
+    start, stop = span
+    likely = []
+    for place in reversed(hits):
+        if start < place < stop - 1 and kinds[place] & MAY_END_PART:
+            length = place + 1 - start
+            if length - bisect_left(masks, place) + bisect_left(masks, start) >= min_fill * length:
+                likely.append(place)
+    return likely
+
+
+def _ends_sentence(kinds: list[int], masks: list[int], place: int, bare: bool) -> bool:
+    """Return whether a sentence or a line ends at a place that is neither the first nor the last, as `boundaries`
+    says of prose. `bare`: before the first place its line has only digits."""
+    if not kinds[place] & (SENTENCE | LINE):
+        return False
+    if not (kinds[place] & PERIOD and kinds[place - 1] & DIGIT):
+        return True
+    following = bisect_left(masks, place + 1)
+    if kinds[place + 1] & DIGIT or masks[following : following + 1] == [place + 1]:
+        return False  # a decimal point, or perhaps one
+    before = place - 1
+    while before >= 0 and kinds[before] & DIGIT:
+        before -= 1
+    return not (bare if before < 0 else kinds[before] & LINE)  # the number of a list's item
 
 
 def _found(step: _Step, full: Bools, vocabulary: Vocabulary) -> tuple[Longs, Longs, Longs]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .contract import Bias, Floats, Ints
-from .decoding.vocabulary import END, Vocabulary
+from .decoding.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Biasing:
     """The biases of one request, whose canvas has `length` positions after `prompt_tokens`."""
 
     def __init__(self, preferences: Preferences, vocabulary: Vocabulary, prompt_tokens: int, length: int) -> None:
-        ends = np.flatnonzero(vocabulary.classes & END).tolist()
+        ends = vocabulary.ends
         always = {**preferences.bias, **dict.fromkeys(ends if preferences.ignore_end else (), -np.inf)}
         early = {**always, **dict.fromkeys((*ends, *preferences.stops), -np.inf)}
         start, end = prompt_tokens, prompt_tokens + length

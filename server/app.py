@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -34,12 +35,13 @@ from .off_loop import OffLoop
 from .schema.limits import default_body_bytes
 from .schema.openapi import document
 from .schema.responses import ModelCard
-from .settings import Settings, installed_version, split_origins
+from .settings import Settings, installed_version, split_origins, traces_url
 from .structured.grammar import Grammars
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .engine.wiring import EngineParts
+    from .tracing import Tracing
 
 __all__ = ["Lifespan", "ModelCard", "Service", "build_service", "create_app", "load"]
 
@@ -60,9 +62,11 @@ def create_app(
     lifespan: Lifespan | None = None,
     grammars: Grammars | None = None,
     keys: Keys | None = None,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """`lifespan` starts the engine before the first request and stops it after the last. An engine in this process
-    shares its `grammars`, so that none is compiled twice. Without `keys`, those of the settings are read."""
+    shares its `grammars`, so that none is compiled twice. Without `keys`, those of the settings are read. Without
+    `tracing`, there are no traces."""
     keys = Keys.of(settings) if keys is None else keys
     # FastAPI's documentation pages load scripts from a content delivery network; /openapi.json needs nothing.
     app = FastAPI(
@@ -108,8 +112,18 @@ def create_app(
             expose_headers=["x-request-id", "retry-after"],
         )
     app.add_middleware(PlainPaths)
-    app.add_middleware(RequestLog, count=metrics.http_response)
+    app.add_middleware(RequestLog, count=metrics.http_response, tracing=tracing)
     return app
+
+
+def open_tracing(settings: Settings, model: str) -> Tracing | None:
+    """The traces of this process, if the settings want any. Raises `SettingsError`."""
+    url = traces_url(settings, os.environ)
+    if url is None:
+        return None
+    from .tracing import Tracing  # here, since it needs an extra
+
+    return Tracing(url, model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +166,7 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
     """Build the application beside its engine, in this process. Raises what `load` does."""
     loaded = loaded or load(settings)
     parts, keys = loaded.parts, loaded.keys
+    tracing = open_tracing(settings, loaded.card.id)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -162,9 +177,11 @@ def build_service(settings: Settings, loaded: Loaded | None = None) -> Service:
             yield
         finally:
             await parts.engine.stop(STOP_S)
-            parts.grammars.close()
+            parts.close()
+            if tracing is not None:
+                await asyncio.to_thread(tracing.close)
 
     engine = EngineClient(parts.text, parts.metrics)
     engine.join(parts.engine)
-    app = create_app(engine, parts.text, settings, parts.metrics, loaded.card, lifespan, parts.grammars, keys)
+    app = create_app(engine, parts.text, settings, parts.metrics, loaded.card, lifespan, parts.grammars, keys, tracing)
     return Service(app, parts.engine.drain, parts.engine.death)

@@ -261,19 +261,25 @@ class Panics:
 def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
     """`count` gets the status of responses to unexpected exceptions, which no middleware of `app` sees."""
 
+    def noted(request: Request, error: ApiError) -> Response:
+        record = getattr(request.state, "record", None)
+        if record is not None:
+            record.blame(error)
+        return error_response(error)
+
     async def api_error(request: Request, error: Exception) -> Response:
-        return error_response(from_exception(error))
+        return noted(request, from_exception(error))
 
     async def validation_error(request: Request, error: Exception) -> Response:
         # `http.body.JsonRoute` has validated every body that is JSON, so the content type was wrong.
         message = "the body must be JSON, sent with 'Content-Type: application/json'"
-        return error_response(InvalidValue(None, message))
+        return noted(request, InvalidValue(None, message))
 
     async def http_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             return await unexpected(request, error)
         if isinstance(error.__cause__, ApiError):  # FastAPI wraps whatever reading a body raises
-            return error_response(error.__cause__)
+            return noted(request, error.__cause__)
         if error.__cause__ is not None:
             raise error.__cause__
         message = _not_found(request, error) if error.status_code in (404, 405) else str(error.detail)

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ REPEAT_S = 1.0
 KINDS = 1000
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="-")
+TRACE: ContextVar[Mapping[str, str]] = ContextVar("trace", default={})  # noqa: B039 - `trace_id` and `span_id`, read only
 
 
 @contextmanager
@@ -137,7 +138,7 @@ class Repeats(logging.Filter):
 
 
 class JsonFormat(logging.Formatter):
-    """One JSON object in ASCII, with the record's `fields`."""
+    """One JSON object in ASCII, with the ids of the request and its trace, and the record's `fields`."""
 
     process = ""
 
@@ -153,6 +154,7 @@ class JsonFormat(logging.Formatter):
             **({"process": self.process} if self.process else {}),
             "logger": record.name,
             "request_id": REQUEST_ID.get(),
+            **TRACE.get(),
             "message": record.getMessage().strip()[:LINE_CHARS] + more,
             **getattr(record, "fields", {}),
         }
@@ -162,8 +164,8 @@ class JsonFormat(logging.Formatter):
 
 
 class TextFormat(JsonFormat):
-    """Time, level, the process if it has a name, logger, request id, message and fields. Only a line of a traceback
-    begins with a space."""
+    """Time, level, the process if it has a name, logger, request id, message, ids of the trace and fields. Only a line
+    of a traceback begins with a space."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = self.entry(record)

@@ -13,8 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
@@ -22,6 +24,11 @@ KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*]+")
 MOST_BY_DEFAULT = 4  # front ends
 MOST_ANYWHERE = 8  # however few cores there are
+# Variables of OpenTelemetry's specification: https://opentelemetry.io/docs/specs/otel/protocol/exporter/
+OTLP, OTLP_TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+SDK = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")  # modules of the extra otel
+URL = re.compile(r"https?://[^/\s?#]+(/[^\s?#]*)?", re.IGNORECASE)
 # The groups of flags in --help, each by the field that it begins with.
 GROUPS = {
     "model": "model",
@@ -31,7 +38,7 @@ GROUPS = {
     "decoder": "answers",
     "max_body_bytes": "limits of requests",
     "step_timeout_s": "limits of steps, connections and formats",
-    "drain_s": "end and log",
+    "drain_s": "end, metrics, log and traces",
 }
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
@@ -88,6 +95,15 @@ class Settings:
     )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
+    tensor_parallel_size: int = _number(
+        1, "devices of this machine that share the network: GPUs, or processes on a CPU", 1, 64
+    )
+    load_format: str = _word(
+        "auto",
+        "auto: the checkpoint's weights; dummy: random ones, made on the device from config.json alone, to measure",
+        "auto",
+        "dummy",
+    )
     quantization: str | None = _word(None, "of the weights; default: none", "fp8")
     deterministic: bool = _switch(
         "answers that are the same to the bit whatever they are batched with, in every dtype, at some cost in speed"
@@ -174,6 +190,11 @@ class Settings:
     )
     log_level: str = _word("info", "how much is logged", "debug", "info", "warning", "error")
     log_format: str = _word("text", "a line of the log: words, or a JSON object", "text", "json")
+    otlp_endpoint: str | None = _word(
+        None,
+        "URL of an OpenTelemetry collector to which spans of requests are sent, such as http://localhost:4318; needs"
+        " the extra otel; default: OTEL_EXPORTER_OTLP_ENDPOINT, or no traces",
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -231,6 +252,44 @@ def split_origins(text: str) -> list[str]:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
     return origins
+
+
+def traces_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """The URL that takes spans, by `--otlp-endpoint` or else by the variables that OpenTelemetry specifies; None: no
+    traces. Raises `SettingsError` if there cannot be any."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    sources = [("--otlp-endpoint", settings.otlp_endpoint)]
+    if environ.get("OTEL_TRACES_EXPORTER", "").strip() != "none":
+        sources += [(name, environ.get(name, "").strip()) for name in (OTLP_TRACES, OTLP)]
+    source, url = next(((source, url) for source, url in sources if url), ("", ""))
+    if not url:
+        return None
+    if not URL.fullmatch(url) or not _has_host(url):
+        raise SettingsError(f"{source} must be http://HOST:PORT or https://HOST:PORT, not {url!r}")
+    for variable in PROTOCOLS:
+        protocol = environ.get(variable, "").strip()
+        if protocol not in ("", "http/protobuf"):
+            raise SettingsError(f"{variable} must be http/protobuf, not {protocol!r}: spans are sent in no other way")
+    if not all(map(_installed, SDK)):
+        raise SettingsError(f"{source} needs OpenTelemetry's SDK: pip install 'asynclane[otel]'")
+    return url if source == OTLP_TRACES or url.endswith("/v1/traces") else f"{url.rstrip('/')}/v1/traces"
+
+
+def _has_host(url: str) -> bool:
+    """True if a URL names a host, and no impossible port."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is its parent
+        return False
 
 
 def split_sizes(text: str) -> tuple[int, ...]:

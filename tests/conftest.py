@@ -1,11 +1,13 @@
-"""Fixtures that load the embedded model once. A decoder that raises fails its test, since it ends only its request; no
-variable of the machine may change what a test finds."""
+"""Fixtures that load the embedded model and certificates once. A decoder that raises fails its test, since it ends only
+its request; no variable of the machine may change what a test finds."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Generator
+import ssl
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +38,14 @@ def runner() -> Runner:
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
     return embedded_vocabulary()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates() -> Iterator[None]:
+    """Each client of httpx, so each `httpx.get`, would read all of them, in 30 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 class Faults(logging.Handler):

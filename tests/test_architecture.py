@@ -40,6 +40,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "bench/steps/checkpoint.py": {"models"},
     "bench/steps/host.py": {"kernels", "models"},
     "bench/steps/offline.py": {"models"},
+    "bench/steps/ranks.py": {"kernels", "models"},
     "bench/steps/updates.py": {"models"},
     "bench/steps/shapes.py": {"kernels", "models"},
 }

@@ -137,7 +137,7 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
 
 def _opening(turns: list[Any]) -> list[dict[str, str]]:
     """The messages up to the first of a human, which may follow one of the system. Empty if others begin."""
-    messages = []
+    messages: list[dict[str, str]] = []
     for turn in turns[:2]:
         who, text = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
         if not isinstance(text, str) or not text.strip():

@@ -29,6 +29,8 @@ QUOTAS: Mapping[str, tuple[Quota, Quota]] = {
     "llada-8b": (LANES, LANES),
     "sdar-8b": (Quota("fast-dllm", 4, 2), Quota("fast-dllm", 4, 1)),
     "llada2-mini": (Quota("fast-dllm", 32, 16), Quota("fast-dllm", 32, 16)),
+    "llada2-flash": (Quota("fast-dllm", 32, 16), Quota("fast-dllm", 32, 16)),
+    "sdar-30b-a3b": (Quota("fast-dllm", 4, 2), Quota("fast-dllm", 4, 1)),
 }
 
 

@@ -1,6 +1,7 @@
 """Writes a checkpoint in the shape of a published model with random weights: for speed and memory, not for answers.
 
-Usage: python -m asynclane.bench.steps.checkpoint DIRECTORY [--shape llada-8b]
+Usage: python -m asynclane.bench.steps.checkpoint DIRECTORY [--shape llada-8b] [--no-weights]
+Without weights the directory is for `asynclane serve --load-format dummy`.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from ...models.checkpoint.config import Experts, ModelConfig
 from ...models.checkpoint.families import tensor_shapes
-from ...models.checkpoint.weights import SINGLE
-from .offline import random_tensor
+from ...models.checkpoint.weights import SINGLE, random_tensor
 from .shapes import SHAPES
 
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
 
 
-def write(directory: Path, config: ModelConfig, device: torch.device) -> None:
-    """Write weights in bf16, a tokenizer with one word for each id, and the configuration in the family's format."""
+def write(directory: Path, config: ModelConfig, device: torch.device | None) -> None:
+    """Write weights in bf16, made on a device, if there is one, a tokenizer with one word for each id, and the
+    configuration in the family's format."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / SINGLE).touch()  # with the permissions of other files
-    torch.manual_seed(0)
-    shapes = tensor_shapes(config)
-    save_file(
-        {name: random_tensor(shape, device).bfloat16().cpu() for name, shape in shapes.items()}, directory / SINGLE
-    )
+    if device is not None:
+        (directory / SINGLE).touch()  # with the permissions of other files
+        generator = torch.Generator(device).manual_seed(0)
+        shapes = tensor_shapes(config)
+        save_file(
+            {name: random_tensor(shape, generator).bfloat16().cpu() for name, shape in shapes.items()},
+            directory / SINGLE,
+        )
     _write(directory / "config.json", CONFIGS[config.architecture](config))
     _write_tokenizer(directory, config)
 
@@ -93,6 +96,16 @@ def _experts(config: ModelConfig) -> Experts:
     return config.experts
 
 
+def _sdar_moe(config: ModelConfig) -> dict[str, object]:
+    experts = _experts(config)
+    return _sdar(config) | {
+        "num_experts": experts.count,
+        "num_experts_per_tok": experts.routing.chosen,
+        "moe_intermediate_size": experts.ff_dim,
+        "norm_topk_prob": experts.routing.normed,
+    }
+
+
 def _llada_moe(config: ModelConfig) -> dict[str, object]:
     experts = _experts(config)
     return _mixture(config, experts) | {
@@ -119,6 +132,7 @@ CONFIGS: Mapping[str, Callable[[ModelConfig], dict[str, object]]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _qwen,
     "SDARForCausalLM": _sdar,
+    "SDARMoeForCausalLM": _sdar_moe,
     "LLaDAMoEModelLM": _llada_moe,
     "LLaDA2MoeModelLM": _llada2,
 }
@@ -157,10 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
+    parser.add_argument("--weights", action=argparse.BooleanOptionalAction, default=True, help="write them, too")
     options = parser.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # a GPU draws billions of numbers at once
     try:
-        write(options.directory, SHAPES[options.shape], device)
+        write(options.directory, SHAPES[options.shape], device if options.weights else None)
     except OSError as error:
         parser.error(f"{options.directory} cannot be written: {error.strerror or error}")
     print(f"{options.directory}: {options.shape}, random weights")

@@ -21,7 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...models.checkpoint.config import ModelConfig
-from ...models.checkpoint.families import tensor_shapes
+from ...models.checkpoint.split import WHOLE, Rank
+from ...models.checkpoint.weights import fill_randomly
+from ...models.exec.group import Group
 from ...models.exec.runner import Runner
 from ...models.kv_cache import KvPages
 from ...models.network import Transformer, allocate
@@ -57,20 +59,14 @@ def loads(keys: int) -> list[Load]:
     return [*even, mixed, Load("one row", ((mixed.tokens, mixed.tokens),))]
 
 
-def random_tensor(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return a matrix that keeps the scale of its input, or ones."""
-    return (
-        torch.ones(shape, device=device) if len(shape) == 1 else torch.randn(shape, device=device) * shape[-1] ** -0.5
-    )
-
-
-def random_network(config: ModelConfig, numerics: Numerics, device: torch.device) -> Transformer:
-    """Return a network with weights of a plausible scale: their values do not change the cost of a step."""
-    torch.manual_seed(0)
-    weights, parts = allocate(config, numerics, device)
-    for name, shape in tensor_shapes(config).items():
-        parts[name].put(random_tensor(shape, device).to(numerics.dtype))
-    return Transformer(config, numerics, weights)
+def random_network(
+    config: ModelConfig, numerics: Numerics, device: torch.device, rank: Rank = WHOLE, group: Group | None = None
+) -> Transformer:
+    """Return a network, or a rank's part of it, with weights of a plausible scale: their values do not change the cost
+    of a step."""
+    weights, parts = allocate(config, numerics, device, rank)
+    fill_randomly(config, parts, device)
+    return Transformer(rank.config(config), numerics, weights, group)
 
 
 def projected(size: int, shift: int) -> int:

@@ -49,7 +49,7 @@ def seconds(work: Steps, text: Tokenizer, options: AnswerOptions, send: Send, re
     began = time.perf_counter()
     for updates in work:
         for answer, update in zip(answers, updates, strict=True):
-            answer.take(update, began)
+            answer.take(update, began, began)
         port.flush()
         read()
     return (time.perf_counter() - began) / len(work) / len(answers)

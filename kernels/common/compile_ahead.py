@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 MOST_WORKERS = 16  # a compilation takes some 100 MB
 
 
@@ -27,7 +29,8 @@ class Missing:
         Python's lock. An error is left to the launch that needs the kernel."""
         report(0, len(self.kernels))
         workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-        with ThreadPoolExecutor(workers, "compile") as threads:
+        device = torch.cuda.current_device()  # of this thread: others begin with the first
+        with ThreadPoolExecutor(workers, "compile", torch.cuda.set_device, (device,)) as threads:
             jobs: list[Future[object]] = [
                 threads.submit(function.preload, description) for function, description in self.kernels.values()
             ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,6 +78,34 @@ class Routing:
     scale: float = 1.0
     groups: int = 1
     live_groups: int = 1
+
+
+class Mailbox(NamedTuple):
+    """Memory of R devices that each of them can reach, in two halves of so many rows.
+
+    `buffers` of each rank [2, rows, dim]: its parts of sums. `flags` of each rank [2, rows + 1, R, any] int32: which
+    ranks have written a row, and in the last all of their rows, each flag in a line of the cache. `addresses` [2, R]
+    int64: of both, by rank.
+    """
+
+    rank: int  # of this device
+    buffers: tuple[Tensor, ...]
+    flags: tuple[Tensor, ...]
+    addresses: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.buffers[0].shape[1]
+
+    @property
+    def dim(self) -> int:
+        return self.buffers[0].shape[2]
+
+    @classmethod
+    def of(cls, rank: int, buffers: Sequence[Tensor], flags: Sequence[Tensor]) -> Mailbox:
+        pointers = [[tensor.data_ptr() for tensor in kind] for kind in (buffers, flags)]
+        addresses = torch.tensor(pointers, dtype=torch.int64, device=buffers[rank].device)
+        return cls(rank, tuple(buffers), tuple(flags), addresses)
 
 
 class Draws(NamedTuple):

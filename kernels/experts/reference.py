@@ -18,7 +18,8 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor
     logits [T, E] float32; bias [E] float32 is added to scores where experts are chosen, not in their weights
     (Wang et al., arXiv 2408.15664; groups as in DeepSeek-V3, arXiv 2412.19437).
     """
-    scores = logits.sigmoid() if routing.sigmoid else logits.softmax(-1)
+    # torch's float32 sigmoid has other last bits where a vector ends: a token's would follow the number of tokens.
+    scores = logits.double().sigmoid().float() if routing.sigmoid else logits.softmax(-1)
     ranked = scores if bias is None else scores + bias
     if routing.groups > 1:
         grouped = ranked.view(len(ranked), routing.groups, -1)

@@ -23,7 +23,7 @@ def linear_swiglu(x: Tensor, gate_up: Matrix, fixed: bool = False) -> Tensor:
 def linear_add_rms_norm(
     x: Tensor, weight: Matrix, residual: Tensor, norm: Tensor, eps: float, fixed: bool = False
 ) -> tuple[Tensor, Tensor]:
-    return add_rms_norm_of(_parts(x, weight, fixed), residual, norm, eps)
+    return add_rms_norm_of(product_parts(x, weight, fixed), residual, norm, eps)
 
 
 def linear_rope_write_kv(
@@ -37,11 +37,11 @@ def linear_rope_write_kv(
     qk_norm: QkNorm = PLAIN,
     fixed: bool = False,
 ) -> Tensor:
-    parts = _parts(x, weight, fixed)
+    parts = product_parts(x, weight, fixed)
     return rope_write_kv_of(parts.view(*parts.shape[:2], -1, keys.shape[3]), cos, sin, keys, values, places, qk_norm)
 
 
-def _parts(x: Tensor, weight: Matrix, fixed: bool) -> Tensor:
+def product_parts(x: Tensor, weight: Matrix, fixed: bool) -> Tensor:
     """The product in parts [S, T, out] that add up to it."""
     if streams(weight, x, fixed):
         return streamed(x, weight)

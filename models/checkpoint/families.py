@@ -1,4 +1,4 @@
-"""The tensors of each family's checkpoints, as data: names, shapes, what is fused, how they could be split.
+"""The tensors of each family's checkpoints, as data: names, shapes, what is fused, how devices share them.
 
 A *piece* is a tensor of the network here; `NAMES` has its name in the checkpoints of each family.
 """
@@ -18,7 +18,7 @@ Split = Literal["rows", "columns", "whole"]
 class Piece:
     """`weight`: the weight that has its rows; pieces of one weight follow each other in the order of the table.
 
-    `rows`: names of sizes, one for each part; `columns`: name of a size, None for a vector. `split`: how devices could
+    `rows`: names of sizes, one for each part; `columns`: name of a size, None for a vector. `split`: how devices
     share it. Each part of `rows` is split by itself; after a product with split `columns` the results are summed.
     """
 
@@ -29,7 +29,7 @@ class Piece:
 
 
 TOP: Mapping[str, Piece] = {
-    "embedding": Piece("embedding", ("vocab",), "dim", "rows"),
+    "embedding": Piece("embedding", ("vocab",), "dim"),  # each device looks up all tokens: no sum is needed
     "norm": Piece("norm", ("dim",)),
     "head": Piece("head", ("vocab",), "dim", "rows"),
 }

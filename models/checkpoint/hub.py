@@ -1,4 +1,4 @@
-"""Finds a repository of Hugging Face in the local cache, and fetches one only if it is asked to."""
+"""Finds a repository of Hugging Face in the local cache, and fetches one only on request."""
 
 from __future__ import annotations
 

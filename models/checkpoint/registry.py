@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ...kernels.common.compile_ahead import CompiledKernels, keep_compiled
+from ..exec.group import Meeting
 from ..exec.memory import (
     Footprint,
     Memory,
@@ -29,7 +30,8 @@ from ..network import Transformer, allocate
 from ..numerics import Numerics
 from .config import ModelConfig, ModelError, read_config
 from .hub import Repository, interrupted
-from .weights import absent_files, check_weights, load_weights, some
+from .split import WHOLE, Rank
+from .weights import absent_files, check_weights, fill_randomly, load_weights, some
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -40,16 +42,17 @@ def embedded_models() -> list[str]:
     return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
-def find_model(name: str, download: bool = False) -> Path:
+def find_model(name: str, download: bool = False, weights: bool = True) -> Path:
     """The directory of an embedded model's name, of a path, or of a repository in Hugging Face's cache, into which
-    `download` fetches what is missing. Raises `ModelError` with what to do, also for a download that was not
-    finished."""
+    `download` fetches what is missing. Raises `ModelError` with what to do, also for a download that was not finished.
+    The `weights` may be missing if they are not needed."""
     if name in embedded_models():
         return EMBEDDED / name
     path = _directory(name)
     if path is not None:
         _require_files(path)
-        _require_complete(path, f"run `hf download` with --local-dir {path} again" if interrupted(path) else None)
+        again = f"run `hf download` with --local-dir {path} again" if interrupted(path) else None
+        _require_complete(path, again, weights)
         return path
     repository = Repository.named(name)
     if repository is None:
@@ -59,7 +62,7 @@ def find_model(name: str, download: bool = False) -> Path:
         )
     snapshot = repository.fetch(read_config) if download else repository.snapshot()
     _require_files(snapshot)
-    _require_complete(snapshot, f"run `{repository.download}` again")
+    _require_complete(snapshot, f"run `{repository.download}` again", weights)
     return snapshot
 
 
@@ -90,10 +93,10 @@ def _require_files(directory: Path) -> None:
             raise ModelError(f"{path} is no regular file")
 
 
-def _require_complete(directory: Path, advice: str | None) -> None:
+def _require_complete(directory: Path, advice: str | None, weights: bool) -> None:
     """Raises `ModelError` if a download lacks a file that every model needs. Without advice nothing is checked: later
     readers name the missing file."""
-    missing = absent_files(directory) if advice else []
+    missing = absent_files(directory, weights) if advice else []
     if missing:
         raise ModelError(f"the download in {directory} is not complete, it lacks {some(missing)}: {advice}")
 
@@ -111,6 +114,7 @@ class Hardware:
     `threads` None: `OMP_NUM_THREADS`, or every core that the process may use. `deterministic`: an answer has the same
     bits alone and batched with others, in every dtype. On a GPU, steps of `graph_sizes` positions are captured (None: a
     ladder up to the largest step), and compiled kernels are kept in `compile_cache` (None: where Triton keeps them).
+    `dummy`: weights are random, made on the device, and no file of weights is read.
     """
 
     device: str = "auto"
@@ -120,6 +124,7 @@ class Hardware:
     deterministic: bool = False
     graph_sizes: tuple[int, ...] | None = None
     compile_cache: str | None = None
+    dummy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,22 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def check_ranks(config: ModelConfig, hardware: Hardware, size: int) -> None:
+    """Raises `ModelError` unless the network can be split among `size` devices, and there are so many. Takes no
+    memory."""
+    device = _device(hardware.device)
+    if device.type == "cuda" and torch.cuda.device_count() < size:
+        raise ModelError(f"--tensor-parallel-size {size} needs {size} GPUs, torch sees {torch.cuda.device_count()}")
+    try:
+        rank = Rank(0, size)
+        rank.config(config)
+        weights_bytes(config, _numerics(hardware, device), rank)
+    except ModelError:
+        raise
+    except ValueError as error:  # sizes that FP8 products cannot take
+        raise ModelError(f"--tensor-parallel-size {size}: {error}") from None
+
+
 def load_runner(
     directory: Path,
     config: ModelConfig,
@@ -189,11 +210,18 @@ def load_runner(
     hardware: Hardware,
     end_ids: Collection[int],
     report: Report = lambda what, done, total: None,
+    meeting: Meeting | None = None,
 ) -> Loaded:
     """Checks everything, then loads the weights, takes the memory and captures the graphs; `end_ids` end an answer.
-    `report` hears what is done, how much of it, of how much. Raises `ModelError`."""
+    `report` hears what is done, how much of it, of how much. With a `meeting` this process is one rank of those that
+    share the network. Raises `ModelError`."""
+    rank = WHOLE if meeting is None else meeting.rank
     device = _device(hardware.device)
+    if device.type == "cuda" and rank.size > 1:
+        device = torch.device("cuda", rank.number)
+        torch.cuda.set_device(device)  # of this thread
     numerics = _numerics(hardware, device)
+    whole, config = config, rank.config(config)
     sizes = _graph_sizes(hardware, memory)
     compiled = CompiledKernels()
     if device.type == "cuda":
@@ -202,7 +230,7 @@ def load_runner(
     elif hardware.graph_sizes is not None or hardware.compile_cache is not None:
         logging.getLogger(__name__).warning("--cuda-graph-sizes and --compile-cache change nothing on a CPU")
     if hardware.threads or "OMP_NUM_THREADS" not in os.environ:  # OpenMP's own setting is for several processes
-        torch.set_num_threads(hardware.threads or _cores())
+        torch.set_num_threads(hardware.threads or max(1, _cores() // rank.size))
     if hardware.compile_cache is not None:
         try:
             keep_compiled(Path(hardware.compile_cache))
@@ -212,19 +240,29 @@ def load_runner(
                 hardware.compile_cache,
                 error.strerror or error,
             )
-    check_weights(directory, config)
+    if not hardware.dummy:
+        check_weights(directory, whole)
+    group = None if meeting is None else meeting.join(device, ordered=numerics.fixed or device.type == "cpu")
+    if group is not None and device.type == "cuda":
+        group.use_mailbox(sizes[-1], config.dim, numerics.dtype)
     try:
         if device.type == "cuda":
-            require_room(config, numerics, memory.share, device)
-        weights, parts = allocate(config, numerics, device)
-        load_weights(directory, parts)
+            require_room(whole, numerics, memory.share, device, rank)
+        weights, parts = allocate(whole, numerics, device, rank)
+        if hardware.dummy:
+            fill_randomly(whole, parts, device)
+        else:
+            load_weights(directory, parts)
     except ModelError:
         raise
     except ValueError as error:  # sizes that FP8 products cannot take
         raise ModelError(f"{directory}: {error}") from None
     except (RuntimeError, MemoryError):
-        raise ModelError(f"no memory for the weights, which need {gib(weights_bytes(config, numerics))}") from None
-    network = Transformer(config, numerics, weights)
+        needed = gib(weights_bytes(whole, numerics, rank))
+        raise ModelError(f"no memory for the weights, which need {needed}") from None
+    network = Transformer(config, numerics, weights, group)
+    if meeting is not None:
+        meeting.passed("loaded", None)
 
     def runner(pages: int) -> Runner:
         cache = KvPages(config, pages, memory.page_size, memory.slots, numerics.dtype, device)
@@ -245,7 +283,7 @@ def load_runner(
         return freed - left
 
     try:
-        footprint = pages_that_fit(config, numerics, memory, device, workspace)
+        footprint = pages_that_fit(network, weights_bytes(whole, numerics, rank), memory, device, workspace)
     except torch.OutOfMemoryError:
         raise ModelError(
             f"no memory for a step of {memory.step_tokens} positions besides the weights: lower --max-step-tokens"
@@ -260,7 +298,8 @@ def load_runner(
             final.capture(sizes, partial(report, "capturing graphs"))
         except torch.OutOfMemoryError:
             raise ModelError("no memory for graphs: lower --gpu-memory-utilization or --cuda-graph-sizes") from None
-    summary = f"{device.type}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}"
+    where = device.type if rank.size == 1 else f"{rank.size} ranks on {device.type}"
+    summary = f"{where}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}"
     return Loaded(final, footprint, summary, compiled)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -27,14 +27,18 @@ SHOWN = 3  # names in an error, before "and N more"
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """The place of a tensor of the checkpoint: rows `[start, end)` of a weight."""
+    """The place of a tensor of the checkpoint: rows `[start, end)` of a weight. `part` takes of the tensor what this
+    device has; None: all of it."""
 
     weight: Matrix
     start: int
     end: int
+    part: Callable[[Tensor], Tensor] | None = None
 
     def put(self, tensor: Tensor) -> None:
         """Copy a tensor to its place, in the weight's type."""
+        if self.part is not None:
+            tensor = self.part(tensor)
         if isinstance(self.weight, Fp8Matrix):
             values, scales = quantize_rows(tensor.to(self.weight.values.device))
             self.weight.values[self.start : self.end] = values
@@ -104,9 +108,28 @@ def load_weights(directory: Path, parts: Mapping[str, TensorPlace]) -> None:
             raise ModelError(f"{path} cannot be read: {error}") from None
 
 
-def absent_files(directory: Path) -> list[str]:
-    """Names of the files that every checkpoint needs and this one lacks. Raises `ModelError` for a broken index."""
-    return [name for name in ("config.json", *_shards(directory)) if not (directory / name).exists()]
+def random_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """A matrix that keeps the scale of its input, or ones."""
+    device = generator.device
+    if len(shape) == 1:
+        return torch.ones(shape, device=device)
+    scale: float = shape[-1] ** -0.5
+    return torch.randn(shape, generator=generator, device=device) * scale
+
+
+def fill_randomly(config: ModelConfig, parts: Mapping[str, TensorPlace], device: torch.device) -> None:
+    """Random weights of a plausible scale, made on the device: the same for the same configuration, however many
+    devices share them."""
+    generator = torch.Generator(device).manual_seed(0)
+    for name, shape in tensor_shapes(config).items():
+        parts[name].put(random_tensor(shape, generator))
+
+
+def absent_files(directory: Path, weights: bool = True) -> list[str]:
+    """Names of the files that every checkpoint needs, with or without its weights, and this one lacks. Raises
+    `ModelError` for a broken index."""
+    names = ("config.json", *(_shards(directory) if weights else ()))
+    return [name for name in names if not (directory / name).exists()]
 
 
 def _files(directory: Path) -> list[Path]:

@@ -1,7 +1,8 @@
 """Plans that were packed before, but for a few numbers: most steps of a single stream.
 
 The words of a plan of one row follow from its form: what the row looks like from its start on. Its slot, start, visible
-keys and step only add to some of them. So a plan whose form is known costs two calls of numpy, instead of a hundred.
+keys and step only add to some of them. So a plan whose form is known costs two calls of numpy instead of thirty. A form
+becomes known when it comes again: rows with lanes that fork seldom look alike.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The padding of a plan, and how it is packed. None: it is not kept, and packed as it is."""
+    """The padding of a plan, and how it is packed. None: it is not known, and packed as it is."""
 
     fit: Fit
     known: Known | None
@@ -66,11 +67,13 @@ class Forms:
         if form is None:
             if len(self._forms) == MOST_FORMS:
                 self._forms.clear()
-            form = self._forms[key] = self._made(plan)
+            form = self._forms[key] = Form(self._shapes.fit(plan), None, plan.rows[0])
+        elif form.known is None:
+            form = self._forms[key] = self._known(plan, form.fit)
         return form
 
-    def _made(self, plan: StepPlan) -> Form:
-        fit, row = self._shapes.fit(plan), plan.rows[0]
+    def _known(self, plan: StepPlan, fit: Fit) -> Form:
+        row = plan.rows[0]
         shape = fit.padding.shape
         words = np.empty(shape.words, np.int32)
         pack_into(words, plan, shape, self._shapes.config.logit_shift)

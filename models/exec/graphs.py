@@ -21,13 +21,14 @@ from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..network import Unfinished
 from .forms import Forms
 from .pack import Batch, Shape, pack_nothing, unpack
-from .shapes import Fit, Padding, ShapeSet
+from .shapes import Fit, Padding, PaddingKey, ShapeSet
 
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
 DEVICE = torch.device("cuda")
 MOST_LINES = 4 + 1 + 1 + 2 * MOST_RANKS  # of a result
 
 Report = Callable[[int, int], None]  # how much is done, of how much
+Send = Callable[[PaddingKey, np.ndarray], None]  # packed steps, to other ranks
 
 
 class StepModel(Protocol):
@@ -116,11 +117,13 @@ class Prepared:
 
 
 class StepGraphs:
-    """`captures` counts graphs, `eager_steps` steps of which a part ran without one."""
+    """`captures` counts graphs, `eager_steps` steps of which a part ran without one. `send` gets each step that is
+    launched, before this device does."""
 
-    def __init__(self, model: StepModel, shapes: ShapeSet) -> None:
+    def __init__(self, model: StepModel, shapes: ShapeSet, send: Send | None = None) -> None:
         self.captures = 0
         self.eager_steps = 0
+        self._send = send
         self._model = model
         self._shapes = shapes
         self._forms = Forms(shapes)
@@ -240,17 +243,35 @@ class StepGraphs:
     def launch(self, plan: StepPlan) -> Launched:
         """Start a plan."""
         form = self._forms.of(plan)
-        fit = form.fit
-        padding = fit.padding
-        shape, prepared = padding.shape, self._prepared.get(padding) or self._prepare(padding)
-        number = self._launched % IN_FLIGHT
-        turn = self._turns[number]
-        if prepared.words is not None:
-            host, words = prepared.hosts[number], prepared.words
-        else:
-            host = HostPart.of(_pinned(shape.words))
-            words = torch.empty_like(host.tensor, device=DEVICE)
+        padding = form.fit.padding
+        prepared, host = self._next_host(padding)
         form.pack_into(host.array, plan, self._shapes.config.logit_shift)
+        if self._send is not None:
+            self._send(padding.key, host.array)
+        turn, lines = self._start(padding, prepared, host)
+        return Launched(form.fit, lines.array, turn.started, turn.ended)
+
+    def follow(self, key: PaddingKey, packed: np.ndarray) -> None:
+        """Start a step that another rank has packed. Waits if more are under way than it has launched."""
+        padding = self._shapes.padding(key)
+        self._turns[self._launched % IN_FLIGHT].ended.synchronize()
+        prepared, host = self._next_host(padding)
+        host.array[:] = packed
+        self._start(padding, prepared, host)
+
+    def _next_host(self, padding: Padding) -> tuple[Prepared, HostPart]:
+        """The place of the next launch's words."""
+        prepared = self._prepared.get(padding) or self._prepare(padding)
+        if prepared.words is not None:
+            return prepared, prepared.hosts[self._launched % IN_FLIGHT]
+        return prepared, HostPart.of(_pinned(padding.shape.words))
+
+    def _start(self, padding: Padding, prepared: Prepared, host: HostPart) -> tuple[Turn, HostPart]:
+        """Start a packed step: its turn, and the memory for its result."""
+        number = self._launched % IN_FLIGHT
+        shape, turn, words = padding.shape, self._turns[number], prepared.words
+        if words is None:
+            words = torch.empty_like(host.tensor, device=DEVICE)
         turn.started.record()
         words.copy_(host.tensor, non_blocking=True)
         if prepared.words is not None and prepared.body is not None and prepared.tail is not None:
@@ -263,7 +284,7 @@ class StepGraphs:
         lines.tensor.copy_(out, non_blocking=True)
         turn.ended.record()
         self._launched += 1  # last: a launch that fails must not take the turn of one in flight
-        return Launched(fit, lines.array, turn.started, turn.ended)
+        return turn, lines
 
     def _result_of(self, turn: Turn, out: Tensor) -> HostPart:
         """The memory of a turn for a result of this shape."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from ..checkpoint.config import ModelConfig, ModelError
+from ..checkpoint.split import WHOLE, Rank
 from ..kv_cache import KvPages
-from ..network import allocate
+from ..network import Transformer, allocate
 from ..numerics import Numerics
 
 CPU_TOKENS = 16384  # positions whose keys and values a CPU keeps by default
@@ -35,7 +36,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The memory taken. The workspace is that of the largest step besides weights and pages, measured at start."""
+    """The memory taken, on each device. The workspace is that of the largest step besides weights and pages, measured
+    at start."""
 
     weights_bytes: int
     pages: int
@@ -55,15 +57,17 @@ class Footprint:
         return ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
 
 
-def weights_bytes(config: ModelConfig, numerics: Numerics) -> int:
-    """Bytes of all weights in memory."""
-    _, parts = allocate(config, numerics, torch.device("meta"))
+def weights_bytes(config: ModelConfig, numerics: Numerics, rank: Rank = WHOLE) -> int:
+    """Bytes of all weights in memory, or of a rank's part of them."""
+    _, parts = allocate(config, numerics, torch.device("meta"), rank)
     return sum({id(part.weight): part.weight.nbytes for part in parts.values()}.values())
 
 
-def require_room(config: ModelConfig, numerics: Numerics, share: float, device: torch.device) -> None:
+def require_room(
+    config: ModelConfig, numerics: Numerics, share: float, device: torch.device, rank: Rank = WHOLE
+) -> None:
     """Raises `ModelError` unless a GPU has room for the weights. Takes no memory."""
-    needed, room = weights_bytes(config, numerics), _room(share, device)
+    needed, room = weights_bytes(config, numerics, rank), _room(share, device)
     if needed > room:
         raise ModelError(
             f"the weights need {gib(needed)} and {gib(max(room, 0))} of the GPU may be taken: free some, or raise"
@@ -72,18 +76,20 @@ def require_room(config: ModelConfig, numerics: Numerics, share: float, device: 
 
 
 def pages_that_fit(
-    config: ModelConfig, numerics: Numerics, memory: Memory, device: torch.device, workspace: Callable[[], int]
+    network: Transformer, taken: int, memory: Memory, device: torch.device, workspace: Callable[[], int]
 ) -> Footprint:
-    """The footprint with as many pages as fit, after the weights are loaded; `workspace` measures the bytes of the
-    largest step. Raises `ModelError` if a GPU has room for too few."""
-    page_bytes = KvPages.page_bytes(config, memory.page_size, numerics.dtype)
+    """The footprint with as many pages as fit, after the weights are loaded, which have `taken` bytes; `workspace`
+    measures the bytes of the largest step. Raises `ModelError` if a GPU has room for too few."""
+    config, group = network.config, network.group
+    page_bytes = KvPages.page_bytes(config, memory.page_size, network.numerics.dtype)
     requested = None if memory.cache_tokens is None else -(-memory.cache_tokens // memory.page_size)
     most = memory.slots * -(-config.max_model_len // memory.page_size)  # more could not be used
-    taken = weights_bytes(config, numerics)
     if device.type != "cuda":
         return Footprint(taken, requested or -(-CPU_TOKENS // memory.page_size), page_bytes)
     needed = workspace()
     fit = (_room(memory.share, device) - needed) // page_bytes
+    if group is not None:  # all ranks have the same pages
+        fit = group.least(fit)
     if fit < (requested or 1):
         wanted = (requested or 1) * memory.page_size
         raise ModelError(

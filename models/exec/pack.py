@@ -8,9 +8,9 @@ is inert: its tokens write no keys, its rows and spans are empty.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from types import NoneType
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...kernels.attention.tiles import AttentionConfig, AttentionPlan, row_tiles, tile_capacity
 from ...kernels.common.types import Draws, SpanRules
-from ...scheduler.contract import MOST_RANKS, Columns, StepPlan
+from ...scheduler.contract import MOST_RANKS, Bias, Columns, Ints, Row, Sampling, Span, StepPlan, make
 
 NOWHERE = -1  # position of a padding token
 NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens"  # of the buffer: their padding is NOWHERE
@@ -32,8 +32,7 @@ NO_WORDS = np.empty(0, np.int32)  # a shape may have room for what no row of a p
 Words = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class OptionalInputs:
+class OptionalInputs(NamedTuple):
     """The inputs that only some requests need, and how many of them.
 
     `sampled` rows, and `narrowed` ones among them (top-p, top-k); entries of `biases`; log-probabilities with so many
@@ -53,28 +52,31 @@ class OptionalInputs:
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
-        columns = plan.columns
-        counts = columns.span_counts.tolist()
-        hot = [each for each, spans in zip(columns.samplings, counts, strict=True) if each.temperature > 0 and spans]
-        masks = [len(each.words) for each in columns.restrictions if each is not None]
-        ranks = [each for each in columns.ranks if each is not None]
-        return cls(
-            sampled=bool(hot),
-            narrowed=any(sampling.top_p < 1 or sampling.top_k > 0 for sampling in hot),
-            biases=sum([len(bias.tokens) for biases in columns.biases for bias in biases]),
-            # As many as any request may need, so that ties are broken alike whatever the others need.
-            ranks=(MOST_RANKS if any(ranks) else 0) if ranks else None,
-            restricted=len(masks),
-            mask_words=max(masks, default=0),
-            measured=measured(plan),
-            host_tokens=_any_given(columns.host_tokens),
-            copied=_any_given(columns.copies),
-        )
+        sampled = narrowed = host_tokens = copied = False
+        biases = restricted = mask_words = 0
+        ranks: int | None = None
+        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy in plan.rows:
+            if sampling.temperature > 0 and spans:
+                sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
+            if own:
+                biases += sum([len(bias.tokens) for bias in own])
+            if reported is not None:
+                # As many as any request may need, so that ties are broken alike whatever the others need.
+                ranks = MOST_RANKS if reported or ranks else 0
+            if restriction is not None:
+                restricted, mask_words = restricted + 1, max(mask_words, len(restriction.words))
+            if tokens is not None:
+                host_tokens = True
+            if copy is not None:
+                copied = True
+        found = sampled, narrowed, biases, ranks, restricted, mask_words, measured(plan), host_tokens, copied
+        return make(cls, found)
 
     def rounded(self) -> OptionalInputs:
         """With room to spare, so that few shapes fit many plans."""
-        return replace(
-            self,
+        if not self.biases and not self.restricted:
+            return self
+        return self._replace(
             biases=max(LEAST_BIASES, _power_of_two(self.biases)) if self.biases else 0,
             restricted=_power_of_two(self.restricted) if self.restricted else 0,
         )
@@ -90,17 +92,13 @@ NO_INPUTS = OptionalInputs()
 
 def measured(plan: StepPlan) -> bool:
     """True if the rule of some span does not go by plain probability."""
-    return not all(rule.plain for rule in plan.columns.rules)
+    rules = [span.rule for span in plan.rows[0].spans] if len(plan.rows) == 1 else plan.columns.rules
+    return not all(rule.plain for rule in rules)
 
 
 def projected(plan: StepPlan) -> int:
     """Positions of a plan that get logits."""
     return plan.projected
-
-
-def _any_given(values: tuple[object, ...]) -> bool:
-    """True if not all values are None."""
-    return bool({*map(type, values)} - {NoneType})
 
 
 def _power_of_two(count: int) -> int:
@@ -135,6 +133,18 @@ class Shape:
     def sections(self) -> dict[str, int]:
         """Words of each section of the buffer, in order: those of the body, then those of the tail."""
         return self.body_sections() | self.tail_sections()
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Where each section begins."""
+        return dict(zip(self.sections, accumulate(self.sections.values(), initial=0), strict=False))
+
+    @cached_property
+    def padding(self) -> np.ndarray:
+        """The words of a step that writes nothing."""
+        words = np.empty(self.words, np.int32)
+        pack_nothing(words, self)
+        return words
 
     def body_sections(self) -> dict[str, int]:
         """Words that all layers need. Those that the tail needs, too, come last: with a number of rows they lie as far
@@ -231,14 +241,30 @@ class Batch:
     projected_attention: AttentionPlan | None  # of the projected positions
 
 
+class Unpadded(NamedTuple):
+    """How the words of an unpadded plan are read: sizes of the sections, and the inputs."""
+
+    sizes: tuple[tuple[str, int], ...]
+    inputs: OptionalInputs
+
+    def batch(self, words: np.ndarray, device: torch.device) -> Batch:
+        return _batch(torch.from_numpy(words).to(device), dict(self.sizes), self.inputs)
+
+
 def pack(plan: StepPlan, device: torch.device, shift: int = 0) -> Batch:
     """Unpadded, for a step that is computed once. `shift` 1: a position is predicted at the one before it."""
+    unpadded, words = pack_words(plan, shift)
+    return unpadded.batch(words, device)
+
+
+def pack_words(plan: StepPlan, shift: int = 0) -> tuple[Unpadded, np.ndarray]:
+    """How an unpadded plan is read, and its words."""
     inputs = OptionalInputs.of(plan)
     sections = {
         name: np.asarray(part).astype(np.int32, copy=False) for name, part in _words(plan, inputs, shift).items()
     }
-    buffer = torch.from_numpy(np.concatenate(list(sections.values()))).to(device)
-    return _batch(buffer, {name: len(part) for name, part in sections.items()}, inputs)
+    sizes = tuple([(name, len(part)) for name, part in sections.items()])
+    return Unpadded(sizes, inputs), np.concatenate(list(sections.values()))
 
 
 def pack_nothing(words: np.ndarray, shape: Shape) -> None:
@@ -251,28 +277,109 @@ def pack_nothing(words: np.ndarray, shape: Shape) -> None:
 
 def pack_into(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
     """Fill `words` [shape.words] int32 with a plan that fits the shape."""
+    if len(plan.rows) != 1 or not _pack_row(words, plan.rows[0], shape, shift):
+        pack_rows(words, plan, shape, shift)
+
+
+def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -> None:
+    """Fill `words` [shape.words] int32 with any plan that fits the shape, by arrays."""
     parts = _words(plan, shape.inputs, shift)
     if shape.inputs.drawn:  # some numbers of each position, each in a block of its own
         draws = np.zeros((DRAW_WORDS, shape.projected), np.int32)
         draws[:, : len(parts["endless"])] = parts["draws"].reshape(DRAW_WORDS, -1)
         parts["draws"] = draws.reshape(-1)
-    sections = shape.sections
-    words.fill(0)  # padding, where it is read: rows and spans without positions, tokens and restrictions nowhere
-    for name, tiling, starts in (
-        ("tiles", shape.tiling, parts["row_starts"]),
-        ("projected_tiles", shape.projected_tiling, parts["projected_starts"]),
-    ):
-        tiles = row_tiles(np.diff(starts), tiling.queries, sections[name] // 2, parts["visible"])
-        parts[name] = tiles.reshape(-1)
+    words[:] = shape.padding
     start = 0
-    for name, size in sections.items():
-        part = parts[name]
+    for name, size in shape.sections.items():
+        if name.endswith("tiles"):
+            projects = name == "projected_tiles"
+            tiling = shape.projected_tiling if projects else shape.tiling
+            sizes = np.diff(parts["projected_starts" if projects else "row_starts"])
+            part = row_tiles(sizes, tiling.queries, size // 2, parts["visible"]).reshape(-1)
+        else:
+            part = parts[name]
         if len(part) > size:
             raise ValueError(f"{len(part)} words of {name} do not fit a shape with {size}")
         end, start = start + len(part), start + size
         words[start - size : end] = part
-        if end < start and (name.endswith("_starts") or name in NOWHERE_SECTIONS):
-            words[end:start] = part[-1] if name not in NOWHERE_SECTIONS else NOWHERE
+        if end < start and name.endswith("_starts"):
+            words[end:start] = part[-1]  # rows and spans without positions
+
+
+def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
+    """Fill `words` [shape.words] int32 with one row, as mostly for a single stream: a device waits, and a hundred calls
+    of numpy would take 0.4 ms after a rest. Return whether it was done: not if the row has what few rows have."""
+    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy = row
+    inputs, at = shape.inputs, shape.places
+    size, count = end - start, sum([span.end - span.start for span in spans])
+    if inputs.host_tokens or inputs.restricted or inputs.copied or restriction is not None:
+        return False
+    if tokens is not None or copy is not None:
+        return False
+    if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
+        return False
+    if sum([len(bias.tokens) for bias in biases]) > inputs.biases or len(biases) > BIASES_OF_ROW * shape.rows:
+        return False
+    words[:] = shape.padding
+    floats, begin = words.view(np.float32), at["positions"]
+    words[begin : begin + size] = np.arange(start, end, dtype=np.int32)
+    for name, many, value in (("slots", size, slot), ("target_slots", count, slot)):
+        words[at[name] : at[name] + many] = value
+    words[at["row_slots"]], words[at["visible"]] = slot, visible
+    for name, many, value in (("row_starts", shape.rows, size), ("projected_starts", shape.rows, count)):
+        words[at[name] + 1 : at[name] + 1 + many] = value
+    for begin, queries, each in (
+        (at["tiles"], size, shape.tiling.queries),
+        (at["projected_tiles"], count, shape.projected_tiling.queries),
+    ):
+        for number in range(-(-queries // each)):
+            words[begin + 2 * number], words[begin + 2 * number + 1] = 0, number * each
+    done, ruled, begin = 0, 0, at["span_starts"]
+    words[begin : begin + 1 + shape.spans] = count
+    for first, last, rule, may_end, joined in spans:
+        if first - shift < start:
+            raise ValueError("a row lacks the position that predicts the first one of its spans")
+        stop = done + last - first
+        targets = np.arange(first, last, dtype=np.int32)
+        words[at["targets"] + done : at["targets"] + stop] = targets
+        words[at["projected"] + done : at["projected"] + stop] = targets - (shift + start)
+        if not may_end:
+            words[at["endless"] + done : at["endless"] + stop] = 1
+        if not joined:
+            words[begin + ruled] = done
+            words[at["sure"] + ruled], words[at["last_free"] + ruled] = rule.sure, rule.last_free
+            floats[at["threshold"] + ruled], floats[at["factor"] + ruled] = rule.threshold, rule.factor
+            ruled += 1
+        if inputs.measured:
+            words[at["measure_kinds"] + done : at["measure_kinds"] + stop] = rule.measure
+            floats[at["measure_noise"] + done : at["measure_noise"] + stop] = rule.noise
+        done = stop
+    if inputs.drawn:
+        lines = words[at["draws"] : at["draws"] + DRAW_WORDS * shape.projected].reshape(DRAW_WORDS, -1)
+        lines[:, :count] = _draw_words([sampling], [step])
+    if inputs.biases:
+        _pack_biases(words, biases, spans, shape)
+    return True
+
+
+def _pack_biases(words: np.ndarray, biases: tuple[Bias, ...], spans: tuple[Span, ...], shape: Shape) -> None:
+    """Write the biases of a single row."""
+    at, entries = shape.places, 0
+    for number, bias in enumerate(biases):
+        words[at["bias_begins"] + number] = _before(spans, bias.start)
+        words[at["bias_ends"] + number] = _before(spans, bias.end)
+        words[at["bias_starts"] + number] = entries
+        begin, length = entries, len(bias.tokens)
+        entries += length
+        words[at["bias_ids"] + begin : at["bias_ids"] + entries] = bias.tokens
+        words[at["bias_deltas"] + begin : at["bias_deltas"] + entries] = bias.deltas.view(np.int32)
+    begin = at["bias_starts"]
+    words[begin + len(biases) : begin + BIASES_OF_ROW * shape.rows + 1] = entries
+
+
+def _before(spans: tuple[Span, ...], position: int) -> int:
+    """Positions of `spans` before an absolute position."""
+    return sum([min(max(position, span.start), span.end) - span.start for span in spans])
 
 
 def unpack(buffer: Tensor, shape: Shape) -> Batch:
@@ -382,7 +489,9 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         parts["rope_positions"] = parts["positions"] - np.repeat(offsets, row_sizes)
         parts["mask_offsets"] = np.array([0 if copy is None else copy.mask_offset for copy in columns.copies])
     if inputs.drawn:
-        parts["draws"] = np.repeat(_draw_words(columns), np.diff(projected_starts), axis=1).reshape(-1)
+        parts["draws"] = np.repeat(
+            _draw_words(columns.samplings, columns.steps), np.diff(projected_starts), axis=1
+        ).reshape(-1)
     if inputs.measured:
         kinds = np.array([rule.measure for rule in columns.rules], np.int32)[columns.rule_numbers]
         noise = _float_words([rule.noise for rule in columns.rules])[columns.rule_numbers]
@@ -403,21 +512,17 @@ def _rule_words(columns: Columns, numbers: np.ndarray) -> Words:
     return {"sure": ints[:, 0], "threshold": floats[:, 0], "factor": floats[:, 1], "last_free": ints[:, 1]}
 
 
-def _draw_words(columns: Columns) -> np.ndarray:
+def _draw_words(samplings: Sequence[Sampling], steps: Sequence[int] | Ints) -> np.ndarray:
     """Temperature, top-p, top-k, min-p, both halves of the seed and the step of each row: [DRAW_WORDS, rows] int32."""
-    samplings = columns.samplings
-    seeds = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2)
-    return np.stack(
-        [
-            _float_words([sampling.temperature for sampling in samplings]),
-            _float_words([sampling.top_p for sampling in samplings]),
-            np.array([sampling.top_k for sampling in samplings], np.int32),
-            _float_words([sampling.min_p for sampling in samplings]),
-            seeds[:, 0],
-            seeds[:, 1],
-            columns.steps.astype(np.int32),
-        ]
-    )
+    words = np.empty((DRAW_WORDS, len(samplings)), np.int32)
+    floats = words.view(np.float32)
+    floats[0] = [sampling.temperature for sampling in samplings]
+    floats[1] = [sampling.top_p for sampling in samplings]
+    words[2] = [sampling.top_k for sampling in samplings]
+    floats[3] = [sampling.min_p for sampling in samplings]
+    words[4:6] = np.array([sampling.seed for sampling in samplings], np.int64).view(np.int32).reshape(-1, 2).T
+    words[6] = steps
+    return words
 
 
 def _bias_words(columns: Columns, span_starts: np.ndarray) -> Words:

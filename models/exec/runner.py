@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,27 @@ from ...kernels.common.compile_ahead import collected
 from ...kernels.logits import adjust, rank, restrict
 from ...kernels.measure import measure
 from ...kernels.predict import predict
-from ...scheduler.contract import GREEDY, DeviceCommitRule, DeviceLost, Ints, Row, Scores, Span, StepPlan, StepResult
+from ...scheduler.contract import (
+    GREEDY,
+    DeviceCommitRule,
+    DeviceLost,
+    Ints,
+    Placement,
+    Row,
+    Scores,
+    Span,
+    StepPlan,
+    StepResult,
+)
 from ..kv_cache import KvPages
 from ..network import Transformer, Unfinished
+from .followers import Followers
 from .graphs import Launched, Report, StepGraph, StepGraphs
-from .pack import Batch, OptionalInputs, pack, projected
-from .shapes import ROW, ShapeSet, rounded
+from .pack import Batch, OptionalInputs, Unpadded, pack, pack_words, projected
+from .shapes import ROW, PaddingKey, ShapeSet, rounded
 
 Waiter = Callable[[], StepResult]
+LONG_S = 0.1  # a step of a CPU that takes longer is measured once
 SPARSE = 3  # one of so many sizes is looked through for kernels to compile
 
 
@@ -39,13 +53,15 @@ class GraphCounts:
 
 
 class Runner:
-    """An `Executor`. Not safe for use from two threads at once."""
+    """An `Executor`. Not safe for use from two threads at once. `followers` get what it executes, and do the same."""
 
     def __init__(
         self, network: Transformer, pages: KvPages, slots: int, banned: Sequence[int], end_ids: Sequence[int]
     ) -> None:
         """`slots` canvases of the network's longest input; ids in `banned` are never proposed, those in `end_ids` not
         where a span may not end."""
+        self.followers: Followers | None = None
+        self._sent = 0  # steps, to other ranks
         config = network.config
         self._network = network
         self._pages = pages
@@ -66,15 +82,20 @@ class Runner:
 
     def _graphs_of(self, sizes: Sequence[int]) -> StepGraphs:
         config, numerics = self._network.config, self._network.numerics
-        return StepGraphs(self, ShapeSet(config, numerics, len(self._canvases), sizes))
+        return StepGraphs(self, ShapeSet(config, numerics, len(self._canvases), sizes), self._send)
 
     @torch.inference_mode()
     def compile_kernels(self, sizes: Sequence[int], report: Report) -> None:
         """Compile the kernels of steps of these `sizes` together, on a GPU whose steps have not begun."""
         some = sorted({*sizes[::SPARSE], sizes[-1]})  # sizes side by side use the same kernels, nearly all
-        with collected() as missing:
+        with collected() as missing, self._alone():
             self._graphs_of(some).run_all(lambda done, total: None, dry=True)
         missing.compile(report)
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """No other rank takes part in what is computed."""
+        group = self._network.group
+        return nullcontext() if group is None else group.silent()
 
     @torch.inference_mode()
     def run_all(self, sizes: Sequence[int], report: Report) -> None:
@@ -98,27 +119,57 @@ class Runner:
         CPU nothing begins before that is called."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
+        sent = self._sent
         try:
             if plan.placements:
                 self._place(plan)
             launched = self._graphs.launch(plan)
             return StepUnderWay(launched, projected(plan))
         except Exception as error:
+            self._check_ranks(error, sent)
             _check_device(error)
             raise
 
     @torch.inference_mode()
     def _compute_now(self, plan: StepPlan) -> StepResult:
-        started = time.perf_counter()
-        self._place(plan)
-        batch = self._packed(plan)
-        out = self.finish(self.begin(batch), batch).numpy()
-        needed = OptionalInputs.of(plan)
+        started, sent = time.perf_counter(), self._sent
+        try:
+            if plan.placements:
+                self._place(plan)
+            unpadded, words = pack_words(plan, self._network.config.logit_shift)
+            self._send(unpadded, words)
+            out = self._compute(unpadded.batch(words, self._device)).numpy()
+        except Exception as error:
+            self._check_ranks(error, sent)
+            raise
+        needed = unpadded.inputs
         return _result(projected(plan), needed, needed, out, time.perf_counter() - started)
+
+    def _compute(self, batch: Batch) -> Tensor:
+        return self.finish(self.begin(batch), batch)
+
+    def _send(self, key: Hashable, words: Ints) -> None:
+        if self.followers is not None:
+            self._sent += 1
+            self.followers.step(key, words)
+
+    def _check_ranks(self, error: Exception, sent: int) -> None:
+        """Raise `DeviceLost` if other ranks may have begun a step that has failed here, after so many that they were
+        `sent`: they would wait for ever."""
+        if self._sent != sent:
+            raise DeviceLost(f"the ranks are no longer at the same step: {error}") from error
+
+    def follow(self, key: Hashable, words: Ints) -> None:
+        """Do a step that the first rank has packed."""
+        if self._graphs is not None:
+            self._graphs.follow(cast(PaddingKey, key), words)
+        elif isinstance(key, Unpadded):
+            with torch.inference_mode():
+                self._compute(key.batch(words, self._device))
 
     def step_seconds(self, tokens: int) -> float:
         """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of two blocks, which a request of a
-        block-causal network computes: the better of two measurements.
+        block-causal network computes: the better of two measurements, if the first was short or has compiled kernels.
 
         Only while no request is running: it writes to pages and canvases.
         """
@@ -132,7 +183,9 @@ class Runner:
         rows = tuple(
             Row(slot, 0, size, size, (Span(shift, size, nothing),), GREEDY, step=0) for slot, size in enumerate(sizes)
         )
-        return min(self.execute(StepPlan((), rows)).device_s for _ in range(2))
+        plan = StepPlan((), rows)
+        first_s = self.execute(plan).device_s
+        return first_s if first_s > LONG_S and not self.on_gpu else min(first_s, self.execute(plan).device_s)
 
     @torch.inference_mode()
     def graph_for(self, plan: StepPlan) -> StepGraph:
@@ -148,15 +201,17 @@ class Runner:
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
         """The raw logits [N, V] of a plan's spans; commits nothing."""
-        self._place(plan)
-        return self._logits(self._packed(plan))
+        self.place(plan.placements)
+        return self._logits(pack(plan, self._device, self._network.config.logit_shift))
 
-    def _packed(self, plan: StepPlan) -> Batch:
-        return pack(plan, self._device, self._network.config.logit_shift)
+    def _place(self, plan: StepPlan) -> None:
+        if self.followers is not None:
+            self.followers.place(plan.placements)
+        self.place(plan.placements)
 
     @torch.inference_mode()
-    def _place(self, plan: StepPlan) -> None:
-        for placement in plan.placements:
+    def place(self, placements: Sequence[Placement]) -> None:
+        for placement in placements:
             canvas = self._canvases[placement.slot]
             canvas.fill_(self._network.config.mask_id)
             canvas[: len(placement.prompt)].copy_(self._staged(placement.prompt), non_blocking=True)

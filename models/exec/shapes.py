@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...kernels.attention.tiles import attention_config, fixed_config, tile_queries
@@ -28,10 +28,15 @@ GUIDED = (8, 64)  # restricted rows
 COMMON = 2  # variants of large tails, too
 
 
+PaddingKey = tuple[int, int, int, OptionalInputs]  # positions, projected positions, rows, inputs
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Padding:
-    """A shape of whole steps, and the shapes of its parts that are in the set."""
+    """A shape of whole steps, and the shapes of its parts that are in the set. Equal sets have the same padding for a
+    `key`."""
 
+    key: PaddingKey
     shape: Shape
     body: Shape | None
     tail: Shape | None
@@ -80,9 +85,9 @@ def variants(mask_words: int) -> tuple[OptionalInputs, ...]:
     Room that a step does not need costs little, and changes no answer. The first `COMMON` serve most steps.
     """
     drawn = OptionalInputs(sampled=True, narrowed=True)
-    measured = replace(drawn, measured=True, biases=ROOM)
-    guided = (replace(measured, restricted=rows, mask_words=mask_words) for rows in GUIDED)
-    return (NO_INPUTS, drawn, measured, replace(measured, ranks=MOST_RANKS), *guided)
+    measured = drawn._replace(measured=True, biases=ROOM)
+    guided = (measured._replace(restricted=rows, mask_words=mask_words) for rows in GUIDED)
+    return (NO_INPUTS, drawn, measured, measured._replace(ranks=MOST_RANKS), *guided)
 
 
 def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
@@ -108,7 +113,7 @@ class ShapeSet:
         self._sizes = tuple(sizes)
         self._rows = min(max(slots, ROWS), self.most) if sizes else slots
         self._variants = variants(-(-config.vocab_size // 32))
-        self._paddings: dict[tuple[int, int, int, OptionalInputs], Padding] = {}
+        self._paddings: dict[PaddingKey, Padding] = {}
 
     @property
     def most(self) -> int:
@@ -143,22 +148,26 @@ class ShapeSet:
         while rows < len(plan.rows):
             rows *= 2
         key = self._size(plan.tokens), self._size(projected(plan)), rows, needed.rounded()
-        if key not in self._paddings:
-            self._paddings[key] = self._padding(*key)
-        return Fit(self._paddings[key], needed)
+        return Fit(self.padding(key), needed)
+
+    def padding(self, key: PaddingKey) -> Padding:
+        found = self._paddings.get(key)
+        if found is None:
+            found = self._paddings[key] = self._padding(*key)
+        return found
 
     def _padding(self, tokens: int, count: int, rows: int, needed: OptionalInputs) -> Padding:
         in_set = tokens <= self.most and rows == self._rows and not needed.copied
         few = self._variants if count <= RARE else self._variants[:COMMON]
         room = next((inputs for inputs in few if covers(inputs, needed)), None)
-        inputs = needed if room is None else replace(room, host_tokens=needed.host_tokens)
+        inputs = needed if room is None else room._replace(host_tokens=needed.host_tokens)
         body = tail = None
         if in_set and (tokens <= RARE or not needed.host_tokens):
             body = self.body(tokens, needed.host_tokens)
         if in_set and count and room is not None:
             tail = self.tail(count, room)
         shape = Shape(tokens, rows, count, count, self._tiling(tokens), self._tiling(count), inputs)
-        return Padding(shape, body, tail)
+        return Padding((tokens, count, rows, needed), shape, body, tail)
 
     @property
     def body_words(self) -> int:

@@ -139,8 +139,8 @@ def _in_numbers(packed: Packed, classes: npt.NDArray[np.uint16], masked: Bools) 
     before_digits = np.maximum.accumulate(np.where(digit, -1, position))
     before_digits[1:] = before_digits[:-1]  # the last position before this one that is no digit
     opens_request = before_digits < packed.spread(packed.starts.tolist())
-    opens_request &= packed.spread([nesting.bare for nesting in packed.nesting]) == 1
-    item = opens_request | ((classes[np.maximum(before_digits, 0)] & LINE) != 0)
+    bare = packed.spread([nesting.bare for nesting in packed.nesting]) == 1
+    item = np.where(opens_request, bare, (classes[before_digits] & LINE) != 0)
     stops &= decimal | item
     return stops
 

@@ -53,6 +53,8 @@ class Vocabulary:
         self.brackets: npt.NDArray[np.int8] = np.array([_brackets(piece) for piece in pieces], np.int8)
         for token in ends:
             self.classes[token] = END
+        self.ends = sorted({*ends})
+        self.is_end: npt.NDArray[np.bool_] = self.classes == END
         self.kinds = int(np.bitwise_or.reduce(self.classes, initial=0))  # all classes that some token has
 
     def has(self, kinds: int) -> bool:

@@ -150,7 +150,8 @@ async def respond(
     prompt_tokens = sum(prompt.tokens for prompt in prompts)
     echoes = [prompt.echo for prompt, _ in submitted]
     record: RequestRecord = request.state.record
-    record.prompt_tokens = prompt_tokens
+    record.prompt_tokens, record.options = prompt_tokens, submitted[0][1]
+    record.choices, record.streamed, record.submitted_s = len(planned), bool(body.stream), record.age_s
     async with AsyncExitStack() as stack:
         request.state.place.free()  # what is submitted takes it
         # Nothing waits between them: the engine gets all answers of a request at once. If one is refused, all end.
@@ -293,6 +294,7 @@ async def _events(
         if not begun:
             raise
         record.failed = True
+        record.blame(error)
         # The status has been sent: the error becomes an event, and the stream ends without DONE.
         if not isinstance(error, errors.ApiError):
             logging.getLogger(__name__).exception("a stream failed")

@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 failed while running, 2 misuse or a failed start, 130 interrupted."""
-    code = 0
+    code, hangs = 0, False
     try:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal may not know Unicode
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 code = _run(arguments, os.environ)
             print(end="", flush=True)  # a full disk is an error, too
         except (ValueError, OSError) as error:
-            code = _complain(error)
+            code, hangs = _complain(error), getattr(error, "hangs", False)
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:  # the reader has left
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         _let_go(sys.stdout)
         _let_go(sys.stderr)
+    if hangs:  # a thread that waits for ever would hold up the end of the interpreter
+        os._exit(code)
     return code
 
 

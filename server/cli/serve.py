@@ -16,9 +16,9 @@ import uvicorn
 from ..app import Service, build_service, load
 from ..frontend.parent import CannotStart, serve_apart, url_of
 from ..frontend.process import FAILED, REPORT_S, exit_hard
-from ..http.connections import ConnectionConfig, connection_limit, log_accept_errors, raise_descriptor_limit
+from ..http.connections import ConnectionConfig, Listener, connection_limit, log_accept_errors, raise_descriptor_limit
 from ..logs import STDERR, logging_to
-from ..settings import Settings, split_origins
+from ..settings import Settings, split_origins, traces_url
 
 
 def serve_main(settings: Settings) -> int:
@@ -30,6 +30,7 @@ def serve_main(settings: Settings) -> int:
         logging_to(STDERR, settings.log_level, settings.log_format),
     ):
         split_origins(settings.allowed_origins or "*")  # now: a model takes long to load
+        traces_url(settings, os.environ)
         settings.front_ends(on_gpu=False)
         descriptors = raise_descriptor_limit()
         limit = connection_limit(settings.max_connections, descriptors)
@@ -99,13 +100,13 @@ def open_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> Listener:
     """A bound socket, not yet listening. Raises `OSError`."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = Listener(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)

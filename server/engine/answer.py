@@ -32,16 +32,19 @@ class EngineAnswer:
             self._ending = StopTokens(options.stop_ids)
         self.queue_s: float | None = None  # until its first step
         self._arrived = time.perf_counter()
+        self._first_forward_s: float | None = None
 
     def fail(self, failure: Failure) -> None:
         self.port.post(Failed(self.request_id, failure))
 
-    def take(self, update: Update, began: float) -> Outcome | None:
-        """Send what a step that `began` then brought. Returns how the answer has ended, or None: a stop string or a
-        stop token ends it here."""
-        queue_s = self.queue_s
+    def take(self, update: Update, began: float, ended: float) -> Outcome | None:
+        """Send what a step that `began` and `ended` then brought. Returns how the answer has ended, or None: a stop
+        string or a stop token ends it here."""
+        queue_s, first_forward_s = self.queue_s, self._first_forward_s
         if queue_s is None:
             queue_s = self.queue_s = max(0.0, began - self._arrived)
+        if first_forward_s is None and update.stats.forwards:  # a chunk of the prompt is none
+            first_forward_s = self._first_forward_s = max(0.0, ended - self._arrived - queue_s)
         outcome, tokens = update.outcome, update.tokens
         if outcome is Outcome.FAILED:
             failure = update.failure
@@ -63,6 +66,7 @@ class EngineAnswer:
                     None if outcome is None else FINISH[outcome],
                     None if events is None else lane_step(events),
                     None if scored is None else _scores(scored),
+                    first_forward_s or 0.0,
                 )
             )
         return outcome

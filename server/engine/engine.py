@@ -417,7 +417,7 @@ class Engine:
                 continue
             begins = answer.queue_s is None
             try:
-                outcome = answer.take(update, self._began)
+                outcome = answer.take(update, self._began, self._since)
             except errors.INTERRUPTS:
                 raise
             except BaseException:

@@ -147,7 +147,8 @@ class Serving(Message, frozen=True):
 
 class Progress(Message, frozen=True):
     """The effect of a step on a request: `tokens` that became final, as native int32. `stats` count from the start of
-    the request, which waited `queue_s` before its first step. The last progress has a `finish`."""
+    the request, which waited `queue_s` before its first step. Its first forward ended `first_forward_s` later, since
+    all chunks of its prompt come first. The last progress has a `finish`."""
 
     request_id: int
     tokens: bytes
@@ -156,6 +157,7 @@ class Progress(Message, frozen=True):
     finish: Finish | None = None
     lanes: LaneStep | None = None
     scores: Scores | None = None
+    first_forward_s: float = 0.0
 
 
 class Failed(Message, frozen=True):
@@ -219,11 +221,13 @@ class AnswerTimes(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Answer tokens (end token not counted), the request's counters, and the seconds before its first step."""
+    """Answer tokens (end token not counted), the request's counters, the seconds before its first step, and those from
+    there to the end of its first forward."""
 
     completion_tokens: int = 0
     stats: RequestStats = field(default_factory=RequestStats)
     queue_s: float = 0.0
+    first_forward_s: float = 0.0
 
     @classmethod
     def total(cls, usages: Collection[Usage]) -> Usage:

@@ -86,7 +86,7 @@ class Offline:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
-            self.parts.grammars.close()
+            self.parts.close()
 
     def room(self, prompt: Sequence[int]) -> int:
         """The default length of an answer to `prompt`; at least 1, which may not fit."""

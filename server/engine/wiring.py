@@ -10,8 +10,10 @@ from pathlib import Path
 
 from ...models.checkpoint.config import ModelConfig, ModelError, read_config
 from ...models.checkpoint.registry import Hardware, find_model, load_runner
+from ...models.exec.followers import Followers
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
+from ...models.ranks import Setup, loaded_with, start_ranks
 from ...scheduler import (
     DECODERS,
     AttentionPattern,
@@ -66,12 +68,19 @@ class EngineParts:
     pattern: AttentionPattern
     directory: Path  # of the checkpoint
     on_gpu: bool
+    followers: Followers | None  # the processes of the other ranks
+
+    def close(self) -> None:
+        """End the threads and processes of an engine that has stopped."""
+        self.grammars.close()
+        if self.followers is not None:
+            self.followers.close()
 
 
-def open_checkpoint(model: str, download: bool = False) -> Checkpoint:
-    """Find `model`, or `download` it, and read all but its weights. Raises `ValueError` and `OSError` with one line
-    that says what is wrong with which file."""
-    directory = find_model(model, download)
+def open_checkpoint(model: str, download: bool = False, weights: bool = True) -> Checkpoint:
+    """Find `model`, or `download` it, and read all but its weights, which may be missing if they are not needed. Raises
+    `ValueError` and `OSError` with one line that says what is wrong with which file."""
+    directory = find_model(model, download, weights)
     config = read_config(directory)
     text = _read_tokenizer(directory)
     if text.vocab_size > config.vocab_size or len(text.pieces) != config.vocab_size:
@@ -107,7 +116,8 @@ def build_parts(settings: Settings) -> EngineParts:
     line that says what is wrong."""
     if settings.decoder not in DECODERS:
         raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
-    checkpoint = open_checkpoint(settings.model, settings.download)
+    dummy = settings.load_format == "dummy"
+    checkpoint = open_checkpoint(settings.model, settings.download, weights=not dummy)
     config, text = checkpoint.config, checkpoint.text
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
@@ -138,14 +148,18 @@ def build_parts(settings: Settings) -> EngineParts:
         settings.deterministic,
         None if settings.cuda_graph_sizes is None else split_sizes(settings.cuda_graph_sizes),
         settings.compile_cache,
+        dummy,
     )
+    arguments = checkpoint.directory, config, memory, hardware, text.end_ids
+    size = settings.tensor_parallel_size
+    followers = start_ranks(Setup(*arguments), size) if size > 1 else None
+    meeting = None if followers is None else followers.meeting()
     # The thread that will run the model also loads it: OpenMP keeps a team for every thread that has computed, and
     # stops spinning between operations once all teams together outnumber the cores (a step took twice as long).
     worker = DeviceThread()
     with progress_of(sys.stderr) as report:
-        loaded = worker.submit(
-            load_runner, checkpoint.directory, config, memory, hardware, text.end_ids, report
-        ).result()
+        loading = worker.submit(load_runner, *arguments, report, meeting)
+        loaded = loading.result() if followers is None else loaded_with(followers, loading)
     runner = loaded.runner
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = replace(limits, pages=loaded.footprint.pages)
@@ -168,8 +182,19 @@ def build_parts(settings: Settings) -> EngineParts:
         settings.max_failed_steps,
     )
     engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)
+    if followers is not None:
+        followers.failure.add_done_callback(lambda failure: engine.fail(failure.result()))
     return EngineParts(
-        engine, text, grammars, metrics, limits, loaded.footprint, pattern, checkpoint.directory, runner.on_gpu
+        engine,
+        text,
+        grammars,
+        metrics,
+        limits,
+        loaded.footprint,
+        pattern,
+        checkpoint.directory,
+        runner.on_gpu,
+        followers,
     )
 
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,8 +26,9 @@ from ..metrics import Metrics
 from .process import CODE, Setup
 
 START_S = 60.0
-MOST_DEATHS, WITHIN_S = 5, 60.0  # front ends that are replaced in so many seconds
-PAUSE_S = 0.1  # before the first is replaced; it doubles
+MOST_DEATHS, WITHIN_S = 5, 60.0  # of one front end, after which it is replaced, in so many seconds
+END_S = 1.0  # from the end of a connection to that of its process
+PAUSE_S = 0.1  # before it is replaced first; it doubles
 MODULE = "asynclane.server.frontend.process"
 
 
@@ -52,9 +53,9 @@ class Fleet:
         self._listener = listener
         self._setup = setup
         self._children: set[Child] = set()
-        self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
+        self._deaths: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=MOST_DEATHS))
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
+        self._started = self._stopping = False
 
     async def start(self, count: int) -> None:
         """Start front ends, and wait until they accept connections. Raises `ValueError` if one does not."""
@@ -63,10 +64,14 @@ class Fleet:
         except OSError as error:
             self.kill()
             raise ValueError(f"a front end did not start: {error}") from None
-        done, late = await asyncio.wait({child.serving for child in children}, timeout=START_S)
-        if late or any(serving.exception() for serving in done):
+        servings = [child.serving for child in children]
+        _, late = await asyncio.wait(servings, timeout=START_S, return_when=asyncio.FIRST_EXCEPTION)
+        lost = [child for child in children if child not in self._children]
+        if lost or late:
+            how = f"{lost[0].name} {await _end(lost[0])}" if lost else f"not in {START_S:g} s"
             self.kill()
-            raise ValueError(f"a front end did not start: {'see its log' if not late else f'not in {START_S:g} s'}")
+            raise ValueError(f"a front end did not start: {how}")
+        self._started = True
 
     async def stop(self) -> None:
         """Let the front ends finish the responses that have begun, and end."""
@@ -162,15 +167,13 @@ class Fleet:
             child.serving.set_exception(ChildProcessError(child.name))
             child.serving.exception()  # nobody may be left to see it
         self._observe()
-        if not self._stopping and not self._engine.death.done():
+        if self._started and not self._stopping and not self._engine.death.done():
             task = asyncio.get_running_loop().create_task(self._replace(child))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _replace(self, child: Child) -> None:
-        child.process.kill()
-        code = await asyncio.to_thread(child.process.wait)
-        how = f"has ended (signal {-code})" if code < 0 else f"has ended (exit code {code})"
+        how = await _end(child)
         while await self._may_replace(child.name, how):
             try:
                 await self._spawn(child.name)
@@ -181,16 +184,24 @@ class Fleet:
 
     async def _may_replace(self, name: str, how: str) -> bool:
         """Log how a front end has ended. Return, after a pause, whether there is to be another one."""
-        now = time.monotonic()
-        recent = [at for at in self._deaths if at > now - WITHIN_S]
-        self._deaths.append(now)
+        now, deaths = time.monotonic(), self._deaths[name]
+        recent = [at for at in deaths if at > now - WITHIN_S]
+        deaths.append(now)
         if len(recent) == MOST_DEATHS:
             logging.getLogger(__name__).error("%s %s", name, how)
-            self._engine.fail(f"{MOST_DEATHS + 1} front ends have ended within {WITHIN_S:g} s")
+            self._engine.fail(f"{name} has ended {MOST_DEATHS + 1} times within {WITHIN_S:g} s")
             return False
         logging.getLogger(__name__).error("%s %s, and is replaced", name, how)
         await asyncio.sleep(PAUSE_S * 2 ** len(recent))
         return not self._stopping and not self._engine.death.done()
+
+
+async def _end(child: Child) -> str:
+    """How a front end has ended that is not heard any more. One that hangs is killed."""
+    await asyncio.to_thread(_wait, child.process, END_S)
+    child.process.kill()
+    code = await asyncio.to_thread(child.process.wait)
+    return f"has ended (signal {-code})" if code < 0 else f"has ended (exit code {code})"
 
 
 def _kill(children: Sequence[Child]) -> None:

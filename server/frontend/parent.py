@@ -128,7 +128,7 @@ class Parent:
                 await self.fleet.stop()
         finally:
             await engine.stop(STOP_S)
-            self._loaded.parts.grammars.close()
+            self._loaded.parts.close()
 
     def _reload(self) -> None:
         keys = self._loaded.keys

@@ -7,6 +7,7 @@ The engine's process decides when a front end ends: signals of a terminal, which
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import faulthandler
 import gc
 import logging
@@ -22,9 +23,9 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from ..app import create_app
+from ..app import create_app, open_tracing
 from ..engine.messages import FromEngine, Serving, ToEngine
-from ..http.connections import ConnectionConfig, log_accept_errors
+from ..http.connections import ConnectionConfig, Listener, log_accept_errors
 from ..http.keys import Key, Keys
 from ..link import Link, receive_frame
 from ..logs import STDERR, logging_to, name_process
@@ -39,6 +40,8 @@ from .counts import Relay
 REPORT_S = 3.0  # clients and probes still get the reason
 EXIT_S = 9.0  # the process has ended, whatever hangs
 FAILED = 1
+
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 # The arguments of the process: a name, two descriptors, and the path of its modules.
 CODE = "import sys; sys.path[:] = sys.argv[4:]; from {} import main; main()"
@@ -58,7 +61,7 @@ class Setup(msgspec.Struct, frozen=True):
     descriptors: int
 
 
-class SharedListener(socket.socket):
+class SharedListener(Listener):
     """The socket of all front ends. asyncio accepts as many connections at once as its `backlog`: that is one here, so
     that front ends with nothing else to do take the next. The system's queue keeps its length."""
 
@@ -115,6 +118,8 @@ def main() -> None:
     """Serve until the engine's process says stop, or ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":  # one that is stopped (SIGSTOP) continues when the engine's process ends, and learns it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
     name, link, listener = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     end = socket.socket(fileno=link)
     try:
@@ -142,7 +147,9 @@ def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: Share
     counts = Relay()
     engine = counts.engine = EngineClient(text, counts)
     engine.reload = keys.reload
-    app = create_app(engine, text, settings, counts, ModelCard(**setup.card), grammars=grammars, keys=keys)
+    card = ModelCard(**setup.card)
+    tracing = open_tracing(settings, card.id)
+    app = create_app(engine, text, settings, counts, card, grammars=grammars, keys=keys, tracing=tracing)
     config = ConnectionConfig(app, settings, setup.max_connections, setup.descriptors)
     listener.queue, config.backlog = config.backlog, 1
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # the engine's process reports start and end
@@ -153,4 +160,6 @@ def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: Share
         server.run(sockets=[listener])
     finally:
         grammars.close()
+        if tracing is not None:
+            tracing.close()
     return engine.health.failure is not None

@@ -59,7 +59,7 @@ class AnswerReader:
             return None
         fresh = tuple(self._token_ids[self._sent :])
         self._sent = len(self._token_ids)
-        usage = Usage(self._sent, progress.stats, progress.queue_s)
+        usage = Usage(self._sent, progress.stats, progress.queue_s, progress.first_forward_s)
         return Delta(text, progress.finish, usage, lanes, scores, fresh)
 
 
@@ -155,7 +155,16 @@ def _joined(before: Progress, after: Progress) -> Progress:
             scores.ranks,
         )
     tokens = before.tokens + after.tokens
-    return Progress(after.request_id, tokens, after.stats, after.queue_s, after.finish, before.lanes, scores)
+    return Progress(
+        after.request_id,
+        tokens,
+        after.stats,
+        after.queue_s,
+        after.finish,
+        before.lanes,
+        scores,
+        after.first_forward_s,
+    )
 
 
 def _scored(scores: Scores) -> Scored:

@@ -86,6 +86,23 @@ class ConnectionConfig(uvicorn.Config):
         self.write_timeout_s = settings.write_timeout_s
 
 
+class Listener(socket.socket):
+    """Accepts for asyncio, which tries as often as its backlog in a turn of the loop. Without descriptors all of these
+    would fail, and each would start a timer, after which asyncio does the same again."""
+
+    _failed = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self._failed:
+            self._failed = False
+            raise BlockingIOError  # for asyncio: none is waiting
+        try:
+            return super().accept()
+        except OSError as error:
+            self._failed = error.errno in NO_DESCRIPTORS
+            raise
+
+
 class Timer:
     """A call that is due so many seconds after `start`, unless `stop` comes first."""
 

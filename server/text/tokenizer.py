@@ -67,13 +67,15 @@ class Tokenizer:
     def __init__(self, model_dir: Path) -> None:
         # Imported here, since transformers takes a second. Not AutoTokenizer: it imports torch and looks for model
         # classes, and tokenizer.json has everything.
-        from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+        from transformers import PreTrainedTokenizerFast
 
         self._dir = model_dir
         self._config = self._read("config.json")
         kind: type[PreTrainedTokenizerFast] = PreTrainedTokenizerFast
         if not (model_dir / "tokenizer.json").is_file():
             self._require_qwen()
+            from transformers import Qwen2Tokenizer
+
             kind = Qwen2Tokenizer
         self._tokenizer = kind.from_pretrained(model_dir, local_files_only=True)
         # The Rust tokenizer is used directly: transformers' wrapper sets truncation on every call, which is not safe

@@ -1,6 +1,6 @@
 """Random faults at every state of a request: the application, its engine, and a device that follows a script.
 
-Whatever happens to one request, every other gets its own answer, and nothing is left afterwards. `make test` has 2,000
+Whatever happens to one request, every other gets its own answer, and nothing is left afterwards. `make test` has 1,000
 faults, `make chaos` 20,000. Faults of whole processes are in tests/e2e.
 """
 
@@ -42,7 +42,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from ..support.fakes import Panic, ScriptedExecutor, raising
 from .measure import memory_mb
 
-FAULTS = 20_000 if os.environ.get("CHAOS") == "all" else 2_000
+FAULTS = 20_000 if os.environ.get("CHAOS") == "all" else 1_000
 BATCH, CALM = 30, 6  # requests that do harm, and others beside them
 LIMITS = Limits(slots=10, pages=48, page_size=16, step_tokens=320, max_model_len=256, max_queue=24)
 ANSWERS = [f"{word} fish. Two fish, and {word} birds.\nAnd so on, and so on." for word in ("One", "Red", "No", "Old")]
@@ -377,7 +377,7 @@ async def test_random_faults_concern_nobody_else_and_leave_nothing(house: House)
     alone, harmful, sizes = House(house.text, 1, house.answers), [kind for kind in KINDS if kind != "calm"], []
     await house.engine.start()
     await alone.engine.start()
-    weights = [1 if kind in DEVICE else 4 for kind in harmful]
+    weights = [2 if kind in DEVICE else 4 for kind in harmful]
     for _ in range(-(-FAULTS // 2 // BATCH)):
         kinds = [*house.rng.choices(harmful, weights, k=BATCH), *["calm"] * CALM]
         clients = [house.client(kind, *house.draw(kind)) for kind in kinds]

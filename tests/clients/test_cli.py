@@ -104,14 +104,14 @@ def test_a_view_of_the_lanes_replaces_the_text_as_it_comes(talk: Any) -> None:
     event = {"step": 0, "computed": [-4, 8], "refresh": True, "lanes": [lane], "commits": []}
     seen: list[Any] = []
 
-    class View:
+    class Screen:
         def show(self, event: Any) -> None:
             seen.append(event.step)
 
         def finish(self, text: str) -> None:
             seen.append(text)
 
-    terminal, server = talk("Hi", "And?", replies=[[chunk(lanes=event), ANSWER], [ANSWER]], view=View)
+    terminal, server = talk("Hi", "And?", replies=[[chunk(lanes=event), ANSWER], [ANSWER]], view=Screen)
     assert server.body()["stream_options"]["include_lanes"] is True
     assert seen[0] == 0
     assert said(server)[1] == ("assistant", seen[1])

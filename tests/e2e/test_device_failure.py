@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from ..support.processes import started
-from ..support.servers import Server, gauge, slow_body, start_server, stop_server, wait_for
+from ..support.servers import SLOW, Server, gauge, slow_body, start_server, stop_server, wait_for
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "failing_server.py")
 EXIT_S = 40  # 10 are promised, but a machine may be busy
@@ -35,9 +35,9 @@ def failing(fault: str, *flags: str) -> Iterator[Server]:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("lost", "the device is lost"),
+        pytest.param("lost", "the device is lost", marks=SLOW),
         ("hangs", "a step took longer than 1 s"),
-        ("loop", "the engine's loop ended unasked"),
+        pytest.param("loop", "the engine's loop ended unasked", marks=SLOW),
     ],
     ids=["lost", "hangs", "loop"],
 )

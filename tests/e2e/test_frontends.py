@@ -11,7 +11,10 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from threading import Event
 from typing import Any
 
 import httpx
@@ -20,6 +23,7 @@ import pytest
 from ..support.processes import ASYNCLANE, started
 from ..support.servers import (
     PARIS,
+    SLOW,
     STORY,
     TOM,
     WAIT_S,
@@ -53,11 +57,6 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     (TEXT, {"prompt": "One", "max_tokens": 12, "cache": "dual"}),
     (TEXT, {"prompt": "One", "max_tokens": 100_000}),
 ]
-
-
-SLOW = pytest.mark.skipif(
-    os.environ.get("CHAOS") != "all" and "FRONTENDS" not in os.environ, reason="takes long: `make chaos` runs it"
-)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +125,43 @@ def test_a_front_end_that_is_killed_is_replaced_and_the_others_notice_nothing(ap
     assert idle(apart.url)
     assert len({*first, *front_ends(apart.process.pid)}) == 3
     assert any("has ended (signal 9), and is replaced" in line for line in apart.log)
+
+
+@SLOW
+def test_front_ends_may_be_killed_at_any_moment() -> None:
+    """Each answer that is whole is the right one, and nothing is left."""
+    server, random, over = start_server("--frontends", "3"), Random(1), Event()
+    bodies = [slow_body(max_tokens=24, stream=stream) for stream in (False, True)]
+    names = [b"frontend-1", b"frontend-2", b"frontend-3"] * 4  # one alone may die five times
+    random.shuffle(names)
+
+    def ask(body: dict[str, Any]) -> list[Any]:
+        found = []
+        while not over.is_set():
+            with suppress(httpx.TransportError):
+                found.append(content(server.url, CHAT, body))
+        return found
+
+    try:
+        alone = [content(server.url, CHAT, body) for body in bodies]
+        with ThreadPoolExecutor() as pool:
+            users = [[pool.submit(ask, body) for _ in range(3)] for body in bodies]
+            for name in names:
+                time.sleep(random.uniform(0, 2))
+                for child in front_ends(server.process.pid):
+                    if name in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                        os.kill(child, signal.SIGKILL)
+            over.set()
+        for right, some in zip(alone, users, strict=True):
+            answers = [answer for user in some for answer in user.result()]
+            assert answers == [right] * len(answers)
+            assert answers
+        wait_for(lambda: len(front_ends(server.process.pid)) == 3 and gauge(server.url, "frontends") == 3)
+        wait_for(lambda: idle(server.url))
+    finally:
+        stop_server(server)
+    assert sum("has ended (signal 9), and is replaced" in line for line in server.log) > len(names) / 2
+    assert "Traceback" not in "".join(server.log)
 
 
 @SLOW
@@ -246,6 +282,32 @@ def test_the_end_of_the_engine_is_known_by_all_and_ends_all(fault: str) -> None:
     finally:
         server.process.kill()
         stop_server(server)
+
+
+@SLOW
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_front_end_that_is_stopped_does_not_keep_the_port_of_an_engine_that_is_killed() -> None:
+    server = start_server("--frontends", "1")
+    (child,) = front_ends(server.process.pid)
+    try:
+        os.kill(child, signal.SIGSTOP)
+        server.process.kill()
+        wait_for(lambda: is_free(httpx.URL(server.url).port))
+        wait_for(lambda: not alive(child))
+    finally:
+        if alive(child):
+            os.kill(child, signal.SIGKILL)
+        stop_server(server)
+
+
+def is_free(port: int | None) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ OPERATIONS = {
     "logits": ["adjust", "restrict"],
     "measure": ["measure"],
     "predict": ["predict"],
+    "ranks": ["linear_sum_add_rms_norm", "sum_add_rms_norm"],
 }
 FUNCTIONS = [(operation, name) for operation, names in OPERATIONS.items() for name in names]
 

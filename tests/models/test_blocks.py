@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -85,19 +86,18 @@ def test_the_next_turn_of_a_conversation_starts_after_the_last_answer(vocabulary
     assert comparable(second) == comparable(SDAR.run([following])[0])
 
 
-@pytest.mark.parametrize("sharing", [True, False], ids=["prefix-sharing", "no-prefix-sharing"])
-def test_answers_are_the_same_whatever_the_size_of_chunks_of_the_prompt(sharing: bool) -> None:
+def test_answers_are_the_same_whatever_the_size_of_chunks_of_the_prompt() -> None:
     cases = [(400, "fast-dllm"), (90, "asynclane"), (240, "asynclane"), (75, "fast-dllm")]
     specs = [
         Spec(LONG[:size], 24, decoder, sampling=Sampling(number % 2, seed=7), ranks=2, watched=number == 1)
         for number, (size, decoder) in enumerate(cases)
     ]
-    whole = [comparable(SDAR.run([spec], replace(SDAR.limits, prefix_sharing=sharing))[0]) for spec in specs]
-    for size in (BLOCK, 64):
+    whole = [comparable(SDAR.run([spec])[0]) for spec in specs]
+    assert [comparable(SDAR.run([spec], replace(SDAR.limits, prefill_tokens=64))[0]) for spec in specs] == whole
+    for sharing, size in itertools.product((True, False), (BLOCK, 64)):
         limits = replace(SDAR.limits, prefix_sharing=sharing, prefill_tokens=size)
-        assert [comparable(SDAR.run([spec], limits)[0]) for spec in specs] == whole
         for options in ({}, {"halving": TWO_IN_FLIGHT, "arrive_every": 2}):
-            assert [comparable(answer) for answer in SDAR.run(specs, limits, **options)] == whole
+            assert [comparable(answer) for answer in SDAR.run(specs, limits, **options)] == whole, (sharing, size)
 
 
 def after_each_other(vocabulary: Vocabulary, *specs: Spec) -> list[Answer]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import Sampling, Vocabulary
 
@@ -22,38 +20,39 @@ NO_LEAP = {"near_threshold": 0.9}
 Params = Mapping[str, object]
 
 
-def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, params: Params) -> list[tuple[list[int], int]]:
-    specs = [Spec(prompt, LENGTH, decoder, params) for prompt in SOME]
-    return [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
+def answers(runner: Runner, vocabulary: Vocabulary, *asked: tuple[str, Params]) -> list[list[tuple[list[int], int]]]:
+    """Those of each decoder to all prompts, computed together."""
+    specs = [Spec(prompt, LENGTH, decoder, params) for decoder, params in asked for prompt in SOME]
+    found = [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
+    return [found[at : at + len(SOME)] for at in range(0, len(found), len(SOME))]
 
 
-@pytest.mark.parametrize(
-    ("decoder", "params", "other", "its"),
-    [
-        ("klass", {"threshold": 1.0, "watch": "lanes", **TWICE}, "llada", TWICE),
-        ("eoser", {"end_weight": 1.0, **TWICE}, "llada", TWICE),
-        ("prophet", {**NO_GAP, **TWICE}, "llada", TWICE),
-        ("prophet", {"threshold": 0.9, **NO_GAP}, "fast-dllm", {}),
-        ("ahd", {"drift": 0.0}, "fast-dllm", {}),
-        ("ce", {"horizon": 0}, "fast-dllm", {}),
-        ("credit", {"credit_alpha": 0.0, "cache": "prefix"}, "fast-dllm", {"cache": "prefix"}),
-        ("llada2", {"threshold": 0.7, "edit_steps": 0}, "fast-dllm", {"threshold": 0.7}),
-        ("localleap", {**NO_LEAP, "cache": "none"}, "fast-dllm", {"cache": "none"}),
-        ("localleap", NO_LEAP, "fast-dllm", {}),
-        (
-            "asynclane",
-            {"rule": "localleap", "near_threshold": 0.95, "threshold": 0.95, "cache": "compact"},
-            "asynclane",
-            {"cache": "compact"},
-        ),
-    ],
-    ids=str,
-)
-def test_a_rule_at_its_limit_is_the_one_it_extends(
-    decoder: str, params: Params, other: str, its: Params, runner: Runner, vocabulary: Vocabulary
-) -> None:
-    params, its = {"cache": "dual", **params}, {"cache": "dual", **its}
-    assert answers(runner, vocabulary, decoder, params) == answers(runner, vocabulary, other, its)
+EXTENDED: list[tuple[str, Params, str, Params]] = [
+    ("klass", {"threshold": 1.0, "watch": "lanes", **TWICE}, "llada", TWICE),
+    ("eoser", {"end_weight": 1.0, **TWICE}, "llada", TWICE),
+    ("prophet", {**NO_GAP, **TWICE}, "llada", TWICE),
+    ("prophet", {"threshold": 0.9, **NO_GAP}, "fast-dllm", {}),
+    ("ahd", {"drift": 0.0}, "fast-dllm", {}),
+    ("ce", {"horizon": 0}, "fast-dllm", {}),
+    ("credit", {"credit_alpha": 0.0, "cache": "prefix"}, "fast-dllm", {"cache": "prefix"}),
+    ("llada2", {"threshold": 0.7, "edit_steps": 0}, "fast-dllm", {"threshold": 0.7}),
+    ("localleap", {**NO_LEAP, "cache": "none"}, "fast-dllm", {"cache": "none"}),
+    ("localleap", NO_LEAP, "fast-dllm", {}),
+    (
+        "asynclane",
+        {"rule": "localleap", "near_threshold": 0.95, "threshold": 0.95, "cache": "compact"},
+        "asynclane",
+        {"cache": "compact"},
+    ),
+]
+
+
+def test_a_rule_at_its_limit_is_the_one_it_extends(runner: Runner, vocabulary: Vocabulary) -> None:
+    pairs = [((decoder, params), (other, its)) for decoder, params, other, its in EXTENDED]
+    asked = [(decoder, {"cache": "dual", **params}) for pair in pairs for decoder, params in pair]
+    found = answers(runner, vocabulary, *asked)
+    for extended, one, other in zip(EXTENDED, found[::2], found[1::2], strict=True):
+        assert one == other, extended
 
 
 def test_the_host_draws_and_scores_as_the_device_does(runner: Runner, vocabulary: Vocabulary) -> None:
@@ -70,24 +69,29 @@ def test_the_host_draws_and_scores_as_the_device_does(runner: Runner, vocabulary
 
 
 def test_what_a_rule_adds_saves_forwards(runner: Runner, vocabulary: Vocabulary) -> None:
-    def forwards(decoder: str, prompt: list[int] = STORY, **params: object) -> int:
-        (answer,) = run(runner, vocabulary, [Spec(prompt, 64, decoder, {"cache": "dual", **params})])
-        return answer.steps
+    def asked(decoder: str, prompt: list[int] = STORY, **params: object) -> Spec:
+        return Spec(prompt, 64, decoder, {"cache": "dual", **params})
 
-    assert forwards("credit") < forwards("fast-dllm")
-    assert forwards("localleap") < forwards("fast-dllm")
-    assert forwards("ahd", history=1, drift=1.0, block_length=8) < forwards("ahd", drift=0.0, block_length=8)
-    assert forwards("ccd", steps=32) < forwards("ccd", steps=32, warmup=4096)
-    assert forwards("klass", steps=32) < forwards("llada", steps=32)
-    assert forwards("prophet", PROMPTS[5], steps=32) < forwards("llada", PROMPTS[5], steps=32)
+    pairs = [
+        (asked("credit"), asked("fast-dllm")),
+        (asked("localleap"), asked("fast-dllm")),
+        (asked("ahd", history=1, drift=1.0, block_length=8), asked("ahd", drift=0.0, block_length=8)),
+        (asked("ccd", steps=32), asked("ccd", steps=32, warmup=4096)),
+        (asked("klass", steps=32), asked("llada", steps=32)),
+        (asked("prophet", PROMPTS[5], steps=32), asked("llada", PROMPTS[5], steps=32)),
+    ]
+    found = run(runner, vocabulary, [spec for pair in pairs for spec in pair])
+    for (rule, _), with_it, without in zip(pairs, found[::2], found[1::2], strict=True):
+        assert with_it.steps < without.steps, rule
 
 
 def test_ass_takes_as_many_forwards_as_a_block_has_doublings(runner: Runner, vocabulary: Vocabulary) -> None:
-    assert {steps for _, steps in answers(runner, vocabulary, "ass", {"cache": "none", **WHOLE})} == {5}
-    fives = answers(runner, vocabulary, "fast-dllm", {"rule": "ass", "block_length": 16, **WHOLE})
-    assert {steps for _, steps in fives} == {8}
+    halves = {"rule": "ass", "block_length": 16, **WHOLE}
+    found = answers(runner, vocabulary, ("ass", {"cache": "none", **WHOLE}), ("fast-dllm", halves))
+    assert [{steps for _, steps in some} for some in found] == [{5}, {8}]
 
 
 def test_prophet_commits_all_at_once_if_no_gap_is_needed(runner: Runner, vocabulary: Vocabulary) -> None:
     early = {"early_gap": 0.0, "cache": "none", **WHOLE, "answer_at": 20}
-    assert {steps for _, steps in answers(runner, vocabulary, "prophet", early)} == {1}
+    (found,) = answers(runner, vocabulary, ("prophet", early))
+    assert {steps for _, steps in found} == {1}

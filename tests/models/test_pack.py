@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from asynclane.bench.steps.shapes import SHAPES
 from asynclane.kernels.attention.tiles import AttentionConfig
 from asynclane.kernels.common.types import SpanRules
 from asynclane.kernels.logits import adjust
@@ -23,6 +24,7 @@ from asynclane.models.exec.pack import (
     pack,
     pack_into,
     pack_nothing,
+    pack_rows,
     projected,
     unpack,
 )
@@ -36,6 +38,7 @@ from asynclane.scheduler.contract import (
     Measure,
     Restriction,
     Row,
+    RowCopy,
     Sampling,
     Span,
     StepPlan,
@@ -190,3 +193,49 @@ def test_a_sampled_row_without_spans_needs_no_draws_and_a_plan_beyond_a_shape_is
     shape = replace(shape, rows=1)
     with pytest.raises(ValueError, match="do not fit"):
         pack_into(np.empty(shape.words, np.int32), plan, shape)
+
+
+RULES = [DeviceCommitRule(1, 0.9), DeviceCommitRule(2, 0.5, last_free=True)]
+RULES += [replace(RULES[0], measure=Measure.ENTROPY, noise=0.5)]
+SAMPLINGS = [GREEDY, Sampling(0.7, 0.9, (1 << 63) - 1, 3, 0.1), Sampling(0.7, seed=-5)]
+BAN = np.arange(3, dtype=np.int32), np.full(3, -np.inf, np.float32)
+
+
+def random_row(rng: random.Random, shift: int) -> Row:
+    start, size = rng.randrange(1, 100), rng.choice([4, 8, 32, 300])
+    rule, cut = rng.choice(RULES), start + shift + rng.randrange(1, 3)
+    spans: list[tuple[Span, ...]] = [(), (Span(start + shift, start + size, rule),)]
+    spans += [(Span(start + shift, cut, rule, False), Span(cut + 1, start + size, rng.choice(RULES), True, True))]
+    biases = (Bias(0, 60, *BAN), Bias(60, 9999, *BAN)) if rng.random() < 0.3 else ()
+    of_request = rng.choice(SAMPLINGS), rng.randrange(1000), biases, rng.choice([None, None, 0, 3])
+    return Row(rng.randrange(8), start, start + size, start + size + rng.randrange(3), rng.choice(spans), *of_request)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_one_row_is_packed_as_several_are(shift: int) -> None:
+    config = replace(SHAPES["llada-8b"], logit_shift=shift)
+    shapes, rng = ShapeSet(config, Numerics(torch.bfloat16), 8, default_sizes(512)), random.Random(5)
+    for number in range(600):
+        row = random_row(rng, shift)
+        if number % 10 == 0:  # what few rows have
+            tokens = np.arange(row.tokens, dtype=np.int32)
+            rare: list[dict[str, Any]] = [{"host_tokens": tokens}, {"copy": RowCopy(1, 1)}]
+            if row.spans:
+                rare.append({"restriction": Restriction(row.spans[0].start, np.zeros(3952, np.int32))})
+            row = row._replace(**rng.choice(rare))
+        plan = StepPlan((), (row,))
+        shape = shapes.fit(plan).padding.shape
+        found, wanted = (np.full(shape.words, 12345, np.int32) for _ in range(2))
+        pack_into(found, plan, shape, shift)
+        pack_rows(wanted, plan, shape, shift)
+        assert np.array_equal(found, wanted)
+
+
+def test_one_row_beyond_a_shape_is_refused() -> None:
+    row = Row(0, 0, 9, 9, (Span(4, 9, RULES[0]),), GREEDY, 0)
+    shape = Shape(16, 1, 16, 4, TILING, TILING)
+    for less in (replace(shape, tokens=8), replace(shape, projected=4), replace(shape, spans=0)):
+        with pytest.raises(ValueError, match="do not fit"):
+            pack_into(np.empty(less.words, np.int32), StepPlan((), (row,)), less)
+    with pytest.raises(ValueError, match="lacks the position"):
+        pack_into(np.empty(shape.words, np.int32), StepPlan((), (row._replace(start=4),)), shape, shift=1)

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from asynclane.models.checkpoint.config import ModelConfig, read_config
+from asynclane.models.checkpoint.config import ModelConfig, ModelError, read_config
 from asynclane.models.checkpoint.families import Source, layer_sources, top_sources
+from asynclane.models.checkpoint.split import Rank
 from asynclane.models.checkpoint.weights import SINGLE
 
 from ..support.checkpoints import CONFIGS, write_checkpoint
@@ -23,11 +24,10 @@ Weights = dict[str, Tensor]
 
 def part(tensor: Tensor, source: Source, device: int) -> Tensor:
     """The part of a tensor that one of `WAYS` devices has."""
-    if source.split == "whole":
-        return tensor
-    if source.split == "columns":
-        return tensor.chunk(WAYS, dim=1)[device]
-    return torch.cat([rows.chunk(WAYS)[device] for rows in tensor.split(source.parts)])
+    rank = Rank(device, WAYS)
+    found = rank.part(source, tensor)
+    assert found.shape == rank.shape(source)
+    return found
 
 
 def weights_of(tensors: Weights, sources: list[Source]) -> Weights:
@@ -60,7 +60,7 @@ def attention(x: Tensor, weights: Weights, config: ModelConfig, ways: int) -> Te
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_parts_of_a_layer_add_up_to_the_whole_and_those_of_embedding_and_head_lie_below_each_other(
+def test_parts_of_a_layer_add_up_to_the_whole_and_those_of_the_head_lie_below_each_other(
     tmp_path: Path, name: str
 ) -> None:
     config = read_config(write_checkpoint(tmp_path, name))
@@ -82,6 +82,32 @@ def test_parts_of_a_layer_add_up_to_the_whole_and_those_of_embedding_and_head_li
         computed += 1
     assert computed
     whole, *devices = weights_by_device(tmp_path, top_sources(config))
-    for weight in ("embedding", "head"):
-        assert torch.equal(torch.cat([own[weight] for own in devices]), whole[weight])
-    assert all(torch.equal(own["norm"], whole["norm"]) for own in devices)
+    assert torch.equal(torch.cat([own["head"] for own in devices]), whole["head"])
+    assert all(torch.equal(own[weight], whole[weight]) for own in devices for weight in ("norm", "embedding"))
+
+
+def test_rows_that_devices_do_not_divide_are_all_with_one_of_them() -> None:
+    for count in (1, 7, 8, 9, 100):
+        spans = [range(*Rank(number, 8).span(count)) for number in range(8)]
+        assert [row for span in spans for row in span] == [*range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "ways", "message"),
+    [
+        ("LLaDAModelLM", 3, "--tensor-parallel-size 3 does not divide the model's heads, 4"),
+        ("DreamModel", 4, "--tensor-parallel-size 4 does not divide the model's key heads, 2"),
+        ("LLaDA2MoeModelLM", 64, "--tensor-parallel-size 64 does not divide the model's heads, 4"),
+    ],
+)
+def test_a_network_that_devices_do_not_divide_is_refused(tmp_path: Path, name: str, ways: int, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Rank(0, ways).config(read_config(write_checkpoint(tmp_path, name)))
+
+
+def test_each_size_that_devices_share_is_checked(tmp_path: Path) -> None:
+    config = read_config(
+        write_checkpoint(tmp_path, "LLaDA2MoeModelLM", heads=8, kv_heads=8, ff_dim=96, expert_ff_dim=36)
+    )
+    with pytest.raises(ModelError, match="MLP size of an expert, 36"):
+        Rank(0, 8).config(config)

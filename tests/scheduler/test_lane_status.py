@@ -12,7 +12,7 @@ from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.lanes.base import ABSENT, LaneStatus
 from asynclane.scheduler.decoding.stability import Stability
 from asynclane.scheduler.decoding.vocabulary import COMMA, LINE, SENTENCE, Vocabulary
-from asynclane.scheduler.lane_status import LaneSnapshot, lane_statuses
+from asynclane.scheduler.lane_status import FEW, LaneSnapshot, lane_statuses
 
 from ..support.fakes import IDS, vocabulary
 
@@ -181,15 +181,28 @@ def test_what_lies_between_two_lanes_belongs_to_neither() -> None:
     assert right == LaneStatus(1, 9, ABSENT)
 
 
-@pytest.mark.parametrize("letters", ["w_", "w_.", "w_E", "www_,"])
-def test_a_request_has_the_same_status_alone_and_beside_another(letters: str) -> None:
-    rng, other = random.Random(7), snapshot("w.w_", "_.w")
+@pytest.mark.parametrize("letters", ["w_", "w_.", "w_E", "www_,", "1w._/", "12_.E/", "w./(`"])
+def test_a_request_has_the_same_status_alone_and_batched_with_others(letters: str) -> None:
+    rng = random.Random(7)
+    others = [snapshot("w.w_", "_.w"), snapshot("w1.w/"), *[snapshot("1_/")] * FEW]
+    nestings = [Nesting(), Nesting(bare=False), CODE]
     for boundary in Boundary:
         for _ in range(50):
             lanes = ["".join(rng.choices(letters, k=rng.randint(1, 6))) for _ in range(rng.randint(1, 3))]
-            text = [lane + rng.choice(["", "|w", "|ww"]) for lane in lanes[:-1]] + lanes[-1:]
-            one = snapshot(*text, start=rng.randrange(9), boundary=boundary, marks=rng.choice([0, COMMA]))
-            assert lane_statuses([one], vocabulary()) == lane_statuses([one, other], vocabulary())[:1]
+            text = [lane + rng.choice(["", "|w", "|ww", "|/"]) for lane in lanes[:-1]] + lanes[-1:]
+            one = snapshot(
+                *text,
+                start=rng.randrange(9),
+                min_fill=rng.choice([0, 0.5]),
+                boundary=boundary,
+                nesting=rng.choice(nestings),
+                marks=rng.choice([0, COMMA]),
+            )._replace(crowded=rng.random() < 0.3)
+            for lane in one.lanes[:-1]:
+                lane.role = rng.choice([*Role])
+            for at in (0, 1, 2):
+                batch = [*others[:at], one, *others[at:]]
+                assert lane_statuses([one], vocabulary()) == lane_statuses(batch, vocabulary())[at : at + 1], text
 
 
 def test_min_fill_is_a_share_of_what_lies_before_the_boundary() -> None:

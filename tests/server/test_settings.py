@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
-from asynclane.server.settings import Settings, SettingsError, add_flags, read_settings, split_origins, split_sizes
+from asynclane.server import settings as module
+from asynclane.server.settings import (
+    Settings,
+    SettingsError,
+    add_flags,
+    read_settings,
+    split_origins,
+    split_sizes,
+    traces_url,
+)
 
 
 def read(*flags: str, **environ: str) -> Settings:
@@ -77,6 +87,61 @@ def test_sizes_of_graphs_are_numbers_with_commas_between_them() -> None:
     for text in ("16,", "some", "1.5"):
         with pytest.raises(SettingsError, match="--cuda-graph-sizes must be whole numbers with commas"):
             split_sizes(text)
+
+
+BASE, TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "url"),
+    [
+        (None, {}, None),
+        (None, {BASE: ""}, None),
+        ("http://c:4318", {}, "http://c:4318/v1/traces"),
+        ("https://c/otlp/", {BASE: "http://other"}, "https://c/otlp/v1/traces"),
+        ("http://c/v1/traces", {}, "http://c/v1/traces"),
+        ("http://[::1]:4318", {"OTEL_TRACES_EXPORTER": "none"}, "http://[::1]:4318/v1/traces"),
+        (None, {BASE: "http://c:4318"}, "http://c:4318/v1/traces"),
+        (None, {BASE: "http://c:4318", TRACES: "http://t/custom"}, "http://t/custom"),
+        (None, {BASE: "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, None),
+        (None, {BASE: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, "http://c/v1/traces"),
+        ("http://c:4318", {"OTEL_SDK_DISABLED": "True"}, None),
+    ],
+)
+def test_spans_go_where_the_flag_or_the_standard_variables_say(
+    given: str | None, environ: dict[str, str], url: str | None
+) -> None:
+    assert traces_url(Settings(otlp_endpoint=given), environ) == url
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "message"),
+    [
+        ("c:4318", {}, "--otlp-endpoint must be http://HOST:PORT or https://HOST:PORT, not 'c:4318'"),
+        ("http://", {}, "--otlp-endpoint must be http://HOST:PORT"),
+        ("http://c:99999", {}, "--otlp-endpoint must be http://HOST:PORT"),
+        ("http://:4318", {}, "--otlp-endpoint must be http://HOST:PORT"),
+        ("http://c:4318?x=1", {}, "--otlp-endpoint must be http://HOST:PORT"),
+        (None, {BASE: "grpc://c:4317"}, f"{BASE} must be http://HOST:PORT"),
+        (None, {TRACES: "c"}, f"{TRACES} must be http://HOST:PORT"),
+        ("http://c:4317", {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "PROTOCOL must be http/protobuf, not 'grpc'"),
+    ],
+)
+def test_an_endpoint_that_cannot_take_spans_is_refused(
+    given: str | None, environ: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        traces_url(Settings(otlp_endpoint=given), environ)
+
+
+@pytest.mark.parametrize("missing", module.SDK)
+def test_without_the_extra_an_endpoint_is_refused(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else object())
+    assert traces_url(Settings(), {}) is None
+    with pytest.raises(
+        SettingsError, match=re.escape("--otlp-endpoint needs OpenTelemetry's SDK: pip install 'asynclane[otel]'")
+    ):
+        traces_url(Settings(otlp_endpoint="http://c:4318"), {})
 
 
 def test_settings_built_by_hand_are_checked_too() -> None:

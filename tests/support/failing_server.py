@@ -31,6 +31,10 @@ class FailingRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
+    def step_seconds(self, tokens: int) -> float:
+        """Measured by other tests; here it would be most of the start."""
+        return 0.001 * tokens
+
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         self._requests += len(plan.placements)
         if self._fault == "raises":

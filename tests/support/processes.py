@@ -22,7 +22,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 # Variables of a machine that change what the command does, how Python writes, or where requests to this machine go.
-CHANGING = re.compile("ASYNCLANE_|PYTHON(?!PATH|HOME)|NO_COLOR|.*_PROXY$", re.IGNORECASE)
+CHANGING = re.compile("ASYNCLANE_|OTEL_|PYTHON(?!PATH|HOME)|NO_COLOR|.*_PROXY$", re.IGNORECASE)
 
 
 def environment(**given: str) -> dict[str, str]:

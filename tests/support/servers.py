@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import openai
+import pytest
 
 from .processes import ASYNCLANE, end, start
 
@@ -23,6 +24,9 @@ WAIT_S = 40  # a machine may be busy
 PARIS = "What is the capital of France?"
 TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does Tom have now?"
 STORY = "Tell me a short story about Mia and a fox at the park."
+SLOW = pytest.mark.skipif(
+    os.environ.get("CHAOS") != "all" and "FRONTENDS" not in os.environ, reason="takes long: `make chaos` runs it"
+)
 
 
 @dataclass(frozen=True, slots=True)

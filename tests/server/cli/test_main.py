@@ -90,6 +90,15 @@ def test_a_port_that_is_taken_is_reported_before_the_model_is_loaded(
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in one_line(capsys)
 
 
+def test_traces_without_their_extra_are_refused_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(LOAD, lambda settings: pytest.fail("the model must not be loaded"))
+    monkeypatch.setattr("asynclane.server.settings.SDK", ["asynclane.nonsense.sdk"])
+    assert cli.main(["serve", "--port", "0", "--otlp-endpoint", "http://127.0.0.1:4318"]) == 2
+    assert "--otlp-endpoint needs OpenTelemetry's SDK: pip install 'asynclane[otel]'" in one_line(capsys)
+
+
 @pytest.mark.parametrize("error", [ValueError("bad\nmodel"), FileNotFoundError("bad model")])
 def test_a_model_that_cannot_be_loaded_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: Any, error: Exception

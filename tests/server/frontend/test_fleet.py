@@ -41,6 +41,12 @@ while b"Stop" not in end.recv(65536): pass
 end.close()
 time.sleep(600)
 """
+# Ends with the first bytes of its setup.
+NEVER_SERVES = r"""
+import socket, sys
+socket.socket(fileno=int(sys.argv[1])).recv(4)
+sys.exit(3)
+"""
 start_process = subprocess.Popen
 
 
@@ -112,24 +118,58 @@ async def test_a_front_end_that_cannot_be_replaced_is_tried_again_until_the_engi
     async with asyncio.timeout(WAIT_S):
         while not engine.death.done():
             await asyncio.sleep(0.01)
-    assert engine.death.result() == f"{MOST_DEATHS + 1} front ends have ended within 60 s"
+    assert engine.death.result() == f"frontend-1 has ended {MOST_DEATHS + 1} times within 60 s"
     assert not faults
     assert [message.split(" (")[0] for message in caplog.messages] == ["frontend-1 has ended"] + [
         "frontend-1 does not start"
     ] * MOST_DEATHS
 
 
-async def test_a_front_end_that_hangs_when_it_is_to_stop_does_not_outlive_the_server(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run_instead(monkeypatch: pytest.MonkeyPatch, *codes: str) -> list[subprocess.Popen[bytes]]:
+    """The front ends that start run the last of `codes` once the others have been run. They come into the list."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        theirs = str(options["pass_fds"][0])
-        started.append(start_process([sys.executable, "-I", "-S", "-c", HANGS, theirs], **options))
+        code, theirs = codes[min(len(started), len(codes) - 1)], str(options["pass_fds"][0])
+        started.append(start_process([sys.executable, "-I", "-S", "-c", code, theirs], **options))
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", start)
+    return started
+
+
+async def test_a_front_end_that_ends_before_it_serves_is_no_start_and_not_replaced(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started = run_instead(monkeypatch, HANGS, NEVER_SERVES)
+    with pytest.raises(ValueError, match=r"^a front end did not start: frontend-2 has ended \(exit code 3\)$"):
+        await Fleet(Engine(), Metrics(), listener, SETUP).start(2)  # type: ignore[arg-type]
+    assert [process.poll() is None for process in started] == [False, False]
+    assert not caplog.messages
+
+
+async def test_how_often_a_front_end_may_end_does_not_depend_on_the_others(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, engine = run_instead(monkeypatch, HANGS), Engine()
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    fleet = Fleet(engine, Metrics(), listener, SETUP)  # type: ignore[arg-type]
+    await fleet.start(2)
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(MOST_DEATHS):
+            for process in started[-2:]:
+                process.kill()
+            count = len(started) + 2
+            while len(started) < count:
+                await asyncio.sleep(0.01)
+    assert not engine.death.done()
+    fleet.kill()
+
+
+async def test_a_front_end_that_hangs_when_it_is_to_stop_does_not_outlive_the_server(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = run_instead(monkeypatch, HANGS)
     monkeypatch.setattr(module, "FLUSH_S", -1.0)
     fleet = Fleet(Engine(), Metrics(), listener, SETUP)  # type: ignore[arg-type]
     await fleet.start(1)

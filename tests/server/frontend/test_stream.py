@@ -67,7 +67,7 @@ def sent(text: Tokenizer, options: AnswerOptions, updates: list[Update]) -> tupl
     port = Port(lambda port, received: None, messages.extend)
     answer = EngineAnswer(port, 5, options, text)
     for update in updates:
-        if answer.take(update, 0.0) is not None:
+        if answer.take(update, 0.0, 0.0) is not None:
             break
     port.flush()
     return messages, answer.completion_tokens
@@ -121,6 +121,30 @@ async def test_what_waits_for_a_slow_reader_takes_no_more_than_its_tokens(text: 
         stream.put(Progress(1, np.array([300], np.int32).tobytes(), RequestStats(forwards=number)))
     assert len(stream._waiting) == 1
     assert len(stream._waiting[0][0].tokens) == 4000
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_usage_has_the_times_to_the_first_step_and_to_the_end_of_the_first_forward(
+    text: Tokenizer, slow: bool
+) -> None:
+    messages: list[Any] = []
+    answer = EngineAnswer(Port(lambda port, received: None, messages.extend), 5, AnswerOptions(9), text)
+    ids, arrived = np.array(text.encode("Hi", specials=False), np.int32), answer._arrived
+    steps = [(0, ids[:0], None), (1, ids, None), (2, ids, Outcome.LENGTH)]  # the first is a chunk of the prompt
+    for number, (forwards, tokens, outcome) in enumerate(steps):
+        update = Update(1, tokens, outcome, RequestStats(forwards=forwards))
+        answer.take(update, arrived + 2 + number, arrived + 2.75 + number)
+    answer.port.flush()
+    assert len(messages) == 2
+    stream = AnswerStream(AnswerReader(text, AnswerOptions(9)), lambda failed: None, Seen())
+    usages = []
+    for message in messages:
+        stream.put(message)
+        if not slow:
+            usages.append((await anext(stream)).usage)
+    usages += [delta.usage for delta in await read(stream)]
+    times = [(usage.queue_s, usage.first_forward_s) for usage in usages if usage is not None]
+    assert times == [pytest.approx((2.0, 1.75))] * (1 if slow else 2)
 
 
 async def test_a_failure_comes_after_the_text_before_it(text: Tokenizer) -> None:

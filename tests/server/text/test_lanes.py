@@ -180,7 +180,9 @@ def test_the_text_is_the_same_without_lane_events(
     question, options = request.node.callspec.params["watched"]
     plain = Watched(offline, question, **options, watch=False)
     assert not plain.events
-    plain_usage = replace(plain.answer.usage, queue_s=watched.answer.usage.queue_s)  # a time
+    usage = watched.answer.usage
+    times = {"queue_s": usage.queue_s, "first_forward_s": usage.first_forward_s}
+    plain_usage = replace(plain.answer.usage, **times)
     assert replace(plain.answer, usage=plain_usage) == replace(watched.answer, lanes=())
     assert all(delta.text or delta.finish for delta in plain.deltas)
     texts = [delta.text for delta in watched.deltas if delta.text]
