@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .contract import Doubles, Ints, make
+from .contract import Ints, make
 from .decoding.boundaries import Bools, Boundary, Longs, Nesting, Packed, boundaries
 from .decoding.lane_tree import GENERATE, Lane
 from .decoding.lanes.base import ABSENT, LaneStatus
@@ -90,7 +90,7 @@ def _statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> list
     lanes = [lane for each in snapshots for lane in each.lanes]
     tokens = np.concatenate([each.tokens for each in snapshots])
     lane_counts = [len(each.lanes) for each in snapshots]
-    requests, bounds = _starts([len(each.tokens) for each in snapshots]), _starts(lane_counts)
+    requests, bounds = starts_of([len(each.tokens) for each in snapshots]), starts_of(lane_counts)
     starts, ends = np.array([lane.start for lane in lanes]), np.array([lane.end for lane in lanes])
     owners = np.repeat(np.arange(len(snapshots)), lane_counts)
     origins = starts[bounds[:-1]] - requests[:-1]  # from a position of the step to one of the canvas
@@ -256,7 +256,7 @@ def _end_parts(step: _Step, hits: Longs, owners: Longs, vocabulary: Vocabulary) 
         parts = [slice(step.requests[number], step.requests[number + 1]) for number in hard]
         packed = Packed(
             np.concatenate([snapshots[number].tokens for number in hard]),
-            _starts([len(snapshots[number].tokens) for number in hard])[:-1],
+            starts_of([len(snapshots[number].tokens) for number in hard])[:-1],
             [snapshots[number].boundary for number in hard],
             [snapshots[number].nesting() for number in hard],
         )
@@ -278,7 +278,7 @@ def _stable_fork(step: _Step) -> Longs:
     return np.where((run < size) & (2 * run >= size), first + run - 1, ABSENT)
 
 
-def _starts(sizes: Sequence[int]) -> Longs:
+def starts_of(sizes: Sequence[int] | Ints) -> Longs:
     """[sizes + 1] where each begins, end to end."""
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
@@ -295,12 +295,16 @@ class EndSpan(NamedTuple):
     threshold: float
 
 
-def predicted_ends(spans: Sequence[EndSpan], ends: Longs, confidence: Doubles) -> dict[int, int]:
+def predicted_ends(spans: Sequence[EndSpan], ends: list[int], confidence: list[float]) -> dict[int, int]:
     """The first absolute position at which the network is about to end each answer, by request id. `ends` [n] are the
     open positions of all `spans`, ascending, at which it proposes an end token with this `confidence` [n]."""
-    starts = _starts([span.end - span.start for span in spans])
-    numbers = starts.searchsorted(ends, "right") - 1
-    sure = confidence >= np.array([span.threshold for span in spans])[numbers]
-    # The first position of a request is the last that is written to the dictionary.
-    hits = zip(numbers[sure][::-1].tolist(), (ends - starts[numbers])[sure][::-1].tolist(), strict=True)
-    return {spans[number].request_id: spans[number].start + offset for number, offset in hits}
+    found: dict[int, int] = {}
+    start = at = 0
+    for request_id, first, last, threshold in spans:
+        stop = start + last - first
+        while at < len(ends) and ends[at] < stop and request_id not in found:
+            if confidence[at] >= threshold:
+                found[request_id] = first + ends[at] - start
+            at += 1
+        start, at = stop, bisect_left(ends, stop, at)
+    return found

@@ -21,10 +21,10 @@ from .contract import Ints, Placement, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
 from .decoding.lane_tree import LaneCounts
-from .decoding.vocabulary import END, Vocabulary
+from .decoding.vocabulary import Vocabulary
 from .host_rules import INTERRUPTS, Commits, RuleInput, decide
 from .lane_events import LaneEvents
-from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends
+from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends, starts_of
 from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
@@ -33,7 +33,7 @@ from .sequence import NO_END, PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
-NONE = np.zeros(0, np.int64)
+SHORT = 256  # positions of a step that a list is as fast for as numpy
 # A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
 WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each access runs Python code
@@ -54,8 +54,11 @@ class StepInFlight(NamedTuple):
         if len(self.requests) == 1:
             return [0, len(result.tokens)]
         columns = self.plan.columns
-        ends = [0, *(columns.span_ends - columns.span_starts).cumsum().tolist()]
-        return [ends[spans] for spans in accumulate([len(planned.spans) for planned in self.requests], initial=0)]
+        span_starts = starts_of(columns.span_ends - columns.span_starts)
+        edges: list[int] = span_starts[starts_of(columns.span_counts)].tolist()
+        if len(edges) == len(self.requests) + 1:  # each has one row
+            return edges
+        return [edges[rows] for rows in accumulate([len(planned.rows) for planned in self.requests], initial=0)]
 
 
 class Scheduler:
@@ -418,27 +421,35 @@ class Scheduler:
     def _predict_ends(self, step: list[PlannedRequest], result: StepResult, tokens: Ints) -> None:
         """Find where the network is about to end each answer: the first open position at which it proposes an end token
         with enough confidence."""
-        if all(planned.sequence.request.decoder.end_threshold == math.inf for planned in step):
+        least = min([planned.sequence.request.decoder.end_threshold for planned in step])
+        if least == math.inf:
             return  # nobody looks for an end
-        ends = NONE
-        if self._vocabulary.kinds_of(result.proposals) & END:
-            open_ = np.flatnonzero(tokens == self._vocabulary.mask_id)
-            ends = open_[(self._vocabulary.classes[result.proposals[open_]] & END) != 0]
         first: dict[int, int] = {}
-        if len(ends):
+        if ends := self._proposed_ends(result, tokens, least):
             spans = []
             for planned in step:
                 threshold = planned.sequence.request.decoder.end_threshold
                 for span in planned.spans:  # a refine lane may not end the answer
                     counts = span.may_end or span.start >= planned.extent.last
-                    spans.append(EndSpan(planned.sequence.id, span.start, span.end, threshold if counts else np.inf))
-            first = predicted_ends(spans, ends, result.confidence[ends])
+                    spans.append(EndSpan(planned.sequence.id, span.start, span.end, threshold if counts else math.inf))
+            first = predicted_ends(spans, ends, result.confidence[ends].tolist())
         for planned in step:
             sequence = planned.sequence
             end = first.get(sequence.id)
             # Without lanes in the step nothing new was seen.
             if planned.window.drives and (end is not None or sequence.predicted_end != NO_END):
                 sequence.predict_end(end, planned.window)
+
+    def _proposed_ends(self, result: StepResult, tokens: Ints, least: float) -> list[int]:
+        """The open positions of a result, ascending, at which an end token is proposed with at least the confidence
+        `least`. Some are looked through without numpy, as in `Vocabulary.kinds_of`."""
+        ids, mask_id = self._vocabulary.ends, self._vocabulary.mask_id
+        if len(tokens) <= SHORT:
+            proposed = [at for at, token in enumerate(result.proposals.tolist()) if token in ids]
+            return [at for at in proposed if tokens[at] == mask_id and result.confidence[at] >= least]
+        wanted = self._vocabulary.is_end[result.proposals] & (tokens == mask_id) & (result.confidence >= least)
+        found: list[int] = np.flatnonzero(wanted).tolist()
+        return found
 
     def _learn(self, step: list[PlannedRequest]) -> None:
         """Report to the budget what a step brought the requests that adapt to the load."""

@@ -96,7 +96,7 @@ class Settings:
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
     tensor_parallel_size: int = _number(
-        1, "devices of this machine that share the network: GPUs, or processes on a CPU", 1, 64
+        1, "devices of this machine that share the network: GPUs, or processes on a CPU", 1, 128
     )
     load_format: str = _word(
         "auto",

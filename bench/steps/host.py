@@ -25,6 +25,7 @@ from ...scheduler.decoding.vocabulary import Vocabulary
 from ...scheduler.memory.pages import Limits
 from ...scheduler.request import Request
 from ...scheduler.scheduler import Scheduler
+from ...server.collector import spare_collections
 from ..load.output import finish, positive, program
 
 MASK, PERIOD, WORD = 0, 1, 2
@@ -214,6 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--rule goes with --load lanes")
     lanes = options.lanes or (1 if options.requests or options.load != "lanes" else LANES)
     requests = options.requests or max(1, int((options.lanes or LANES) / LANES_PER_REQUEST))
+    spare_collections()  # as in the server
     try:
         figures = measure(load, requests, options.steps, options.rule, lanes, options.cold)
         plain = measure(load, requests, options.steps, lanes=lanes, cold=options.cold) if options.rule else figures

@@ -90,15 +90,17 @@ def row_tiles(
     capacity: how many to pad to (None: no padding); visible [R]: keys of each row (None: rows keep their order).
     Long tiles first leaves short ones to fill the gaps at the end.
     """
-    sizes = np.asarray(sizes, np.int64)
-    order = np.arange(len(sizes)) if visible is None else np.argsort(-np.asarray(visible, np.int64), kind="stable")
-    counts = -(-sizes[order] // queries)
+    counts = -(-np.asarray(sizes, np.int64) // queries)
+    order = np.arange(len(counts))
+    if visible is not None:
+        order = np.argsort(-np.asarray(visible, np.int64), kind="stable")
+        counts = counts[order]
     total = int(counts.sum())
     tiles = np.full((max(total, 1) if capacity is None else capacity, 2), -1, np.int32)
     if total > len(tiles):
         raise ValueError(f"{total} tiles do not fit a capacity of {len(tiles)}")
-    tiles[:total, 0] = np.repeat(order, counts)
-    tiles[:total, 1] = (np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)) * queries
+    tiles[:total, 0] = order.repeat(counts)
+    tiles[:total, 1] = (np.arange(total) - (counts.cumsum() - counts).repeat(counts)) * queries
     return tiles
 
 

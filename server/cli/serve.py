@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from types import FrameType
 import uvicorn
 
 from ..app import Service, build_service, load
+from ..collector import spare_collections
 from ..frontend.parent import CannotStart, serve_apart, url_of
 from ..frontend.process import FAILED, REPORT_S, exit_hard
 from ..http.connections import ConnectionConfig, Listener, connection_limit, log_accept_errors, raise_descriptor_limit
@@ -36,8 +36,7 @@ def serve_main(settings: Settings) -> int:
         limit = connection_limit(settings.max_connections, descriptors)
         loaded = load(settings)
         service = None if loaded.frontends else build_service(settings, loaded)
-        gc.collect()
-        gc.freeze()  # each later search for garbage in what stays would stop everybody for 0.1 s
+        spare_collections()
         try:
             if service is None:
                 return serve_apart(settings, loaded, listener, limit, descriptors)

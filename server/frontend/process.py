@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ import msgspec
 import uvicorn
 
 from ..app import create_app, open_tracing
+from ..collector import spare_collections
 from ..engine.messages import FromEngine, Serving, ToEngine
 from ..http.connections import ConnectionConfig, Listener, log_accept_errors
 from ..http.keys import Key, Keys
@@ -154,8 +154,7 @@ def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: Share
     listener.queue, config.backlog = config.backlog, 1
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # the engine's process reports start and end
     server = FrontEnd(config, engine, end)
-    gc.collect()
-    gc.freeze()  # each later search for garbage in what stays would stop everybody
+    spare_collections()
     try:
         server.run(sockets=[listener])
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -12,7 +13,7 @@ from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.lanes.base import ABSENT, LaneStatus
 from asynclane.scheduler.decoding.stability import Stability
 from asynclane.scheduler.decoding.vocabulary import COMMA, LINE, SENTENCE, Vocabulary
-from asynclane.scheduler.lane_status import FEW, LaneSnapshot, lane_statuses
+from asynclane.scheduler.lane_status import FEW, EndSpan, LaneSnapshot, lane_statuses, predicted_ends
 
 from ..support.fakes import IDS, vocabulary
 
@@ -252,3 +253,12 @@ def test_boundaries_do_not_depend_on_where_the_first_live_lane_starts(boundary: 
             assert late.fork_at == all_.fork_at, (text, cut)
         else:
             assert late.fork_at == ABSENT, (text, cut)
+
+
+def test_an_answer_is_about_to_end_where_the_first_sure_end_token_is_proposed() -> None:
+    spans = [EndSpan(7, 10, 14, 0.5), EndSpan(7, 20, 23, 0.5), EndSpan(8, 5, 9, math.inf), EndSpan(9, 0, 4, 0.9)]
+    everywhere = [*range(15)]
+    assert predicted_ends(spans, everywhere, [0.4] * 5 + [0.5] * 10) == {7: 21}
+    assert predicted_ends(spans, everywhere, [0.95] * 15) == {7: 10, 9: 0}
+    assert predicted_ends(spans, [3, 12, 13], [0.6, 0.89, 0.9]) == {7: 13, 9: 2}
+    assert predicted_ends(spans, [], []) == {}

@@ -1,0 +1,16 @@
+"""Python's garbage collector in a process that serves."""
+
+from __future__ import annotations
+
+import gc
+
+# Objects between two collections. A step of 256 requests makes thousands that live until it is committed: with Python's
+# 700 each of them would be looked at several times, in 1 ms of a step's 8.
+YOUNG = 10_000
+
+
+def spare_collections() -> None:
+    """Leave what exists out of all later collections, which would stop everybody for 0.1 s, and make them rare."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
