@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test test-fast test-golden test-deploy fuzz chaos soak lint format bench bench-gpu constraints clean FORCE
+.PHONY: help serve test test-fast test-golden test-deploy fuzz chaos soak docs lint format bench bench-gpu constraints clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,10 @@ chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures
 soak: $(VENV)/with-test ## ten minutes of good and bad requests to one server; ARGS="--seconds 60 --frontends 3"
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
+# The variable turns off a notice about mkdocs' successors.
+docs: $(VENV)/with-docs ## build the site of README and docs/ in build/site, with all links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+
 lint: $(VENV)/with-dev ## check style, types and the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -95,7 +99,7 @@ clean: ## remove the environment and everything built
 
 constraints: ## pin what a fresh environment resolves to now
 	rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	build/constraints/bin/pip install --quiet --upgrade setuptools 'torch==$(TORCH)' '.[dev,bench]'
+	build/constraints/bin/pip install --quiet --upgrade setuptools 'torch==$(TORCH)' '.[dev,bench,docs]'
 	sed -n '/^#/p' constraints.txt > build/constraints.txt
 	build/constraints/bin/pip freeze --all --exclude asynclane --exclude pip | sed 's/+[a-z0-9.]*$$//' \
 	  | grep -Ev '^(nvidia-|cuda-|triton)' >> build/constraints.txt
@@ -117,8 +121,9 @@ $(VENV)/with-serve: EXTRAS =
 $(VENV)/with-test: EXTRAS = [test]
 $(VENV)/with-dev: EXTRAS = [dev]
 $(VENV)/with-bench: EXTRAS = [bench]
+$(VENV)/with-docs: EXTRAS = [docs]
 
-$(VENV)/with-serve $(VENV)/with-test $(VENV)/with-dev $(VENV)/with-bench: pyproject.toml constraints.txt $(VENV)/files
+$(VENV)/with-serve $(VENV)/with-test $(VENV)/with-dev $(VENV)/with-bench $(VENV)/with-docs: pyproject.toml constraints.txt $(VENV)/files
 	$(PIP) install --quiet --constraint constraints.txt setuptools
 	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation \
 	  --config-settings editable_mode=strict --editable '.$(EXTRAS)'

@@ -1,4 +1,4 @@
-"""Takes the picture of the chat page that the README shows:
+"""Takes the picture of the chat page that docs/lanes.md shows:
 
 .venv/bin/python -m tests.e2e.screenshot docs/chat.png
 """

@@ -17,7 +17,7 @@ import pytest
 from ..support.driver import BLOCKS_ONLY
 from ..support.servers import PARIS, STORY, Server, chat, cost, gauge
 
-README = Path(__file__).parents[2] / "README.md"
+DECODING = Path(__file__).parents[2] / "docs" / "decoding.md"
 LONG: dict[str, Any] = {"max_tokens": 800, "extra_body": {"decoder": "llada", "early_stop": False}}
 DECODERS: tuple[dict[str, Any], ...] = ({}, {"decoder": "fast-dllm"}, {"decoder": "llada", "steps": 6})
 
@@ -130,10 +130,10 @@ def test_prompts_that_arrive_share_the_model_calls_of_answers_that_run(server: S
     assert gauge(server.url, "forwards_total") - before < alone / 2
 
 
-def test_the_decoders_in_the_readme_are_those_that_are_served(client: openai.OpenAI) -> None:
+def test_the_documented_decoders_are_those_that_are_served(client: openai.OpenAI) -> None:
     """https://github.com/sgl-project/sglang/issues/29904"""
     (model,) = client.models.list().data
-    table = README.read_text().partition("| decoder | what it is |")[2].partition("\n\n")[0]
+    table = DECODING.read_text().partition("| decoder | what it is |")[2].partition("\n\n")[0]
     named = re.findall(r"^\| `([a-z0-9-]+)`", table, re.M)
     served = (model.model_extra or {})["decoders"]
     assert sorted(named) == sorted([*served, *BLOCKS_ONLY])

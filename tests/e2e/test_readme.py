@@ -1,4 +1,4 @@
-"""The examples of a README can be pasted: each Python example runs, and prints what is shown below it."""
+"""The examples of the pages can be pasted: each Python example runs, and prints what is shown below it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ import pytest
 from ..support.servers import Server
 
 ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/api.md", "docs/python.md", "clients/README.md")
+README_LINES = 170
 DEFAULT_URL = "http://127.0.0.1:8000"
 # A block of Python, and the block without a language that stands right below it, if there is one.
 EXAMPLE = re.compile(r"^(`{3,})python\n(.*?)^\1\n(?:```\n(.*?)^```$)?", re.M | re.S)
 EXAMPLES = [
     (name, number, *found.group(2, 3))
-    for name in ("README.md", "clients/README.md")
+    for name in PAGES
     for number, found in enumerate(EXAMPLE.finditer((ROOT / name).read_text(encoding="utf-8")), 1)
-    if DEFAULT_URL in found.group(2)
+    if DEFAULT_URL in found.group(2) or "from asynclane import" in found.group(2)
 ]
 
 
 def test_there_are_examples() -> None:
-    assert {name for name, *_ in EXAMPLES} == {"README.md", "clients/README.md"}
-    assert sum(shown is not None for *_, shown in EXAMPLES) >= 2
+    assert {name for name, *_ in EXAMPLES} == set(PAGES)
+    assert sum(shown is not None for *_, shown in EXAMPLES) >= 8
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
 @pytest.mark.parametrize(

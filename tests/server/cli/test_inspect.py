@@ -170,5 +170,5 @@ def test_a_model_of_16_gb_is_inspected_in_little_memory(tmp_path: Path) -> None:
     assert report["cache_bytes_per_1000"]["bfloat16"] == 2 * 1000 * 32 * 4096 * 2
     weights, cache = (report[name] for name in ("weights_bytes", "cache_bytes_per_1000"))
     gib = [f"{size / 2**30:.2f} GiB" for size in (weights["bfloat16"], weights["fp8"], cache["bfloat16"])]
-    assert f"| `LLaDAModelLM` | {' | '.join(gib)} |" in (ROOT / "README.md").read_text()
+    assert f"| `LLaDAModelLM` | {' | '.join(gib)} |" in (ROOT / "docs" / "models.md").read_text()
     assert int(done.stderr) < 1_500_000  # KiB: Python, torch and a tokenizer

@@ -1,4 +1,4 @@
-"""The README's table has every parameter that a body may hold, honoured or refused, each with a test that exists."""
+"""The table of docs/api.md has every parameter of a body, honoured or refused, each with a test that exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT), unsupported_by(
 STREAM_UNSUPPORTED = UNSUPPORTED["stream_options"]
 
 ROOT = Path(__file__).parents[3]
-SECTION = (ROOT / "README.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]
+SECTION = (ROOT / "docs" / "api.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]
 ROWS = [row.split("|")[1:-1] for row in SECTION.partition("\n\n|")[2].partition("\n\n")[0].splitlines()[2:]]
 
 
@@ -22,21 +22,21 @@ def quoted(text: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", text))
 
 
-def test_every_parameter_that_is_honoured_is_in_the_readme_and_no_other() -> None:
+def test_every_parameter_that_is_honoured_is_documented_and_no_other() -> None:
     fields = ChatCompletionRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
     options = {f"stream_options.{name}" for name in StreamOptions.model_fields}
     honoured = (fields - DecoderParams.model_fields.keys() - {"stream_options"}) | options
     assert {name for row in ROWS for name in quoted(row[0])} == honoured
 
 
-def test_every_parameter_that_is_refused_is_in_the_readme() -> None:
+def test_every_parameter_that_is_refused_is_documented() -> None:
     both = CHAT_UNSUPPORTED.keys() & COMPLETION_UNSUPPORTED.keys()
     assert both <= quoted(SECTION.partition("Everything else is refused")[2].partition("\n\n")[0])
     assert not both & {name for row in ROWS for name in quoted(row[0])}
     assert set(STREAM_UNSUPPORTED) == {"include_obfuscation"}
 
 
-def test_every_test_that_the_readme_names_exists() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     known = {
         name
         for file in (ROOT / "tests").rglob("*.py")
@@ -65,7 +65,7 @@ def spelt(bound: float) -> str:
     return {2**31: "2^31", 2**63: "2^63", -(2**63): "-2^63"}.get(int(bound), f"{bound:.12g}")
 
 
-def test_the_readme_has_the_range_of_every_number_as_the_bodies_do() -> None:
+def test_the_page_has_the_range_of_every_number_as_the_bodies_do() -> None:
     """Except for the decoders' parameters, which docs/decoders.md has."""
     written = re.findall(
         r"`(\w+)`[ \n]([\[(]\S+,\s\S+[\])])", SECTION.partition("Numbers and their ranges")[2].partition("\n\n")[0]
