@@ -169,12 +169,12 @@ class ReportedExporter(SpanExporter):
         parts = urlsplit(url)
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password in the log
         self._failing = False
-        self._thread = 0  # that exports
+        self._thread: threading.Thread | None = None  # that exports
         EXPORTER_LOG.addFilter(self._report)
         QUEUE_LOG.addFilter(self._passes)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()
         result = self._exporter.export(spans)
         if self._failing and result is SpanExportResult.SUCCESS:
             self._failing = False
@@ -189,7 +189,7 @@ class ReportedExporter(SpanExporter):
 
     def _report(self, record: logging.LogRecord) -> bool:
         """Log the first reason in place of the exporter's lines."""
-        if threading.get_ident() != self._thread:  # of another exporter
+        if threading.current_thread() is not self._thread:  # of another exporter
             return True
         if not self._failing and record.levelno >= logging.WARNING:
             self._failing = True

@@ -16,7 +16,7 @@ from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.exec import memory as memory_module
 from asynclane.models.exec.memory import Memory, pages_that_fit, require_room, weights_bytes
-from asynclane.models.network import allocate
+from asynclane.models.network import Transformer, allocate
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
@@ -174,14 +174,21 @@ def test_weights_that_do_not_fit_are_refused_with_both_numbers(
         require_room(config, Numerics(torch.bfloat16), 0.95, GPU)
 
 
+def network_of(config: ModelConfig) -> Transformer:
+    """A network in bfloat16 that takes no memory."""
+    numerics = Numerics(torch.bfloat16)
+    return Transformer(config, numerics, allocate(config, numerics, torch.device("meta"))[0])
+
+
 def test_pages_take_what_weights_and_workspace_leave(monkeypatch: pytest.MonkeyPatch, config: ModelConfig) -> None:
     FakeGpu(monkeypatch, free=10 * GIB)
-    numerics, memory = Numerics(torch.bfloat16), Memory(1 << 20, 64, 512, share=0.9)
-    footprint = pages_that_fit(config, numerics, memory, GPU, lambda: GIB)
+    network, memory = network_of(config), Memory(1 << 20, 64, 512, share=0.9)
+    footprint = pages_that_fit(network, 7, memory, GPU, lambda: GIB)
+    assert footprint.weights_bytes == 7
     assert footprint.workspace_bytes == GIB
     assert GIB - footprint.page_bytes < footprint.pages_bytes <= GIB  # 10 free, 8 kept from us, 1 for the workspace
     FakeGpu(monkeypatch, free=60 * GIB)
-    few = pages_that_fit(config, numerics, Memory(4, 64, 512), GPU, lambda: GIB)
+    few = pages_that_fit(network, 7, Memory(4, 64, 512), GPU, lambda: GIB)
     assert few.pages == 4 * config.max_model_len // 64, "no more than all requests could fill"
 
 
@@ -191,4 +198,4 @@ def test_more_cache_than_fits_is_refused_with_what_would_fit(
     FakeGpu(monkeypatch, free=10 * GIB)
     memory = Memory(64, 64, 512, cache_tokens=1 << 24)
     with pytest.raises(ModelError, match=r"of 16777216 positions need .* room for \d+ positions: lower"):
-        pages_that_fit(config, Numerics(torch.bfloat16), memory, GPU, lambda: GIB)
+        pages_that_fit(network_of(config), 7, memory, GPU, lambda: GIB)

@@ -41,6 +41,9 @@ def test_the_example_is_one_file_and_one_entry(tmp_path: Path) -> None:
     assert "the entry `Leftward,` of `_RULES`" in section
     scheduler = tmp_path / "asynclane" / "scheduler"
     shutil.copytree(ROOT / "scheduler", scheduler)
+    for name in ("bench", "clients", "kernels", "models", "server"):
+        (scheduler.parent / name).symlink_to(ROOT / name)
+    (scheduler.parent / "__init__.py").symlink_to(ROOT / "python" / "__init__.py")
     (scheduler / "decoding" / "commit" / "host" / "leftward.py").write_text(file)
     table = scheduler / "decoding" / "commit" / "__init__.py"
     text = table.read_text().replace("\nfrom .host.lo", "\nfrom .host.leftward import Leftward\nfrom .host.lo", 1)
