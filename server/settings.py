@@ -18,6 +18,10 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
+from .text.answer_formats import OFF
+from .text.reasoning import REASONING_FORMATS
+from .text.tool_calls import TOOL_FORMATS
+
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
@@ -149,6 +153,19 @@ class Settings:
         None,
     )
     decoder: str = _word("asynclane", "decoding method of requests that name none")
+    tool_parser: str | None = _word(
+        None,
+        "how the model writes calls of tools; with none, tools are refused; default: as its chat template shows",
+        *TOOL_FORMATS,
+        OFF,
+    )
+    reasoning_parser: str | None = _word(
+        None,
+        "how the model marks its reasoning, which is sent apart from the answer; with none, it stays in the text;"
+        " default: as its chat template shows",
+        *REASONING_FORMATS,
+        OFF,
+    )
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
     max_body_bytes: int | None = _number(
         None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
