@@ -183,6 +183,8 @@ class Tokenizer:
     def prepare(self) -> None:
         """Build now what the first request would wait for."""
         _ = self.literals, self._longest_token
+        if self._template is not None:
+            _ = self._template.variables, self._template.shows_tools, self._template.shows_calls
 
     @cached_property
     def literals(self) -> Literals:

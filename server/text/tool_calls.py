@@ -49,7 +49,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     for row in (
         ToolFormat("gemma", ("<|tool_call>",), "<|tool_call>", "<tool_call|>", between="", gemma=True),
         ToolFormat("hermes", ("<tool_call>",), "<tool_call>", "</tool_call>", gap="\n"),
-        ToolFormat("json", ('"parameters": ', '"parameters":'), arguments="parameters", between="; "),
+        ToolFormat("json", ('"parameters": ',), arguments="parameters", between="; "),
     )
 }
 
