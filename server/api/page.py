@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import PurePosixPath
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -19,23 +20,24 @@ HEADERS = {
     "cache-control": "no-cache",
 }
 
-# Path, file in `web`, media type.
-PARTS = (
-    ("/", "chat.html", "text/html"),
-    ("/web/chat.css", "chat.css", "text/css"),
-    ("/web/chat.js", "chat.js", "text/javascript"),
-    ("/web/turn.js", "turn.js", "text/javascript"),
-    ("/web/canvas.js", "canvas.js", "text/javascript"),
-    ("/web/stream.js", "stream.js", "text/javascript"),
-    ("/web/icon.svg", "icon.svg", "image/svg+xml"),
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+LANGUAGES = ("bash", "cpp", "javascript", "json", "python")  # whose code is coloured
+SCRIPTS = ("canvas", "chat", "chats", "markdown", "params", "race", "replay", "settings", "stream", "tokens", "turn")
+VENDORED = ("marked", "highlight", *(f"highlight-{language}" for language in LANGUAGES))
+FILES = (
+    *("chat.css", "page.css", "icon.svg"),
+    *(f"{name}.js" for name in SCRIPTS),
+    *(f"vendor/{name}.js" for name in VENDORED),
 )
-PATHS = frozenset(path for path, _, _ in PARTS)
+PARTS = {"/": "chat.html"} | {f"/web/{name}": name for name in FILES}  # files of `web` by their paths
+PATHS = frozenset(PARTS)
 
 
 def page_routes() -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    for path, name, media_type in PARTS:
-        _add(router, path, files("asynclane.server").joinpath("web", name).read_bytes(), media_type)
+    web = files("asynclane.server").joinpath("web")
+    for path, name in PARTS.items():
+        _add(router, path, web.joinpath(*name.split("/")).read_bytes(), TYPES[PurePosixPath(name).suffix])
     return router
 
 
