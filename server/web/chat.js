@@ -14,7 +14,7 @@ const NEAR = 160; // pixels from the page's end within which it is followed
 const EXAMPLES = {
   "A function": "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list.",
   "A sum in words": "Ben has 14 eggs. Then he finds 9 eggs at the farm. How many eggs does Ben have now?",
-  "A list": "Sort these numbers from small to large: 70, 12, 45, 3, 98, 27.",
+  "A list": "Reverse this list: 12, 45, 7, 98, 3, 27, 64, 50.",
   "A capital": "What is the capital of France?",
 };
 

@@ -9,8 +9,10 @@ const RACERS = {
   "fast-dllm": "Fast-dLLM: blocks, every token it is sure of",
   asynclane: "Lanes: sentences side by side",
 };
-const MOST_TOKENS = 128;
-const SLOW_MS = 9_000; // for all of a race in slow motion
+const MOST_TOKENS = 96;
+const SLOW_MS = 4_000; // for the fastest in slow motion,
+const MOST_SLOW_MS = 20_000; // unless the slowest would take longer than this
+const FRAME_MS = 50; // between two looks at the race, which shall not slow it down
 
 class Racer {
   constructor(decoder) {
@@ -67,6 +69,7 @@ class Racer {
     this.numbers.rate.textContent = seconds ? Math.round(tokens / seconds) : 0;
     this.numbers.time.textContent = `${seconds.toFixed(2)} s`;
     if (over && this.failure) this.place.textContent = this.failure;
+    this.place.hidden = !over;
     const state = `${steps} ${over}`;
     if (state === this.shown) return;
     this.shown = state;
@@ -88,7 +91,7 @@ export class Race {
     this.slowly = part(".slowly");
     this.racers = [];
     this.control = null;
-    this.frame = null;
+    this.timer = null;
     this.slowly.addEventListener("click", () => this.again());
   }
 
@@ -102,6 +105,7 @@ export class Race {
 
   async run(model, prompt, key) {
     this.stop();
+    clearTimeout(this.timer);
     const control = new AbortController();
     this.control = control;
     this.result.textContent = "";
@@ -115,17 +119,16 @@ export class Race {
     await Promise.all(this.racers.map(async (racer) => {
       let failure = "";
       try {
-        const asked = { ...body, stream_options: options, decoder: racer.decoder };
-        for await (const chunk of chunks(asked, key, control.signal)) racer.take(chunk, performance.now() - from);
+        const wanted = { ...body, stream_options: options, decoder: racer.decoder };
+        for await (const chunk of chunks(wanted, key, control.signal)) racer.take(chunk, performance.now() - from);
       } catch (error) {
         failure = error.name === "AbortError" ? "Stopped" : error.message;
       }
-      racer.end(performance.now() - from, failure);
+      if (this.control === control) racer.end(performance.now() - from, failure);
     }));
     if (this.control !== control) return; // another race has begun
     this.control = null;
-    cancelAnimationFrame(this.frame);
-    this.show(Infinity);
+    this.finish();
     this.changed(false);
     this.rank();
   }
@@ -134,20 +137,33 @@ export class Race {
     this.control?.abort();
   }
 
-  // The same race in slow motion.
+  // The same race in slow motion; its end, if it is shown already.
   again() {
-    const length = Math.max(...this.racers.map((racer) => racer.to));
-    const factor = Math.max(1, SLOW_MS / length);
+    if (this.timer !== null) {
+      this.finish();
+      return;
+    }
+    const times = this.racers.map((racer) => racer.to);
+    const length = Math.max(...times);
+    const factor = Math.max(1, Math.min(SLOW_MS / Math.min(...times), MOST_SLOW_MS / length));
     const from = performance.now();
-    cancelAnimationFrame(this.frame);
+    this.slowly.textContent = "To the end";
     this.play(() => (performance.now() - from) / factor, length);
   }
 
-  // Shows the time that `clock` gives, frame by frame, until `length`.
+  // Shows the time that `clock` gives, again and again until `length`.
   play(clock, length) {
     const at = clock();
     this.show(at);
-    if (at < length) this.frame = requestAnimationFrame(() => this.play(clock, length));
+    if (at < length) this.timer = setTimeout(() => this.play(clock, length), FRAME_MS);
+    else this.finish();
+  }
+
+  finish() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.slowly.textContent = "In slow motion";
+    this.show(Infinity);
   }
 
   show(at) {
@@ -159,6 +175,7 @@ export class Race {
     this.slowly.hidden = !done.length;
     done.forEach((racer, index) => {
       racer.place.textContent = ["1st", "2nd", "3rd"][index];
+      racer.place.classList.toggle("first", index === 0);
     });
     if (done.length < 2) return;
     const times = done.map(({ decoder, forwards, to }) => `${decoder} ${forwards} forwards in ${(to / 1000).toFixed(2)} s`);

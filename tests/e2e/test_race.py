@@ -11,7 +11,7 @@ from ..support.servers import Server
 from .browser import CODE, PARIS, STORY, Open, button, reply
 
 RACERS = ("llada", "fast-dllm", "asynclane")
-LENGTH = 128
+LENGTH = 96
 
 pytestmark = pytest.mark.browser
 
@@ -63,9 +63,23 @@ def test_a_race_can_be_seen_again_slowly(visit: Open) -> None:
     button(page, "In slow motion").click()
     page.wait_for_timeout(500)
     assert numbers(page)["llada"][2] < before["llada"][2] / 2
-    expect(page.locator(".racer.over")).to_have_count(3, timeout=20_000)
+    expect(page.locator(".racer.over")).not_to_have_count(3)
+    button(page, "To the end").click()
+    expect(page.locator(".racer.over")).to_have_count(3)
     assert numbers(page) == before
     assert page.locator(".racer .canvas").all_text_contents() == texts
+
+
+def test_a_race_gives_way_to_the_next(visit: Open) -> None:
+    page = visit()
+    button(page, "A function").click()
+    expect(page.locator(".racer .forwards").first).not_to_have_text(re.compile("^[\u20130]$"))
+    button(page, "A capital").click()
+    finished(page)
+    expect(page.locator(".racer .place")).to_have_text([re.compile("st|nd|rd")] * 3)
+    for text in page.locator(".racer .canvas").all_text_contents():
+        assert "Paris" in text
+        assert "def" not in text
 
 
 def test_a_race_can_be_stopped_and_gives_way_to_the_chat(visit: Open) -> None:
