@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import PurePosixPath
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 # `trusted-types 'none'`: no script can turn text into markup.
@@ -17,7 +19,7 @@ HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
+    "cache-control": "no-cache",  # a browser checks by the ETag whether its copy is the newest
 }
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -42,6 +44,11 @@ def page_routes() -> APIRouter:
 
 
 def _add(router: APIRouter, path: str, content: bytes, media_type: str) -> None:
+    etag = f'"{sha256(content).hexdigest()[:32]}"'
+    headers = {**HEADERS, "etag": etag}
+
     @router.api_route(path, methods=["GET", "HEAD"])
-    async def part() -> Response:
-        return Response(content, media_type=media_type, headers=HEADERS)
+    async def part(request: Request) -> Response:
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)

@@ -114,7 +114,7 @@ const messages = ({ question, text }) => [{ role: "user", content: question }, {
 // A turn on the page, with what can be done with it.
 function begin(turn) {
   offerCopy(turn);
-  turn.again = turn.offer("Regenerate", "Answer the question again, with the settings as they are now", () => regenerate(turn));
+  turn.again = turn.offer("Regenerate", "Answer again with the settings as they are now; at temperature 0 the same comes again", () => regenerate(turn));
   turn.edit = turn.offer("Edit", "Change the question; what came after it goes", () => edit(turn));
   turn.share = turn.offer("Share replay", "Copy a link that shows how this answer was written", (button) => share(turn, button));
   byId("turns").append(turn.root);

@@ -178,7 +178,8 @@ def test_a_decoder_that_knows_no_confidence_answers_all_the_same(visit: Open) ->
 
 def test_a_trace_is_drawn_as_the_page_draws_an_answer(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "trace.html"
-    subprocess.run([*ASYNCLANE, "trace", CODE, "--out", str(path)], env=environment(), check=True, capture_output=True)
+    command = [*ASYNCLANE, "trace", CODE, "--model", "tiny-llada", "--out", str(path)]
+    subprocess.run(command, env=environment(), check=True, capture_output=True)
     page, errors = browser.new_page(), list[str]()
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))

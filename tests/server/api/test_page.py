@@ -30,6 +30,16 @@ async def test_each_part_comes_without_a_key_and_with_a_strict_policy(api: Any, 
     assert got.headers["x-content-type-options"] == "nosniff"
 
 
+async def test_a_browser_that_has_the_newest_state_gets_no_other(api: Any) -> None:
+    async with api() as client:
+        first = await client.http.get("/web/chat.js")
+        again = await client.http.get("/web/chat.js", headers={"if-none-match": first.headers["etag"]})
+        other = await client.http.get("/web/turn.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
+    assert other.status_code == 200
+
+
 async def test_the_page_is_small_and_every_address_in_it_is_served(api: Any) -> None:
     async with api() as client:
         parts = {path: (await client.http.get(path)).text for path in PATHS}
