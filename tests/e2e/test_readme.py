@@ -29,8 +29,8 @@ EXAMPLES = [
 
 
 @pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
     """The server that `make serve` starts, on a free port."""
-    """What `make serve` starts."""
     with ready_server("--model", Settings().model) as server:
         yield server
 
