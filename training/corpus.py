@@ -117,7 +117,7 @@ class Writer:
         return [MARKS.header, *name, MARKS.header_end, *gap]
 
 
-Source = Callable[[str, Tokenizer], Iterator[Example]]
+Source = Callable[..., Iterator[Example]]  # of a seed and a tokenizer
 
 
 def first_source(seed: str, tokenizer: Tokenizer) -> Iterator[Example]:

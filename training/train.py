@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
-from ..models.checkpoint.registry import find_model
 from .batches import SIZES, Shelf, batches, shelves
 from .corpus import Example, parts
 from .diets import Diet, diet
@@ -31,7 +31,6 @@ from .network import Network
 from .shapes import SHAPES, Shape
 from .trainer import Trainer
 
-TOKENIZER = "tiny-llada"  # the model whose tokenizer all have
 STATE = "state.json"
 WARMUP = 200  # steps, after every start: momentum is not kept between calls
 STAGE_BLOCK = 16  # of the block-causal stage of a bidirectional model
@@ -78,14 +77,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     started, step = time.monotonic(), 0
     shape, eaten = SHAPES[options.model], diet(options.model)
     plan = Plan(options.steps, options.decay, options.tokens, started, started + options.seconds, options.clock)
-    tokenizer = find_model(TOKENIZER)
+    if eaten.filed is (options.corpus is None):
+        parser.error(f"{options.model} needs --corpus" if eaten.filed else f"{options.model} takes no --corpus")
+    if options.corpus and not options.corpus.is_file():
+        parser.error(f"--corpus {options.corpus}: no such file")
+    source = partial(eaten.source, file=options.corpus) if eaten.filed else eaten.source
+    tokenizer = eaten.tokenizer
     if options.resume:
         step = resumed(options.resume, options.model)
     if step >= plan.steps and not plan.clock:
         parser.error(f"--steps {plan.steps}: all of them, those before --resume counted, are done")
     options.out.mkdir(parents=True, exist_ok=True)  # now, not when all is trained
     course = stages(shape, plan, bool(options.resume))
-    with parts(tokenizer / "tokenizer.json", options.seed, options.examples, eaten.source) as written:
+    with parts(tokenizer / "tokenizer.json", options.seed, options.examples, source) as written:
         examples = [example for part in islice(written, FIRST_PARTS) for example in part]
         torch.manual_seed(options.seed)
         trainer = Trainer(shape, device)
@@ -114,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         restore(plain, options.out)
         read = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         shares = eaten.probe(plain, read, options.problems, PROBE_SEED)
-        _say(f"one token a call, {options.problems} problems: "
+        _say(f"{options.problems} problems: "
              + ", ".join(f"{task} {share:.3f}" for task, share in shares.items()))  # fmt: skip
     return 0
 
@@ -212,6 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--problems", type=int, default=256, help="answered at the end; 0: none")
     parser.add_argument("--seed", type=int, default=0, help="of corpus, weights and noise")
     parser.add_argument("--clock", action="store_true", help="stages and rate follow --seconds, not --steps")
+    parser.add_argument("--corpus", type=Path, help="file of the corpus, for a model whose corpus is in one")
     parser.add_argument("--resume", type=Path, help="directory of a checkpoint to go on from")
     return parser
 
