@@ -1,4 +1,4 @@
-"""Measures tiny-prose in plain torch: tokens that a forward commits at a threshold, on held-out passages."""
+"""Measures tiny-prose in plain torch: tokens that a forward commits at a threshold, on reserved passages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THRESHOLD = 0.9
 
 
 def sure(look: Look) -> torch.Tensor:
-    """What is as sure as the threshold commits, and else the surest."""
+    """Tokens as sure as the threshold commit, and where none is, the surest."""
     return torch.where(look.eligible & (look.confidence >= THRESHOLD), look.tokens, surest(look))
 
 

@@ -1,4 +1,4 @@
-"""Measures how many tokens a forward commits on prose: tiny-prose continues held-out passages.
+"""Measures how many tokens a forward commits on prose: tiny-prose continues reserved passages.
 
 Usage: python -m asynclane.bench.quality.prose [DECODER ...] [--passages 320] [--json FILE]
 A DECODER is a name, with or without parameters, as in `bench.quality`. Nothing says which continuation is right, so the
@@ -21,7 +21,7 @@ from .run import DTYPE, Choice, Engine, open_offline, parse_decoder
 from .tally import Reply
 
 MODEL = Path(__file__).parents[1] / "models" / "tiny-prose"
-PASSAGES = MODEL / "held-out.json"
+PASSAGES = MODEL / "reserved.json"
 ASK = "Continue: {}"
 DECODERS = ("llada", "fast-dllm:cache=none,threshold=0.9", "fast-dllm:threshold=0.9", "asynclane")
 MAX_TOKENS = 256
@@ -44,7 +44,7 @@ class Figures:
 
 
 def prompts(count: int) -> list[str]:
-    """User messages that ask for the continuation of held-out passages. Raises `ValueError` for too many."""
+    """User messages that want the continuation of reserved passages. Raises `ValueError` for too many."""
     found = json.loads(PASSAGES.read_text(encoding="utf-8"))
     if not 0 < count <= len(found):
         raise ValueError(f"{PASSAGES.name} has 1 to {len(found)} passages, not {count}")

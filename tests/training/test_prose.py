@@ -1,4 +1,4 @@
-"""The corpus of tiny-prose: plain sentences, held-out passages that training never sees, the form of its examples."""
+"""The corpus of tiny-prose: plain sentences, reserved passages that training never sees, the form of its examples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from asynclane.training.diets import DIETS
 from asynclane.training.network import Network
 from asynclane.training.probe_prose import tokens_a_forward
 from asynclane.training.prose import passages
-from asynclane.training.prose.collect import Manual, Source, collect, held_out, learn_tokenizer, write
+from asynclane.training.prose.collect import Manual, Source, collect, learn_tokenizer, reserved, write
 from asynclane.training.prose.pages import paragraphs
 from asynclane.training.prose.passages import Section, draw
 from asynclane.training.shapes import SHAPES, Shape
@@ -82,7 +82,7 @@ def test_a_paragraph_that_came_before_is_left_out(tmp_path: Path) -> None:
 
 def test_a_corpus_is_read_as_it_was_written(corpus: Path) -> None:
     assert passages.sections(corpus) == tuple(sections(60))
-    away = [held_out(section) for section in sections(900)]
+    away = [reserved(section) for section in sections(900)]
     assert 10 < sum(away) < 60
 
 
@@ -143,7 +143,7 @@ def test_a_tokenizer_is_learnt_with_its_other_files(tmp_path: Path) -> None:
     assert (tmp_path / "tokenizer_config.json").is_file()
 
 
-def test_held_out_beginnings_are_different_and_asked_for() -> None:
+def test_reserved_beginnings_are_different_and_asked_for() -> None:
     found = json.loads(PASSAGES.read_text(encoding="utf-8"))
     assert len({beginning for _, beginning in found}) == len(found) >= 300
     assert prompts(2) == [ASK.format(beginning) for _, beginning in found[:2]]

@@ -1,8 +1,8 @@
 """Collects the corpus of tiny-prose from the manuals in Debian packages, and learns its tokenizer.
 
-Usage: python -m asynclane.training.prose.collect FILE [--tokenizer DIR] [--held-out FILE]
+Usage: python -m asynclane.training.prose.collect FILE [--tokenizer DIR] [--reserved FILE]
 Each package is downloaded with `apt-get download` and unpacked, not installed. FILE is an xz archive of JSON lines: a
-table of the packages, then one section a line. Paragraphs that occur twice are kept once. A section is held out by a
+table of the packages, then one section a line. Paragraphs that occur twice are kept once. A section is reserved by a
 hash of its text; training never sees it.
 """
 
@@ -29,8 +29,8 @@ from .passages import Section, draw
 
 VOCABULARY = 1024
 SECTION = 2400  # characters, about
-HELD_OUT = 30  # one section of so many
-PROMPTS = 320  # of held-out sections in the file for measurements
+RESERVED = 30  # one section of so many
+PROMPTS = 320  # of reserved sections in the file for measurements
 SPECIAL_FROM = "tiny-llada"  # whose special tokens and chat template this one has
 
 
@@ -88,8 +88,8 @@ def collect(manual: Manual, folder: Path, seen: set[int]) -> Iterator[Section]:
             yield Section(manual.package, "\n\n".join(kept))
 
 
-def held_out(section: Section) -> bool:
-    return zlib.crc32(section.text.encode()) % HELD_OUT == 0
+def reserved(section: Section) -> bool:
+    return zlib.crc32(section.text.encode()) % RESERVED == 0
 
 
 def unpacked(package: str, into: Path) -> str:
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="where to write a tokenizer of the corpus")
-    parser.add_argument("--held-out", type=Path, metavar="FILE", help="where to write beginnings of held-out passages")
+    parser.add_argument("--reserved", type=Path, metavar="FILE", help="where to write beginnings of reserved passages")
     options = parser.parse_args(argv)
     seen: set[int] = set()
     sections: list[Section] = []
@@ -148,16 +148,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             sources.append(Source(manual.package, version, manual.license, len(found), characters))
             sys.stdout.write(f"{manual.package} {version}: {len(found)} sections, {characters} characters\n")
             sections += found
-    kept, away = ([s for s in sections if held_out(s) is out] for out in (False, True))
+    kept, away = ([s for s in sections if reserved(s) is out] for out in (False, True))
     write(options.file, sources, kept)
     if options.tokenizer:
         learn_tokenizer([section.text for section in kept], options.tokenizer)
-    if options.held_out:
+    if options.reserved:
         r = Random(0)
         drawn = [(section.source, passage[0]) for section in away if (passage := draw(r, section))]
         chosen = r.sample(drawn, min(PROMPTS, len(drawn)))
-        options.held_out.write_text(json.dumps([list(each) for each in chosen], indent=0) + "\n", encoding="utf-8")
-    sys.stdout.write(f"{len(kept)} sections in {options.file}, {len(away)} held out\n")
+        options.reserved.write_text(json.dumps([list(each) for each in chosen], indent=0) + "\n", encoding="utf-8")
+    sys.stdout.write(f"{len(kept)} sections in {options.file}, {len(away)} reserved\n")
     return 0
 
 

@@ -72,7 +72,7 @@ def _plain(text: str) -> str:
 
 
 def _is_prose(text: str) -> bool:
-    """Whether the text is made of sentences: it begins and ends as they do, is ASCII, and mostly words."""
+    """True for text that is made of sentences: it begins and ends as they do, is ASCII, and mostly words."""
     if not (LEAST <= len(text) <= MOST and text.isascii() and text[0].isupper() and ENDS.search(text)):
         return False
     words = WORD.findall(text)
