@@ -117,7 +117,7 @@ class Writer:
         return [MARKS.header, *name, MARKS.header_end, *gap]
 
 
-Source = Callable[..., Iterator[Example]]  # of a seed and a tokenizer
+Source = Callable[[str, Tokenizer], Iterator[Example]]
 
 
 def first_source(seed: str, tokenizer: Tokenizer) -> Iterator[Example]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from tokenizers import Tokenizer
 
@@ -19,10 +21,13 @@ def sure(look: Look) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def tokens_a_forward(network: Network, tokenizer: Tokenizer, count: int, seed: int) -> dict[str, float]:
-    """The first `count` passages, whatever the `seed`: tokens of the answers over forwards, and tokens an answer."""
+def tokens_a_forward(
+    network: Network, tokenizer: Tokenizer, count: int, seed: int, directory: Path
+) -> dict[str, float]:
+    """Tokens of the answers over forwards, and tokens an answer, of the first `count` passages or all that there are.
+    They are the same for every `seed`."""
     writer = Writer(tokenizer)
-    asked = [writer.prompt(text) for text in prompts(count)]
+    asked = [writer.prompt(text) for text in prompts(directory)[:count]]
     forwards = 0
 
     def watch(look: Look) -> None:
@@ -32,4 +37,4 @@ def tokens_a_forward(network: Network, tokenizer: Tokenizer, count: int, seed: i
     canvases = decode(network, asked, network.embedding.weight.device, watch, sure).tolist()
     answers = [ids[len(prompt) : len(prompt) + CANVAS] for prompt, ids in zip(asked, canvases, strict=True)]
     tokens = sum(next((i + 1 for i, token in enumerate(answer) if token in ENDS), CANVAS) for answer in answers)
-    return {"tokens a forward at 0.9": tokens / forwards, "tokens an answer": tokens / count}
+    return {"tokens a forward at 0.9": tokens / forwards, "tokens an answer": tokens / len(asked)}

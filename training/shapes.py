@@ -118,7 +118,7 @@ SHAPES: Mapping[str, Shape] = {
         ff=448,
         eps=1e-5,
         decay=0.1,
-        causal_first=0.35,
+        causal_first=0.45,
         vocab=1024,
         said={
             "d_model": 192,

@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -75,13 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_float32_matmul_precision("high")
     torch._dynamo.config.recompile_limit = 64  # every size of a batch is compiled, in two stages
     started, step = time.monotonic(), 0
-    shape, eaten = SHAPES[options.model], diet(options.model)
+    shape = SHAPES[options.model]
+    try:
+        eaten = diet(options.model, options.corpus)
+    except ValueError as error:
+        parser.error(str(error))
     plan = Plan(options.steps, options.decay, options.tokens, started, started + options.seconds, options.clock)
-    if eaten.filed is (options.corpus is None):
-        parser.error(f"{options.model} needs --corpus" if eaten.filed else f"{options.model} takes no --corpus")
-    if options.corpus and not options.corpus.is_file():
-        parser.error(f"--corpus {options.corpus}: no such file")
-    source = partial(eaten.source, file=options.corpus) if eaten.filed else eaten.source
     tokenizer = eaten.tokenizer
     if options.resume:
         step = resumed(options.resume, options.model)
@@ -89,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--steps {plan.steps}: all of them, those before --resume counted, are done")
     options.out.mkdir(parents=True, exist_ok=True)  # now, not when all is trained
     course = stages(shape, plan, bool(options.resume))
-    with parts(tokenizer / "tokenizer.json", options.seed, options.examples, source) as written:
+    with parts(tokenizer / "tokenizer.json", options.seed, options.examples, eaten.source) as written:
         examples = [example for part in islice(written, FIRST_PARTS) for example in part]
         torch.manual_seed(options.seed)
         trainer = Trainer(shape, device)
@@ -110,6 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     loss = validation_loss(trainer, examples[-validation:], plan.tokens, eaten)
     _say(f"validation loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
     export(trainer.network, options.out, tokenizer, eaten.template)
+    for name in eaten.files:
+        shutil.copyfile(tokenizer / name, options.out / name)
     (options.out / STATE).write_text(
         json.dumps({"model": options.model, "step": step, "seed": options.seed}) + "\n", encoding="utf-8"
     )
@@ -216,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--problems", type=int, default=256, help="answered at the end; 0: none")
     parser.add_argument("--seed", type=int, default=0, help="of corpus, weights and noise")
     parser.add_argument("--clock", action="store_true", help="stages and rate follow --seconds, not --steps")
-    parser.add_argument("--corpus", type=Path, help="file of the corpus, for a model whose corpus is in one")
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="what was collected for tiny-prose")
     parser.add_argument("--resume", type=Path, help="directory of a checkpoint to go on from")
     return parser
 

@@ -1,7 +1,8 @@
-"""Measures how many tokens a forward commits on prose: tiny-prose continues reserved passages.
+"""Measures how many tokens a forward commits on prose: tiny-prose writes passages from notes.
 
-Usage: python -m asynclane.bench.quality.prose [DECODER ...] [--passages 320] [--json FILE]
-A DECODER is a name, with or without parameters, as in `bench.quality`. Nothing says which continuation is right, so the
+Usage: python -m asynclane.bench.quality.prose --model DIR [DECODER ...] [--passages 200] [--json FILE]
+DIR is a checkpoint of `training.train tiny-prose`: its file reserved.json has prompts that training never saw. A
+DECODER is a name, with or without parameters, as in `bench.quality`. More than one passage has the same notes, so the
 table has no accuracy. `same` is the share of answers that are the first decoder's.
 """
 
@@ -20,9 +21,7 @@ from ..load.output import check_outputs, finish, positive, program, table
 from .run import DTYPE, Choice, Engine, open_offline, parse_decoder
 from .tally import Reply
 
-MODEL = Path(__file__).parents[1] / "models" / "tiny-prose"
-PASSAGES = MODEL / "reserved.json"
-ASK = "Continue: {}"
+RESERVED = "reserved.json"
 DECODERS = ("llada", "fast-dllm:cache=none,threshold=0.9", "fast-dllm:threshold=0.9", "asynclane")
 MAX_TOKENS = 256
 
@@ -43,12 +42,13 @@ class Figures:
         return self.tokens / self.forwards
 
 
-def prompts(count: int) -> list[str]:
-    """User messages that want the continuation of reserved passages. Raises `ValueError` for too many."""
-    found = json.loads(PASSAGES.read_text(encoding="utf-8"))
-    if not 0 < count <= len(found):
-        raise ValueError(f"{PASSAGES.name} has 1 to {len(found)} passages, not {count}")
-    return [ASK.format(beginning) for _, beginning in found[:count]]
+def prompts(directory: Path) -> list[str]:
+    """User messages with the notes of reserved passages, in a checkpoint's directory. Raises `ValueError` if there are
+    none."""
+    try:
+        return [prompt for _, prompt in json.loads((directory / RESERVED).read_text(encoding="utf-8"))]
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"no prompts in {directory / RESERVED}: {type(error).__name__} {error}") from None
 
 
 def measure(engine: Engine, choice: Choice, asked: Sequence[str]) -> Sequence[Reply]:
@@ -72,15 +72,15 @@ def figures(label: str, replies: Sequence[Reply], first: Sequence[Reply]) -> Fig
 def main(argv: Sequence[str] | None = None) -> int:
     parser = program("quality.prose", __doc__)
     parser.add_argument("decoders", nargs="*", metavar="DECODER", help=f"default: {' '.join(DECODERS)}")
-    parser.add_argument("--passages", type=positive, default=320, help="how many (default: %(default)s)")
-    parser.add_argument("--model", default=str(MODEL), help="as in serving (default: %(default)s)")
+    parser.add_argument("--model", type=Path, metavar="DIR", required=True, help=f"a checkpoint with {RESERVED}")
+    parser.add_argument("--passages", type=positive, default=200, help="how many, at most (default: %(default)s)")
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
     options = parser.parse_args(argv)
     try:
-        asked = prompts(options.passages)
-        checkpoint = open_checkpoint(options.model)
+        asked = prompts(options.model)[: options.passages]
+        checkpoint = open_checkpoint(str(options.model))
         choices = [parse_decoder(text, MAX_TOKENS, checkpoint) for text in options.decoders or DECODERS]
-        settings = Settings(model=options.model, dtype=DTYPE, max_num_seqs=options.batch)
+        settings = Settings(model=str(options.model), dtype=DTYPE, max_num_seqs=options.batch)
     except ValueError as error:
         parser.error(str(error))
     check_outputs(parser, None, options.json)
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finish(
         {
             "benchmark": "prose",
-            "model": Path(options.model).name,
+            "model": options.model.name,
             "dtype": DTYPE,
             "passages": count,
             "max_tokens": MAX_TOKENS,

@@ -1,9 +1,10 @@
 """Collects the corpus of tiny-prose from the manuals in Debian packages, and learns its tokenizer.
 
-Usage: python -m asynclane.training.prose.collect FILE [--tokenizer DIR] [--reserved FILE]
-Each package is downloaded with `apt-get download` and unpacked, not installed. FILE is an xz archive of JSON lines: a
-table of the packages, then one section a line. Paragraphs that occur twice are kept once. A section is reserved by a
-hash of its text; training never sees it.
+Usage: python -m asynclane.training.prose.collect DIR
+Each package is downloaded with `apt-get download` and unpacked, not installed. DIR gets an xz archive of JSON lines (a
+table of the packages, then one section a line), the files of a tokenizer, and reserved.json: package and prompt of
+passages for measurements. Paragraphs that occur twice are kept once. A section is reserved by a hash of its text;
+training never sees it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from random import Random
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from ...bench.quality.prose import RESERVED
 from ...models.checkpoint.registry import find_model
 from ..export import TOKENIZER_FILES
 from .pages import paragraphs
-from .passages import Section, draw
+from .passages import ASK, CORPUS, Section, draw, notes
 
 VOCABULARY = 1024
 SECTION = 2400  # characters, about
-RESERVED = 30  # one section of so many
-PROMPTS = 320  # of reserved sections in the file for measurements
+ONE_IN = 30  # sections is reserved
+PROMPTS = 200  # of reserved sections
 SPECIAL_FROM = "tiny-llada"  # whose special tokens and chat template this one has
 
 
@@ -47,7 +49,7 @@ class Manual:
 MANUALS = (
     Manual("python3.11-doc", "PSF-2.0", "usr/share/doc/python3.11/html/**/*.html", "/whatsnew/"),
     Manual("postgresql-doc-15", "PostgreSQL", "usr/share/doc/postgresql-doc-15/html/*.html", "/release"),
-    Manual("sqlite3-doc", "blessing (public domain)", "usr/share/doc/sqlite3/**/*.html", "/releaselog/"),
+    Manual("sqlite3-doc", "public domain", "usr/share/doc/sqlite3/**/*.html", "/releaselog/"),
     Manual("apache2-doc", "Apache-2.0", "usr/share/doc/apache2-doc/manual/en/**/*.html", "?"),
     Manual("python-django-doc", "BSD-3-Clause", "usr/share/doc/python-django-doc/html/**/*.html", "/releases/"),
     Manual("cmake-doc", "BSD-3-Clause", "usr/share/doc/cmake-data/html/**/*.html", "/release/"),
@@ -89,7 +91,7 @@ def collect(manual: Manual, folder: Path, seen: set[int]) -> Iterator[Section]:
 
 
 def reserved(section: Section) -> bool:
-    return zlib.crc32(section.text.encode()) % RESERVED == 0
+    return zlib.crc32(section.text.encode()) % ONE_IN == 0
 
 
 def unpacked(package: str, into: Path) -> str:
@@ -102,9 +104,17 @@ def unpacked(package: str, into: Path) -> str:
     return shown.stdout.strip()
 
 
-def write(file: Path, sources: Sequence[Source], sections: Sequence[Section]) -> None:
-    lines = [json.dumps({"sources": [asdict(source) for source in sources]}), *map(json.dumps, sections)]
-    file.write_bytes(lzma.compress("\n".join(lines).encode() + b"\n", preset=9))
+def write(directory: Path, sources: Sequence[Source], sections: Sequence[Section]) -> None:
+    """Writes the corpus, the tokenizer and the reserved prompts."""
+    kept, away = ([section for section in sections if reserved(section) is out] for out in (False, True))
+    lines = [json.dumps({"sources": [asdict(source) for source in sources]}), *map(json.dumps, kept)]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / CORPUS).write_bytes(lzma.compress("\n".join(lines).encode() + b"\n", preset=9))
+    learn_tokenizer([section.text for section in kept], directory)
+    r = Random(0)
+    drawn = [[s.source, ASK.format(notes(r, passage))] for s in away if (passage := draw(r, s)) is not None]
+    prompts = r.sample(drawn, min(PROMPTS, len(drawn)))
+    (directory / RESERVED).write_text(json.dumps(prompts, indent=0) + "\n", encoding="utf-8")
 
 
 def learn_tokenizer(texts: Sequence[str], directory: Path) -> None:
@@ -132,9 +142,7 @@ def learn_tokenizer(texts: Sequence[str], directory: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="where to write a tokenizer of the corpus")
-    parser.add_argument("--reserved", type=Path, metavar="FILE", help="where to write beginnings of reserved passages")
+    parser.add_argument("directory", type=Path, metavar="DIR")
     options = parser.parse_args(argv)
     seen: set[int] = set()
     sections: list[Section] = []
@@ -148,16 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sources.append(Source(manual.package, version, manual.license, len(found), characters))
             sys.stdout.write(f"{manual.package} {version}: {len(found)} sections, {characters} characters\n")
             sections += found
-    kept, away = ([s for s in sections if reserved(s) is out] for out in (False, True))
-    write(options.file, sources, kept)
-    if options.tokenizer:
-        learn_tokenizer([section.text for section in kept], options.tokenizer)
-    if options.reserved:
-        r = Random(0)
-        drawn = [(section.source, passage[0]) for section in away if (passage := draw(r, section))]
-        chosen = r.sample(drawn, min(PROMPTS, len(drawn)))
-        options.reserved.write_text(json.dumps([list(each) for each in chosen], indent=0) + "\n", encoding="utf-8")
-    sys.stdout.write(f"{len(kept)} sections in {options.file}, {len(away)} reserved\n")
+    write(options.directory, sources, sections)
     return 0
 
 
