@@ -31,7 +31,7 @@ export class Settings {
     byId("settings").showModal();
     if (this.properties) return;
     this.properties = await this.ranges().catch(() => null); // without it there are no ranges
-    for (const note of byId("settings").querySelectorAll("[data-range]")) note.textContent = this.range(note.dataset.range);
+    for (const note of byId("settings").querySelectorAll("[data-range]")) this.describe(note);
   }
 
   offer() {
@@ -54,24 +54,29 @@ export class Settings {
     label.htmlFor = name;
     const about = element("p", "about", `${ABOUT[name] ?? ""} `);
     about.id = `${name}-about`;
-    const range = element("span", "range", this.range(name));
+    const range = element("span", "range");
     range.dataset.range = name;
     about.append(range);
+    const words = element("datalist", "");
+    words.id = `${name}-words`;
+    if (input.tagName === "INPUT") input.setAttribute("list", words.id);
     input.setAttribute("aria-describedby", about.id);
     const made = element("div", "field");
-    made.append(label, input, about);
+    made.append(label, input, about, words);
+    this.describe(range);
     return made;
   }
 
-  // The values that a parameter may have, as far as they are known.
-  range(name) {
+  // Writes the values that a parameter may have, as far as they are known, and offers those that are words.
+  describe(note) {
+    const name = note.dataset.range;
     const parts = this.properties?.[name]?.anyOf ?? [this.properties?.[name] ?? {}];
     const low = (part) => part.minimum ?? part.exclusiveMinimum;
-    const said = parts.flatMap((part) => [
-      ...(low(part) === undefined ? [] : [bounds(low(part), part.maximum ?? part.exclusiveMaximum)]),
-      ...(part.enum ?? []).filter((word) => word !== null),
-    ]);
-    return said.length ? `${said.join(", ")}.` : "";
+    const numbers = parts.filter((part) => low(part) !== undefined);
+    const words = parts.flatMap((part) => part.enum ?? []).filter((word) => word !== null);
+    const said = [...numbers.map((part) => bounds(low(part), part.maximum ?? part.exclusiveMaximum)), ...words];
+    note.textContent = said.length ? `${said.join(", ")}.` : "";
+    note.closest(".field").querySelector("datalist").replaceChildren(...words.map((word) => new Option(word)));
   }
 
   // What was filled in.

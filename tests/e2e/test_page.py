@@ -244,6 +244,8 @@ def test_each_setting_has_a_sentence_and_its_range(visit: Open) -> None:
     expect(threshold).to_have_accessible_description(re.compile(r"^A token commits .*\. *0 to 1\.$"))
     expect(page.locator("#lookahead")).to_have_accessible_description(re.compile(r"0 to 4096, canvas\.$"))
     expect(page.locator("#temperature")).to_have_accessible_description(re.compile(r"0 to 2\.$"))
+    rules = page.locator("#rule-words option").evaluate_all("options => options.map(option => option.value)")
+    assert {"credit", "klass"} <= set(rules), "words need not be typed"
     for field in page.locator("#settings .field").all():
         assert re.match(r"\w.+[.]", field.locator(".about").text_content() or ""), field.text_content()
 
