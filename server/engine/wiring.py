@@ -15,7 +15,7 @@ from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
 from ...models.ranks import Setup, loaded_with, start_ranks
 from ...scheduler import (
-    DECODERS,
+    ALL_DECODERS,
     AttentionPattern,
     Boundary,
     Budget,
@@ -26,6 +26,7 @@ from ...scheduler import (
     StepCost,
     Vocabulary,
     VocabularyFacts,
+    plugins,
     refuse,
     resolve,
 )
@@ -114,8 +115,10 @@ def _read_tokenizer(directory: Path) -> Tokenizer:
 def build_parts(settings: Settings) -> EngineParts:
     """Read the checkpoint, check it against the settings, then take memory. Raises `ValueError` and `OSError` with one
     line that says what is wrong."""
-    if settings.decoder not in DECODERS:
-        raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
+    for problem in plugins().problems:
+        logging.getLogger(__name__).warning(problem)  # each is a message of its own, as all are shown
+    if settings.decoder not in ALL_DECODERS:
+        raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(ALL_DECODERS)}")
     dummy = settings.load_format == "dummy"
     checkpoint = open_checkpoint(settings.model, settings.download, weights=not dummy)
     config, text = checkpoint.config, checkpoint.text

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.scheduler import DECODERS, defaults_of, resolve
+from asynclane.scheduler import defaults_of, resolve
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli.decoders import described, pattern_for, section
 from asynclane.server.cli.main import main
 
