@@ -371,6 +371,9 @@ def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     if wanted["type"] is bool:
         if not isinstance(value, bool):
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
+    elif isinstance(value, bool) or not isinstance(value, (int, float) if wanted["type"] is float else wanted["type"]):
+        kinds = {str: "a text", int: "a whole number", float: "a number"}
+        raise SettingsError(f"{source} must be {kinds[wanted['type']]}, not {value!r}")
     elif wanted["type"] is str:
         if wanted["choices"] and value not in wanted["choices"]:
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")

@@ -31,7 +31,7 @@ from ...scheduler import (
     resolve,
 )
 from ..metrics import DeviceCounts, Metrics
-from ..settings import Settings, split_sizes
+from ..settings import Settings, SettingsError, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
 from ..vllm_names import CacheConfig, WithVllmNames
@@ -118,7 +118,7 @@ def build_parts(settings: Settings) -> EngineParts:
     for problem in plugins().problems:
         logging.getLogger(__name__).warning(problem)  # each is a message of its own, as all are shown
     if settings.decoder not in ALL_DECODERS:
-        raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(ALL_DECODERS)}")
+        raise SettingsError(f"unknown decoder {settings.decoder!r}; known: {', '.join(ALL_DECODERS)}")
     dummy = settings.load_format == "dummy"
     checkpoint = open_checkpoint(settings.model, settings.download, weights=not dummy)
     config, text = checkpoint.config, checkpoint.text
@@ -131,7 +131,7 @@ def build_parts(settings: Settings) -> EngineParts:
         decoder = resolve(settings.decoder, {}, length, pattern)
         refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
     except ParamError as error:
-        raise ValueError(
+        raise SettingsError(
             f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"
         ) from None
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than a request may be
@@ -218,7 +218,7 @@ def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) 
     if length is None:
         length = pattern.floor(min(config.max_model_len, settings.max_step_tokens))
         if length < 2:
-            raise ValueError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
+            raise SettingsError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
         if length < config.max_model_len:
             logging.getLogger(__name__).info(
                 "the context is %d of the model's %d positions: --max-step-tokens computes no more at once, in whole"
@@ -227,7 +227,7 @@ def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) 
                 config.max_model_len,
             )
     if length > config.max_model_len:
-        raise ValueError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
+        raise SettingsError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
     page_size = settings.page_size or _page_size(pattern)
     sharing = bool(pattern.block_size) if settings.prefix_sharing is None else settings.prefix_sharing
     chunk = settings.chunked_prefill_size
