@@ -264,8 +264,9 @@ def _paired(
     """Each prompt with its parameters. Raises `InvalidValue` unless there are as many."""
     if params is None or isinstance(params, SamplingParams):
         return [(prompt, params or SamplingParams()) for prompt in prompts]
-    if not isinstance(params, Sequence) or not all(isinstance(each, SamplingParams) for each in params):
-        raise InvalidValue("sampling_params", f"sampling_params: give SamplingParams, not {shown(params)}")
+    listed: Any = params
+    if not isinstance(listed, Sequence) or not all(isinstance(each, SamplingParams) for each in listed):
+        raise InvalidValue("sampling_params", f"sampling_params: give SamplingParams, not {shown(listed)}")
     if len(params) != len(prompts):
         reason = (
             f"there are {len(params)} sampling_params for {len(prompts)} prompts: give one for each, or one for all"

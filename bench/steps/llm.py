@@ -47,9 +47,10 @@ def compare(engine: Answers, llm: Answers, questions: Sequence[Problem], size: i
         prompts = [problem.prompt for problem in questions[start : start + size]]
         order = (engine, llm) if number % 2 == 0 else (llm, engine)
         found = {each: timed(each, prompts) for each in order}
-        if found[engine][0] != found[llm][0]:
+        (texts, *of_engine), (others, *of_llm) = found[engine], found[llm]
+        if texts != others:
             raise RuntimeError(f"the answers of part {number} differ")
-        parts.append(Part(*(found[each][value] for value in (1, 2) for each in (engine, llm))))
+        parts.append(Part(of_engine[0], of_llm[0], of_engine[1], of_llm[1]))
         print(
             f"[{start + len(prompts)}/{len(questions)}] CPU {parts[-1][0]:.2f} and {parts[-1][1]:.2f} s",
             file=sys.stderr,
