@@ -24,7 +24,7 @@ MAX_TOKENS = 256
 Answers = Callable[[Sequence[str]], list[str]]
 
 
-class Part(NamedTuple):
+class Times(NamedTuple):
     """Seconds of the engine and of `LLM` for one part of the problems."""
 
     engine_cpu_s: float
@@ -40,9 +40,9 @@ def timed(answers: Answers, prompts: Sequence[str]) -> tuple[list[str], float, f
     return texts, time.process_time() - cpu, time.perf_counter() - wall
 
 
-def compare(engine: Answers, llm: Answers, questions: Sequence[Problem], size: int) -> list[Part]:
+def compare(engine: Answers, llm: Answers, questions: Sequence[Problem], size: int) -> list[Times]:
     """The times of both for each `size` problems. Raises `RuntimeError` where their answers differ."""
-    parts = list[Part]()
+    parts = list[Times]()
     for number, start in enumerate(range(0, len(questions), size)):
         prompts = [problem.prompt for problem in questions[start : start + size]]
         order = (engine, llm) if number % 2 == 0 else (llm, engine)
@@ -50,7 +50,7 @@ def compare(engine: Answers, llm: Answers, questions: Sequence[Problem], size: i
         (texts, *of_engine), (others, *of_llm) = found[engine], found[llm]
         if texts != others:
             raise RuntimeError(f"the answers of part {number} differ")
-        parts.append(Part(of_engine[0], of_llm[0], of_engine[1], of_llm[1]))
+        parts.append(Times(of_engine[0], of_llm[0], of_engine[1], of_llm[1]))
         print(
             f"[{start + len(prompts)}/{len(questions)}] CPU {parts[-1][0]:.2f} and {parts[-1][1]:.2f} s",
             file=sys.stderr,
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for warm in (of_engine, of_llm):
             warm([problem.prompt for problem in problems(options.seed, 2)])
         parts = compare(of_engine, of_llm, problems(options.seed, options.problems), options.part)
-    sums = Part(*map(sum, zip(*parts, strict=True)))
+    sums = Times(*map(sum, zip(*parts, strict=True)))
     more = [part.llm_cpu_s / part.engine_cpu_s - 1 for part in parts]
     rows = [
         ["engine", f"{sums.engine_cpu_s:.2f}", f"{sums.engine_wall_s:.2f}", ""],
