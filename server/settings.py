@@ -65,7 +65,7 @@ class Settings:
     """Raises `SettingsError` for a value out of range."""
 
     model: str = _word(
-        "tiny-llada",
+        "tiny-chat",
         "directory of a checkpoint, OWNER/NAME or OWNER/NAME@REVISION of a repository in Hugging Face's cache, or name"
         " of an embedded model",
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ..support.servers import Server
+from asynclane.server.settings import Settings
+
+from ..support.servers import Server, ready_server
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/api.md", "docs/python.md", "clients/README.md")
@@ -23,6 +26,13 @@ EXAMPLES = [
     for number, found in enumerate(EXAMPLE.finditer((ROOT / name).read_text(encoding="utf-8")), 1)
     if DEFAULT_URL in found.group(2) or "from asynclane import" in found.group(2)
 ]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """What `make serve` starts."""
+    with ready_server("--model", Settings().model) as server:
+        yield server
 
 
 def test_there_are_examples() -> None:

@@ -244,7 +244,7 @@ def test_a_config_that_is_no_json_or_not_there_is_refused(checkpoint: Path) -> N
 def test_a_model_is_found_by_name_or_directory(checkpoint: Path) -> None:
     assert find_model("tiny-llada") == MODEL
     assert find_model(str(checkpoint)) == checkpoint
-    with pytest.raises(ModelError, match="the embedded models are tiny-dream, tiny-llada, tiny-sdar"):
+    with pytest.raises(ModelError, match="the embedded models are tiny-chat, tiny-dream, tiny-llada, tiny-sdar"):
         find_model("tiny-lama")
 
 

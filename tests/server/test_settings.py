@@ -30,7 +30,7 @@ def read(*flags: str, **environ: str) -> Settings:
 def test_the_defaults_are_safe_and_serve_the_embedded_model() -> None:
     settings = read()
     assert settings == Settings()
-    assert (settings.model, settings.host, settings.port) == ("tiny-llada", "127.0.0.1", 8000)
+    assert (settings.model, settings.host, settings.port) == ("tiny-chat", "127.0.0.1", 8000)
     assert settings.api_key is None
 
 
@@ -156,7 +156,7 @@ def test_the_key_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
-        ([], "tiny-llada"),
+        ([], "tiny-chat"),
         (["--model", "/models/llada-8b/"], "llada-8b"),
         (["--model", "models/llada/"], "llada"),
         (["--model", "GSAI-ML/LLaDA-8B-Instruct"], "GSAI-ML/LLaDA-8B-Instruct"),

@@ -39,7 +39,9 @@ class Server:
 
 def start_server(*flags: str, program: Sequence[str] = ASYNCLANE, descriptors: int | None = None) -> Server:
     """With port 0 the system chooses one, which the log names. The process may have so many open `descriptors`. The
-    variable `FRONTENDS` gives all servers of a run so many front ends."""
+    variable `FRONTENDS` gives all servers of a run so many front ends. Without `--model` the model is tiny-llada."""
+    if "--model" not in flags:
+        flags = "--model", "tiny-llada", *flags
     if "FRONTENDS" in os.environ and "--frontends" not in flags:
         flags = *flags, "--frontends", os.environ["FRONTENDS"]
     limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
@@ -72,9 +74,9 @@ def stop_server(server: Server) -> None:
 
 
 @contextmanager
-def ready_server() -> Iterator[Server]:
-    """A server of the embedded model that accepts requests."""
-    server = start_server()
+def ready_server(*flags: str) -> Iterator[Server]:
+    """A server of an embedded model that accepts requests."""
+    server = start_server(*flags)
     try:
         assert httpx.get(f"{server.url}/ready", timeout=START_S).status_code == 200
         yield server

@@ -13,7 +13,7 @@ from .chores import settled
 from .conversation import Conversation, conversations, refused
 from .write import ChatWriter
 
-FIRST = 0.28  # share of examples that are those of the first models
+FIRST = 0.36  # share of examples that are those of the first models
 
 
 def mixture(seed: str) -> Iterator[Conversation]:

@@ -49,7 +49,7 @@ class Page(html.parser.HTMLParser):
 def content(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("trace"))
-        assert cli.main(["trace", CODE, "--knob", "max_lanes=3", *FAST]) == 0
+        assert cli.main(["trace", CODE, "--model", "tiny-llada", "--knob", "max_lanes=3", *FAST]) == 0
         return Path("trace.html").read_text(encoding="utf-8")
 
 
