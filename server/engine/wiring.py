@@ -163,11 +163,14 @@ def build_parts(settings: Settings) -> EngineParts:
     with progress_of(sys.stderr) as report:
         loading = worker.submit(load_runner, *arguments, report, meeting)
         loaded = loading.result() if followers is None else loaded_with(followers, loading)
-    runner = loaded.runner
+        runner = loaded.runner
+        sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
+        seconds = list[float]()
+        for taken in worker.map(runner.step_seconds, sizes):
+            seconds.append(taken)
+            report("timing steps", len(seconds), len(sizes))
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = replace(limits, pages=loaded.footprint.pages)
-    sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
-    seconds = list(worker.map(runner.step_seconds, sizes))
     warn_of_missing_boundaries(text.vocabulary)
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
