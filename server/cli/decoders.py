@@ -6,6 +6,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
 from ...scheduler import (
     ALL_DECODERS,
@@ -64,7 +65,9 @@ def _source(spec: DecoderSpec) -> str:
 
 def _unknown(name: str) -> str:
     if name not in ALL_RULES:
-        return f"unknown decoder {name!r}; known: {', '.join(ALL_DECODERS)}"
+        nearest = get_close_matches(name.lower(), [*ALL_DECODERS, *ALL_RULES], 1)
+        meant = f": did you mean {nearest[0]!r}?" if nearest else ";"
+        return f"unknown decoder {name!r}{meant} known: {', '.join(ALL_DECODERS)}"
     found = {
         "have it": [each for each, spec in ALL_DECODERS.items() if spec.rule == name],
         "take it by `rule`": [each for each in ALL_DECODERS if _takes(each, {"rule": name})],
