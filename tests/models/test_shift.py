@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -72,3 +73,19 @@ def test_a_network_whose_states_stand_one_earlier_gives_the_same_answers(two: bo
 
 def test_a_step_of_any_size_can_be_timed(shifted: Runner) -> None:
     assert all(shifted.step_seconds(tokens) > 0 for tokens in (1, 2, 65, 300))
+
+
+def test_a_timed_step_computes_different_tokens(shifted: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mixture would send equal ones to the same few experts."""
+    placed: list[Placement] = []
+    place = shifted.place
+
+    def noted(placements: Sequence[Placement]) -> None:
+        placed.extend(placements)
+        place(placements)
+
+    monkeypatch.setattr(shifted, "place", noted)
+    shifted.step_seconds(60)
+    tokens = np.concatenate([placement.prompt for placement in placed])
+    assert len(tokens) == 60
+    assert len(set(tokens.tolist())) > 10
