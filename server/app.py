@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from ..scheduler import DECODERS, defaults_of, suits
+from ..scheduler import ALL_DECODERS, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
 from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
@@ -162,7 +162,7 @@ def load(settings: Settings) -> Loaded:
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,
-        decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
+        decoders={name: defaults_of(name, parts.pattern) for name in ALL_DECODERS if suits(name, parts.pattern)},
         default_decoder=settings.decoder,
         created=int(time.time()),
     )

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .shapes import THETA, VOCAB, Shape
+from .shapes import THETA, Shape
 
 
 class Norm(nn.Module):
@@ -62,10 +62,10 @@ class Network(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.embedding = nn.Embedding(VOCAB, shape.dim)
+        self.embedding = nn.Embedding(shape.vocab, shape.dim)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = Norm(shape.dim, shape.eps)
-        self.head = None if shape.tied else nn.Linear(shape.dim, VOCAB, bias=False)
+        self.head = None if shape.tied else nn.Linear(shape.dim, shape.vocab, bias=False)
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
                 small = (2 * shape.layers) ** -0.5 if name.endswith(("attn_out.weight", "ff_out.weight")) else 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-VOCAB = 1408  # 1,405 tokens of the tokenizer, rounded up
+VOCAB = 1408  # 1,405 tokens of tiny-llada's tokenizer, rounded up
 CONTEXT = 1024
 THETA = 10000.0
 
@@ -35,6 +35,7 @@ class Shape:
     causal_first: float = 0.0
     short_first: float = 0.0
     decay: float = 0.01
+    vocab: int = VOCAB
     said: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -62,7 +63,7 @@ class Shape:
             "tie_word_embeddings": self.tied,
             "torch_dtype": "bfloat16",
             "use_sliding_window": False,
-            "vocab_size": VOCAB,
+            "vocab_size": self.vocab,
             "architectures": [self.architecture],
             **self.said,
         }
@@ -106,6 +107,28 @@ SHAPES: Mapping[str, Shape] = {
             "n_heads": 4,
             "n_kv_heads": 2,
             "n_layers": 8,
+            "weight_tying": True,
+        },
+    ),
+    "tiny-prose": Shape(  # with its tokenizer below 4.2 MB
+        "LLaDAModelLM",
+        dim=192,
+        layers=5,
+        heads=6,
+        ff=448,
+        eps=1e-5,
+        decay=0.1,
+        causal_first=0.45,
+        vocab=1024,
+        said={
+            "d_model": 192,
+            "embedding_size": 1024,
+            "max_sequence_length": CONTEXT,
+            "mlp_hidden_size": 448,
+            "model_type": "llada",
+            "n_heads": 6,
+            "n_kv_heads": 2,
+            "n_layers": 5,
             "weight_tying": True,
         },
     ),

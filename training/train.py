@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +23,6 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from ..models.checkpoint.registry import find_model
 from .batches import SIZES, Shelf, batches, shelves
 from .corpus import Example, parts
 from .diets import Diet, diet
@@ -31,7 +31,6 @@ from .network import Network
 from .shapes import SHAPES, Shape
 from .trainer import Trainer
 
-TOKENIZER = "tiny-llada"  # the model whose tokenizer all have
 STATE = "state.json"
 WARMUP = 200  # steps, after every start: momentum is not kept between calls
 STAGE_BLOCK = 16  # of the block-causal stage of a bidirectional model
@@ -76,9 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_float32_matmul_precision("high")
     torch._dynamo.config.recompile_limit = 64  # every size of a batch is compiled, in two stages
     started, step = time.monotonic(), 0
-    shape, eaten = SHAPES[options.model], diet(options.model)
+    shape = SHAPES[options.model]
+    try:
+        eaten = diet(options.model, options.corpus)
+    except ValueError as error:
+        parser.error(str(error))
     plan = Plan(options.steps, options.decay, options.tokens, started, started + options.seconds, options.clock)
-    tokenizer = find_model(TOKENIZER)
+    tokenizer = eaten.tokenizer
     if options.resume:
         step = resumed(options.resume, options.model)
     if step >= plan.steps and not plan.clock:
@@ -106,6 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     loss = validation_loss(trainer, examples[-validation:], plan.tokens, eaten)
     _say(f"validation loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
     export(trainer.network, options.out, tokenizer, eaten.template)
+    for name in eaten.files:
+        shutil.copyfile(tokenizer / name, options.out / name)
     (options.out / STATE).write_text(
         json.dumps({"model": options.model, "step": step, "seed": options.seed}) + "\n", encoding="utf-8"
     )
@@ -114,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         restore(plain, options.out)
         read = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         shares = eaten.probe(plain, read, options.problems, PROBE_SEED)
-        _say(f"one token a call, {options.problems} problems: "
+        _say(f"{options.problems} problems: "
              + ", ".join(f"{task} {share:.3f}" for task, share in shares.items()))  # fmt: skip
     return 0
 
@@ -212,6 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--problems", type=int, default=256, help="answered at the end; 0: none")
     parser.add_argument("--seed", type=int, default=0, help="of corpus, weights and noise")
     parser.add_argument("--clock", action="store_true", help="stages and rate follow --seconds, not --steps")
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="what was collected for tiny-prose")
     parser.add_argument("--resume", type=Path, help="directory of a checkpoint to go on from")
     return parser
 

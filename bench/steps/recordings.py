@@ -1,7 +1,9 @@
 """Records the ranges and commits of every model call by block length, to simulate loads without a model.
 
 Usage: python -m asynclane.bench.steps.recordings [--problems 200] [--graded 800] [--json FILE]
+       python -m asynclane.bench.steps.recordings --model DIR --json FILE [--problems 200]
 Answers the same problems once for each fixed block length, grades them, and writes the calls of the first `--problems`.
+The problems of a checkpoint DIR with a file reserved.json (`quality.prose`) are the prompts in it; nothing grades them.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from ...server.engine.messages import AnswerOptions, Delta
 from ...server.settings import Settings
 from ..load.problems import SEEDS, Problem, problems
 from ..quality.checks import right
+from ..quality.prose import RESERVED, prompts
 from ..quality.run import DTYPE, open_offline
 from ..quality.tally import Reply
 from ..report import RESULTS
 
 RECORDINGS = RESULTS / "recordings.json"
+MODEL = "tiny-llada"
+GRADED = 800
 MAX_TOKENS = 256
 
 
@@ -43,7 +48,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One block length: `right` of `graded` answers, and the calls of the first answers, in order."""
+    """One block length: `right` of `graded` answers, of which there may be none, and the calls of the first answers, in
+    order."""
 
     block_length: int
     right: int
@@ -52,6 +58,7 @@ class Recording:
 
     @property
     def accuracy(self) -> float:
+        """The share of right answers among those that were graded."""
         return self.right / self.graded
 
 
@@ -63,13 +70,12 @@ class Engine(Protocol):
     def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> Reply: ...
 
 
-def record(engine: Engine, block_length: int, questions: Sequence[Problem], kept: int) -> Recording:
-    """Answer and grade `questions`, and keep the calls of the first `kept`."""
+def record(engine: Engine, block_length: int, messages: Sequence[str], questions: Sequence[Problem]) -> Recording:
+    """Answer and grade `questions`, and record the calls of the answers to `messages`."""
     options = AnswerOptions(MAX_TOKENS, decoder="asynclane", params=(("block_length", block_length),), watch=True)
-    prompts = [problem.prompt for problem in questions]
-    replies = engine.chat(prompts, replace(options, watch=False))
+    replies = engine.chat([problem.prompt for problem in questions], replace(options, watch=False)) if questions else ()
     passed = sum(right(problem, reply.text) for problem, reply in zip(questions, replies, strict=True))
-    calls = [_watch(engine, engine.encode_chat(prompt), options) for prompt in prompts[:kept]]
+    calls = [_watch(engine, engine.encode_chat(prompt), options) for prompt in messages]
     return Recording(block_length, passed, len(questions), tuple(calls))
 
 
@@ -136,6 +142,27 @@ def _calls(flat: list[list[int]]) -> Iterator[Call]:
         yield Call(start, frontier, end, tuple(committed))
 
 
+def _questions(options: argparse.Namespace) -> tuple[list[str], list[Problem]]:
+    """The prompts of recorded answers, and the problems that are graded. Raises `ValueError`."""
+    kept, graded, directory = options.problems, options.graded, Path(options.model)
+    if (directory / RESERVED).is_file():
+        if graded:
+            raise ValueError(f"--graded {graded}: nothing grades the answers to {directory / RESERVED}")
+        messages, questions = prompts(directory), []
+    else:
+        questions = problems(options.seed, GRADED if graded is None else graded)
+        messages = [problem.prompt for problem in questions]
+    if not 0 < kept <= len(messages):
+        raise ValueError(f"--problems must be from 1 to {len(messages)}, not {kept}")
+    return messages[:kept], questions
+
+
+def _figures(recording: Recording) -> str:
+    calls = [call for answer in recording.answers for call in answer]
+    rate = f"{sum(len(call.committed) for call in calls) / len(calls):.2f} tokens a call"
+    return f"{recording.right} of {recording.graded} right, {rate}" if recording.graded else rate
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m asynclane.bench.steps.recordings",
@@ -143,28 +170,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--problems", type=int, default=200, help="whose calls are kept (default: %(default)s)")
-    parser.add_argument("--graded", type=int, default=800, help="that are answered (default: %(default)s)")
+    parser.add_argument("--graded", type=int, help=f"that are answered (default: {GRADED}, or 0 where nothing grades)")
+    parser.add_argument("--model", default=MODEL, help="as in serving (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=11, help=f"below {SEEDS} (default: %(default)s)")
     parser.add_argument("--block-lengths", default=",".join(map(str, BLOCK_LENGTHS)), help="default: %(default)s")
-    parser.add_argument("--json", type=Path, default=RECORDINGS, metavar="FILE", help="where to write them")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"where to write them (default for {MODEL}: results)")
     options = parser.parse_args(argv)
+    file = options.json or (RECORDINGS if options.model == MODEL else None)
+    if file is None:
+        parser.error(f"--model {options.model} needs --json")
     try:
-        questions = problems(options.seed, options.graded)
+        messages, questions = _questions(options)
         block_lengths = [int(text) for text in options.block_lengths.split(",")]
     except ValueError as error:
         parser.error(str(error))
-    if not 0 < options.problems <= options.graded:
-        parser.error(f"--problems must be from 1 to {options.graded} (--graded), not {options.problems}")
-    if not options.json.parent.is_dir():
-        parser.error(f"no folder {options.json.parent} to write {options.json.name} to")
+    if not file.parent.is_dir():
+        parser.error(f"no folder {file.parent} to write {file.name} to")
     recordings = []
-    with open_offline(Settings(model="tiny-llada", dtype=DTYPE, max_num_seqs=16)) as engine:
+    with open_offline(Settings(model=options.model, dtype=DTYPE, max_num_seqs=16)) as engine:
         for block_length in block_lengths:
-            recordings.append(record(engine, block_length, questions, options.problems))
-            line = f"block_length {block_length}: {recordings[-1].right} of {options.graded} right"
-            print(line, file=sys.stderr, flush=True)
-    about = {"model": "tiny-llada", "dtype": "float32", "seed": options.seed, "max_tokens": MAX_TOKENS}
-    options.json.write_text(dump(recordings, about), encoding="utf-8")
+            recordings.append(record(engine, block_length, messages, questions))
+            print(f"block_length {block_length}: {_figures(recordings[-1])}", file=sys.stderr, flush=True)
+    about = {"model": Path(options.model).name, "dtype": DTYPE, "seed": options.seed, "max_tokens": MAX_TOKENS}
+    file.write_text(dump(recordings, about), encoding="utf-8")
     return 0
 
 

@@ -1,7 +1,8 @@
 """Shows whether block lengths should follow the load: adaptive against every fixed one, from one request to many.
 
 Usage: python -m asynclane.bench.steps.simulate [--requests 1,2,4] [--plot blocks.png] [--json blocks.json]
-Recorded calls of the embedded model (`steps.recordings`) are replayed at the step times of a measured curve.
+Recorded calls of a model (`steps.recordings`) are replayed at the step times of a measured curve. More than one
+file of `--recordings` gives a table for each: forwards of another model commit more or fewer tokens than tiny-llada's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...scheduler.decoding.params import BLOCK_LENGTHS
 from ...scheduler.step_cost import Budget, StepCost
@@ -76,21 +78,37 @@ def over_loads(comparisons: Sequence[Comparison]) -> dict[int, float]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
-    recordings, cost = _inputs(parser, options.recordings, options.curve)
+    recorded, cost = _inputs(parser, options.recordings, options.curve)
+    if options.plot and len(recorded) > 1:
+        parser.error("--plot draws one file of --recordings")
     check_outputs(parser, options.plot, options.json)
+    simulations = [_simulate(path, recordings, cost, options) for path, recordings in recorded.items()]
+    worst = min(simulation["worst_of_best"] for simulation in simulations)
+    finish(
+        {"benchmark": "simulate", "curve": options.curve.name, "worst_of_best": worst, "simulations": simulations},
+        options.json,
+    )
+    return 0
+
+
+def _simulate(
+    path: Path, recordings: tuple[Recording, ...], cost: StepCost, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Compare on one file of recordings, print the table, draw, and return the figures."""
     loop = Loop(recordings, cost)
     comparisons = []
     for requests in options.requests:
         # A budget learns by steps, and an answer takes as many steps alone as among many.
         spell = Spell(max(options.warm_up, ROUNDS * requests), max(options.answers, ROUNDS * requests))
         comparisons.append(compare(loop, cost, requests, spell))
-        print(f"{requests} requests: adaptive {comparisons[-1].ratio:.3f} of the best", file=sys.stderr, flush=True)
+        said = f"{requests} requests: adaptive {comparisons[-1].ratio:.3f} of the best"
+        print(f"{path.name}, {said}", file=sys.stderr, flush=True)
     gains = over_loads(comparisons)
-    print(_table(recordings, comparisons, gains))
+    print(f"{path.name}\n{_table(recordings, comparisons, gains)}")
     worst = min(comparisons, key=lambda c: c.ratio)
     print(
         f"\nAdaptive brings at least {worst.ratio:.3f} of a load's best fixed length (at {worst.requests} requests)."
-        f"\nOver all loads (geometric mean) it {_comparison(gains)}: {min(gains.values()):.3f} of the best."
+        f"\nOver all loads (geometric mean) it {_comparison(gains)}: {min(gains.values()):.3f} of the best.\n"
     )
     if options.plot:
         draw_curves(
@@ -102,21 +120,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             [c.ratio for c in comparisons],
             options.plot,
         )
-    finish(_figures(recordings, comparisons, gains, options), options.json)
-    return 0
+    return _figures(path, recordings, comparisons, gains)
 
 
-def _inputs(parser: argparse.ArgumentParser, recordings: Path, curve: Path) -> tuple[tuple[Recording, ...], StepCost]:
+def _inputs(
+    parser: argparse.ArgumentParser, files: Sequence[Path], curve: Path
+) -> tuple[dict[Path, tuple[Recording, ...]], StepCost]:
     try:
-        recorded, cost = load(recordings), read_curve(curve)
+        recorded, cost = {path: load(path) for path in files}, read_curve(curve)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    if missing := [
-        block_length
-        for block_length in BLOCK_LENGTHS
-        if block_length not in [recording.block_length for recording in recorded]
-    ]:
-        parser.error(f"{recordings.name} has no calls at block length {', '.join(map(str, missing))}")
+    for path, recordings in recorded.items():
+        missing = set(BLOCK_LENGTHS) - {recording.block_length for recording in recordings}
+        if missing:
+            parser.error(f"{path.name} has no calls at block length {', '.join(map(str, sorted(missing)))}")
     return recorded, cost
 
 
@@ -146,22 +163,18 @@ def _table(recordings: Sequence[Recording], comparisons: Sequence[Comparison], g
         for c in comparisons
     ]
     rows.append(["adaptive over it", *(f"{gains[r.block_length]:.3f}" for r in recordings), "", "", ""])
-    rows.append(["accuracy", *(f"{r.accuracy:.3f}" for r in recordings), "", "", ""])
+    if all(r.graded for r in recordings):
+        rows.append(["accuracy", *(f"{r.accuracy:.3f}" for r in recordings), "", "", ""])
     return table(head, rows)
 
 
 def _figures(
-    recordings: Sequence[Recording],
-    comparisons: Sequence[Comparison],
-    gains: dict[int, float],
-    options: argparse.Namespace,
-) -> dict[str, object]:
+    path: Path, recordings: Sequence[Recording], comparisons: Sequence[Comparison], gains: dict[int, float]
+) -> dict[str, Any]:
     return {
-        "benchmark": "simulate",
-        "recordings": options.recordings.name,
-        "curve": options.curve.name,
+        "recordings": path.name,
         "problems": len(recordings[0].answers),
-        "accuracy": {str(r.block_length): round(r.accuracy, 4) for r in recordings},
+        "accuracy": {str(r.block_length): round(r.accuracy, 4) for r in recordings if r.graded},
         "loads": [
             {
                 "requests": c.requests,
@@ -184,7 +197,9 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="FILE", help="default: %(default)s")
+    parser.add_argument(
+        "--recordings", type=Path, nargs="+", default=[RECORDINGS], metavar="FILE", help=f"default: {RECORDINGS}"
+    )
     parser.add_argument("--curve", type=Path, default=CURVE, metavar="FILE", help="default: %(default)s")
     parser.add_argument("--requests", type=_loads, default=LOADS, help="loads, such as 1,16,256; default: 1 to 256")
     parser.add_argument(

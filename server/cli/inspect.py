@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
-from ...scheduler import DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
+from ...scheduler import ALL_DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
 from ..engine.wiring import open_checkpoint
 from ..text.answer_formats import answer_formats
 
@@ -74,7 +74,7 @@ def _report(model: str, tool_parser: str | None = None, reasoning_parser: str | 
         "no_tools": formats.no_tools,
         "reasoning": formats.reasoning and formats.reasoning.name,
         "boundaries": {boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
-        "decoders": {name: _refusal(name, config, text.vocabulary) for name in DECODERS},
+        "decoders": {name: _refusal(name, config, text.vocabulary) for name in ALL_DECODERS},
     }
 
 

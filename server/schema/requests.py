@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ...scheduler import ALL_PARAMS, DECODERS, MOST_RANKS, Choice, Range
+from ...scheduler import ALL_DECODERS, ALL_PARAMS, MOST_RANKS, Choice, Range
 from ..engine.messages import AnswerOptions, Grammar
 from ..errors import shown
 from ..http.body import Body, Strict, refused
@@ -250,7 +250,7 @@ class GenerationRequest(DecoderParams, Body):
     safety_identifier: Hint | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     decoder: Annotated[
-        Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *DECODERS]})
+        Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *ALL_DECODERS]})
     ] = None
     # How tokens are drawn, and where the answer stops.
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, load
+from asynclane.bench.steps import recordings as recorder
+from asynclane.bench.steps.recordings import RECORDINGS, Call, Recording, dump, load
 from asynclane.bench.steps.replay import Loop, Spell, Track
 from asynclane.bench.steps.simulate import CURVE, compare, main, over_loads, read_curve
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
@@ -111,11 +112,53 @@ def test_from_arguments_to_the_last_line(capsys: pytest.CaptureFixture[str], tmp
     arguments = ["--requests", "1,2", "--warm-up", "5", "--answers", "5", "--plot", str(plot), "--json", str(file)]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:6]] == ["1", "2", "adaptive", "accuracy"]
+    assert [line.split()[0] for line in lines[3:7]] == ["1", "2", "adaptive", "accuracy"]
     figures = json.loads(lines[-1])
     assert figures == json.loads(file.read_text(encoding="utf-8"))
-    assert [entry["requests"] for entry in figures["loads"]] == [1, 2]
+    (simulation,) = figures["simulations"]
+    assert [entry["requests"] for entry in simulation["loads"]] == [1, 2]
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_recordings_of_two_models_are_compared_and_those_without_grades_have_no_accuracy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    few = tuple(Recording(length, 0, 0, (answer(3, length),) * 3) for length in BLOCK_LENGTHS)
+    file = tmp_path / "few.json"
+    file.write_text(dump(few, {"model": "few"}), encoding="utf-8")
+    assert load(file) == few
+    flags = ["--requests", "1", "--warm-up", "5", "--answers", "5", "--recordings", str(RECORDINGS), str(file)]
+    assert main(flags) == 0
+    lines = capsys.readouterr().out.splitlines()
+    figures = json.loads(lines[-1])
+    graded, ungraded = figures["simulations"]
+    assert [entry["recordings"] for entry in figures["simulations"]] == [RECORDINGS.name, "few.json"]
+    assert figures["worst_of_best"] == min(graded["worst_of_best"], ungraded["worst_of_best"])
+    assert set(graded["accuracy"]) == set(map(str, BLOCK_LENGTHS))
+    assert ungraded["accuracy"] == {}
+    assert sum(line.startswith("accuracy") for line in lines) == 1
+    with pytest.raises(SystemExit, match="2"):
+        main([*flags, "--plot", str(tmp_path / "two.png")])
+    assert "--plot draws one file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--problems", "9", "--graded", "8"], "--problems must be from 1 to 8"),
+        (["--model", "tiny-sdar"], "tiny-sdar needs --json"),
+        (["--json", "no/such/file.json"], "no folder"),
+        (["--model", "DIR", "--json", "x.json", "--graded", "5"], "nothing grades"),
+        (["--model", "DIR", "--json", "x.json", "--problems", "2"], "--problems must be from 1 to 1"),
+    ],
+)
+def test_wrong_flags_of_recordings_are_refused_in_one_line(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "reserved.json").write_text('[["package", "prompt"]]', encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        recorder.main([str(tmp_path) if flag == "DIR" else flag for flag in flags])
+    assert said in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

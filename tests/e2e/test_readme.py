@@ -30,7 +30,7 @@ EXAMPLES = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """What `make serve` starts."""
+    """The server that `make serve` starts, on a free port."""
     with ready_server("--model", Settings().model) as server:
         yield server
 

@@ -74,7 +74,7 @@ def test_the_server_reads_what_the_recipe_writes_and_computes_the_same(name: str
     assert (config.block_size, config.logit_shift) == (shape.block, shape.shift)
     memory = Memory(slots=1, page_size=16, step_tokens=64, cache_tokens=64)
     runner = load_runner(tmp_path, config, memory, Hardware("cpu", "float32"), [1]).runner
-    ids, position = torch.randint(6, 1400, (48,)), torch.arange(48)
+    ids, position = torch.randint(6, shape.vocab - 8, (48,)), torch.arange(48)
     spans = (Span(config.logit_shift, 48, DeviceCommitRule(sure=0, threshold=2.0)),)
     row = Row(0, 0, 48, 48, spans, GREEDY, step=0)
     got = runner.logits(StepPlan((Placement(0, ids.numpy().astype(np.int32), (0, 1, 2)),), (row,)))
