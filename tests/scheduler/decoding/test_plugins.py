@@ -63,7 +63,7 @@ def test_a_rule_is_taken_with_its_defaults(module: ModuleType) -> None:
         ({"__init__": raising(ZeroDivisionError("a line\nand another"))}, "ZeroDivisionError: a line and another"),
         ({"__init__": raising(SystemExit(3))}, "SystemExit: 3"),
     ],
-    ids=str,
+    ids="name param range value kind layout raises exits".split(),
 )
 def test_a_rule_that_does_not_fit_is_left_out(module: ModuleType, changed: dict[str, Any], reason: str) -> None:
     module.Rule = type("Rule", (Good,), changed)  # type: ignore[attr-defined]
