@@ -81,7 +81,7 @@ class CallItem(Item, CalledFunction):
 
 
 class ResultItem(Item):
-    """What a function that was called has returned."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: Label

@@ -190,7 +190,7 @@ ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}  # by HTTP sta
 
 
 def _response(body: ResponsesRequest, model: str) -> Json:
-    """The answer before its first item: what was asked for, as it is honoured."""
+    """The answer before its first item: the parameters as they are honoured."""
     text, reasoning, choice = body.text, body.reasoning, body.tool_choice
     formats = text.format.answered() if text is not None and text.format is not None else {"type": "text"}
     return {
@@ -228,7 +228,7 @@ def _response(body: ResponsesRequest, model: str) -> Json:
 
 
 def _usage(usage: Json) -> Json:
-    """Nothing is written to a cache because a client asked for it."""
+    """No client can have a cache written."""
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},

@@ -52,7 +52,7 @@ def whole(client: openai.OpenAI, **options: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What does not differ between two answers to the same request."""
+    """A value without the names and times that differ between two answers to the same request."""
     if isinstance(value, dict):
         drawn = {"id", "call_id", "created_at", "completed_at"}
         return {name: plain(one) for name, one in value.items() if name not in drawn}

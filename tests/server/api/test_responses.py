@@ -69,7 +69,7 @@ def events_of(response: Any) -> list[dict[str, Any]]:
 
 
 def gist(output: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Of each item its type, text or arguments, and status."""
+    """The type, text or arguments, and status of each item."""
     return [
         (item["type"], item["arguments"] if "arguments" in item else item["content"][0]["text"], item["status"])
         for item in output
