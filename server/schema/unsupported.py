@@ -74,7 +74,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "defer_loading": (False,),
         "output_schema": (),
     },
-    # There are no summaries: `auto` asks for one where there is one.
+    # There are no summaries: `auto` wants one where there is one.
     "reasoning": {
         "context": ("auto",),
         "generate_summary": ("auto",),
