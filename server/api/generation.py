@@ -22,13 +22,14 @@ from ..http.request_log import RequestRecord
 from ..http.sse import DONE, EventStream, event, merge, until_gone
 from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
-from ..schema.requests import GenerationRequest
+from ..schema.requests import CompletionRequest, GenerationRequest
 from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.logprobs import TokenLogprob, mean_logprob
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .infill_lengths import lengths, likeliest
+from .likelihood import given_tokens, with_prompt
 
 T = TypeVar("T")
 
@@ -131,9 +132,12 @@ async def respond(
         grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
     context, default = backend.card.max_model_len, backend.settings.default_max_tokens
-    planned = [
-        (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
-    ]
+    if isinstance(body, CompletionRequest) and body.scores_prompt:
+        planned = [_scored_choice(body, prompt, context) for prompt in prompts]
+    else:
+        planned = [
+            (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
+        ]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
     limit = backend.settings.max_queue
     if len(submitted) > limit:
@@ -141,7 +145,7 @@ async def respond(
             f"{len(planned)} choices in several lengths are {len(submitted)} answers; at most {limit} may wait here"
         )
         raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
-    _check_tokens(backend, body, [options.max_tokens for _, options in submitted])
+    _check_tokens(backend, body, [options.max_tokens for _, options in submitted if options.scoring is None])
     bundle = uuid.uuid4().hex if len(submitted) > 1 else None
     submitted = [
         (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s)))
@@ -163,6 +167,11 @@ async def respond(
         tried = iter(await until_gone(request.receive, _collect(answers, echoes, record)))
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
+    if isinstance(body, CompletionRequest) and body.scores_prompt:
+        finished = [
+            with_prompt(backend.tokenizer, prompt.ids, prompt.echo, body, one)
+            for prompt, one in zip(prompts, finished, strict=True)
+        ]
     choices = [
         choice if body.shows_scores else replace(choice, scores=None)
         for start in range(0, len(finished), body.choices)
@@ -170,6 +179,13 @@ async def respond(
     ]
     usages = {number: choice.usage for number, choice in enumerate(finished)}
     return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
+
+
+def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:
+    """What is submitted to score a prompt: the tokens before the first that is scored, and the others as options."""
+    start, given = given_tokens(body, prompt.ids, context)
+    options = replace(body.options(max(1, len(prompt.ids) - start), body.draw_seed()), scoring=given)
+    return replace(prompt, ids=prompt.ids[:start], echo=""), [options]
 
 
 def _check_tokens(backend: Backend, body: GenerationRequest, sizes: Sequence[int]) -> None:

@@ -34,6 +34,15 @@ BAN = -100  # a bias that bans, as OpenAI promises of it
 STRONG = -10_000.0  # a bias that no logit outweighs
 
 
+SAMPLES = 128  # of Monte Carlo, as in LLaDA's evaluation
+# Parameters of an answer, of which the likelihood of a prompt has none.
+NOT_SCORED = (
+    *("stream", "suffix", "decoder", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),
+    *("presence_penalty", "frequency_penalty"),
+)
+NO_ANSWER = "not together with echo and logprobs, which score the prompt and write no answer"
+
+
 class TextPart(Strict):
     type: Literal["text"]
     text: str
@@ -439,6 +448,48 @@ class CompletionRequest(GenerationRequest):
     best_of: Choices | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None  # False: for a prompt that has the tokenizer's first token
+    # With echo and logprobs: how the prompt's tokens are scored, and from which one on.
+    max_tokens: Annotated[int, Field(ge=0, lt=INT64)] | None = None
+    likelihood: Literal["chain", "monte-carlo"] | None = None
+    likelihood_samples: Annotated[int, Field(ge=1, le=limits.SAMPLES)] | None = None
+    likelihood_start: Annotated[int, Field(ge=1, lt=INT32)] | None = None
+
+    @model_validator(mode="after")
+    def _check_likelihood(self) -> Self:
+        sampled = self.likelihood == "monte-carlo"
+        if not self.scores_prompt:
+            if self.max_tokens == 0:
+                raise refused("max_tokens", "0 is for the likelihood of a prompt: give echo: true and logprobs, too")
+            for param in ("likelihood", "likelihood_samples", "likelihood_start"):
+                if getattr(self, param) is not None:
+                    raise refused(param, "only with echo: true and logprobs")
+            return self
+        if self.max_tokens not in (0, 1):
+            raise refused("max_tokens", "with echo and logprobs it is 0, or 1 for one token more than the prompt")
+        if self.likelihood_samples is not None and not sampled:
+            raise refused("likelihood_samples", "only with likelihood: 'monte-carlo'")
+        if sampled and self.max_tokens:
+            raise refused("max_tokens", "0 is needed by likelihood: 'monte-carlo', which only scores the prompt")
+        if sampled and self.logprobs:
+            raise refused("logprobs", "0 is needed by likelihood: 'monte-carlo', a mean over canvases")
+        given = {param: getattr(self, param) for param in (*NOT_SCORED, *DecoderParams.model_fields)}
+        given |= {"n": self.kept > 1, "best_of": self.choices > 1}
+        if self.wanted is not None:
+            raise refused(self.wanted.param, NO_ANSWER)
+        for param, value in given.items():
+            if value or (value is not None and param in DecoderParams.model_fields):
+                raise refused(param, NO_ANSWER)
+        return self
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True if the answer is the prompt with its log-probabilities."""
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def samples(self) -> int:
+        """The samples of Monte Carlo; 0: the prompt is scored as a chain."""
+        return (self.likelihood_samples or SAMPLES) if self.likelihood == "monte-carlo" else 0
 
     @model_validator(mode="after")
     def _check_completion(self) -> Self:
@@ -450,8 +501,6 @@ class CompletionRequest(GenerationRequest):
             raise refused("suffix", f"not together with {self.wanted.param}, which decides the answer's length")
         if self.tries_lengths and self.stream:
             raise refused("suffix", "cannot be streamed while several lengths are tried: give max_tokens, or no stream")
-        if self.echo and self.logprobs is not None:
-            raise refused("logprobs", "not together with echo: log-probabilities of a prompt are not supported")
         return self
 
     @property

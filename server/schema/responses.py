@@ -162,15 +162,18 @@ def _chat_token(token: Token, logprob: float) -> Json:
 
 def _text_logprobs(scores: Scores | None) -> Json | None:
     """OpenAI's older form: lists, and at each position a table from text to log-probability. It always has the answer's
-    own token; of two tokens with the same name it has the likelier. `steps` is an extension."""
+    own token; of two tokens with the same name it has the likelier. `steps` is an extension. One without score has
+    null."""
     if scores is None:
         return None
     return {
         "tokens": [_name(score.token) for score in scores],
-        "token_logprobs": [score.logprob for score in scores],
-        "top_logprobs": [_by_text([*score.ranked, (score.token, score.logprob)]) for score in scores],
+        "token_logprobs": [score.logprob if score.known else None for score in scores],
+        "top_logprobs": [
+            _by_text([*score.ranked, (score.token, score.logprob)]) if score.known else None for score in scores
+        ],
         "text_offset": [score.offset for score in scores],
-        "steps": [score.step for score in scores],
+        "steps": [score.step if score.known else None for score in scores],
     }
 
 

@@ -126,6 +126,13 @@ class Tokenizer:
             return f"none of this model's chat templates ({names}) is called default: use /v1/completions"
         return "" if self.has_template else NO_TEMPLATE
 
+    def info(self) -> dict[str, str | int | None]:
+        """The special tokens, the default chat template as its author wrote it, and the size of the vocabulary."""
+        source = self._tokenizer.chat_template
+        special = {name: getattr(self._tokenizer, name) for name in ("bos_token", "eos_token", "pad_token")}
+        template = source.get("default") if isinstance(source, dict) else source
+        return {**special, "chat_template": template, "vocab_size": self.vocab_size}
+
     @cached_property
     def special_ids(self) -> frozenset[int]:
         added = self.backend.get_added_tokens_decoder()
