@@ -1,4 +1,4 @@
-"""The likelihood of a prompt: `echo` with `logprobs`, as evaluation tools ask for it."""
+"""The likelihood of a prompt: `echo` with `logprobs`, as evaluation tools request it."""
 
 from __future__ import annotations
 

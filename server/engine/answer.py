@@ -25,7 +25,7 @@ class EngineAnswer:
         self.request_id = request_id
         self.timer: asyncio.TimerHandle | None = None  # of its deadline
         self.completion_tokens = 0
-        self._counts = options.scoring is None  # tokens that were given are no answer
+        self.writes = options.scoring is None  # tokens that it has not been given
         self._ending: StopText | StopTokens | None = None
         if options.stop:
             self._ending = StopText(text, options.stop, options.stop_ids)
@@ -55,7 +55,7 @@ class EngineAnswer:
             used, stopped = self._ending.take(tokens.tolist(), outcome is not None)
             tokens = tokens[:used]
             outcome = Outcome.STOP if stopped else outcome
-        self.completion_tokens += len(tokens) if self._counts else 0
+        self.completion_tokens += len(tokens) if self.writes else 0
         events, scored = update.lane_events, update.scores
         if outcome is not None or len(tokens) or events is not None:
             self.port.post(

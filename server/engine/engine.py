@@ -425,10 +425,15 @@ class Engine:
         else:
             self._failed_steps = 0
             self._since = time.perf_counter()
-            self._unreported = plan, result, self._since - self._began, sum(len(update.tokens) for update in updates)
+            self._unreported = plan, result, self._since - self._began, self._committed(updates)
             if self._scheduler.halving is not None:
                 self._scheduler.halving.observe(host_s + self._since - ended, plan.tokens)
         return updates
+
+    def _committed(self, updates: list[Update]) -> int:
+        """The tokens of answers among those of a step."""
+        answers = [(self._answers.get(update.request_id), update) for update in updates]
+        return sum(len(update.tokens) for answer, update in answers if answer is None or answer.writes)
 
     def _report(self) -> None:
         """Count the last step, now that the next one is under way."""

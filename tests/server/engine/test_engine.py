@@ -551,6 +551,7 @@ OPTIONS: dict[str, object] = {
     "decoder": "llada",
     "params": (("threshold", 0.5),),
     "watch": True,
+    "scoring": messages.GivenTokens(((9,), (10, 11)), samples=0),
 }
 OF_THE_ENGINE = {"stop", "stop_ids", "timeout_s"}
 
