@@ -107,9 +107,13 @@ constraints: ## pin what a fresh environment resolves to now
 
 # --- The environment: one stamp for each set of extras ------------------------------------------------------
 
+NOTICE = pip downloads what is missing in $(VENV). On Linux torch for CUDA has gigabytes: without a GPU, stop this \
+  and set PIP_EXTRA_INDEX_URL to an index of CPU wheels, as README.md has it.
+
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null \
-	  || { echo "asynclane needs Python 3.11 or 3.12, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1): give PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
+	  || { echo "asynclane needs Python 3.11, 3.12 or 3.13, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1): give PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "$(NOTICE)"
 	$(PYTHON) -m venv $(VENV)
 
 # An editable install links file by file, so it is made again when a file comes or goes.
@@ -123,8 +127,11 @@ $(VENV)/with-dev: EXTRAS = [dev]
 $(VENV)/with-bench: EXTRAS = [bench]
 $(VENV)/with-docs: EXTRAS = [docs]
 
+# Silent where only files of the project came or went, which takes seconds.
+QUIET = $(if $(filter pyproject.toml constraints.txt,$?),,--quiet)
+
 $(VENV)/with-serve $(VENV)/with-test $(VENV)/with-dev $(VENV)/with-bench $(VENV)/with-docs: pyproject.toml constraints.txt $(VENV)/files
-	$(PIP) install --quiet --constraint constraints.txt setuptools
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation \
+	$(PIP) install $(QUIET) --constraint constraints.txt setuptools
+	$(PIP) install $(QUIET) --constraint constraints.txt --no-build-isolation \
 	  --config-settings editable_mode=strict --editable '.$(EXTRAS)'
 	@touch $@

@@ -10,6 +10,10 @@ from setuptools.command.build_py import build_py
 TOP = "python"  # the folder of what `import asynclane` itself offers; one named as the package would hide it
 SHIPPED = ["clients", "deploy", "kernels", "models", "scheduler", "server", "bench.load"]
 DEVELOPMENT = ["bench", "training"]
+DATA = [
+    *("py.typed", "*.json", "*.jinja", "*.npz", "*.safetensors", "embedded/*/*"),
+    *("web/*.*", "web/vendor/*.js", "web/vendor/*.txt"),
+]
 
 
 def found(folders: list[str]) -> list[str]:
@@ -27,6 +31,6 @@ class BuildPy(build_py):
 setup(
     packages=found([*SHIPPED, *DEVELOPMENT]),
     package_dir={"asynclane": TOP} | {f"asynclane.{folder}": folder for folder in (*SHIPPED[:-1], *DEVELOPMENT)},
-    package_data={"": ["py.typed", "*.json", "*.jinja", "*.npz", "*.safetensors", "web/*", "embedded/*/*"]},
+    package_data={"": DATA},
     cmdclass={"build_py": BuildPy},
 )

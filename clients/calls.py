@@ -19,7 +19,8 @@ Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 
 class Message(TypedDict):
     role: str
-    content: str | Sequence[Mapping[str, str]]
+    content: str | Sequence[Mapping[str, str]] | None
+    tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
     tool_call_id: NotRequired[str]
 
 
@@ -96,8 +97,11 @@ class ChatParams(CommonParams, total=False):
     top_logprobs: int
     continue_final_message: bool
     add_generation_prompt: bool
-    tools: Sequence[Mapping[str, Any]]  # these two for other servers
+    tools: Sequence[Mapping[str, Any]]
     tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
+    chat_template_kwargs: Mapping[str, Any]
+    reasoning_effort: str
 
 
 class TextParams(CommonParams, total=False):

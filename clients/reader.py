@@ -146,7 +146,8 @@ class StreamReader:
             return
         self.usage = chunk.usage or self.usage
         for choice in chunk.choices or ():
-            if choice.text or choice.reasoning or choice.finish_reason or choice.logprobs or chunk.lanes:
+            added = choice.text or choice.reasoning or choice.tool_calls
+            if added or choice.finish_reason or choice.logprobs or chunk.lanes:
                 yield Delta(**dict(choice), lanes=chunk.lanes)
 
 

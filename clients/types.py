@@ -90,6 +90,26 @@ Content = Annotated[str, BeforeValidator(_text)]
 PLACES = [AliasPath(part, name) for part in ("message", "delta") for name in ("reasoning_content", "reasoning")]
 
 
+class CalledFunction(Loose):
+    """`arguments` is JSON text."""
+
+    name: str = ""
+    arguments: str = ""
+
+
+class ToolCall(Loose):
+    """A call of a tool. In a stream the first delta of the call at `index` has its `id` and name, later ones have
+    further pieces of its arguments."""
+
+    index: int = 0
+    id: str = ""
+    function: CalledFunction = CalledFunction()
+
+
+def _calls(given: object) -> object:
+    return given or ()
+
+
 class Choice(Loose):
     """One answer, or a part of one in a stream. Other servers send a model's thoughts as `reasoning`."""
 
@@ -98,6 +118,10 @@ class Choice(Loose):
         "", validation_alias=AliasChoices("text", AliasPath("message", "content"), AliasPath("delta", "content"))
     )
     reasoning: Content = Field("", validation_alias=AliasChoices(*PLACES))
+    tool_calls: Annotated[tuple[ToolCall, ...], BeforeValidator(_calls)] = Field(
+        (),
+        validation_alias=AliasChoices(AliasPath("message", "tool_calls"), AliasPath("delta", "tool_calls")),
+    )
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None  # as the server wrote it
 
@@ -151,8 +175,8 @@ class Chunk(ErrorBody):
 
 
 class Delta(Choice):
-    """Text that was added to a choice; its last delta has the `finish_reason`. Requested lanes come in deltas of their
-    own, without text."""
+    """Text or parts of calls that were added to a choice; its last delta has the `finish_reason`. Requested lanes come
+    in deltas of their own, without text."""
 
     lanes: LaneEvent | None = None
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .models.checkpoint.config import ModelError as ModelError
     from .server.engine.messages import Delta as Delta
     from .server.errors import ApiError as ApiError
     from .server.errors import ContextLengthExceeded as ContextLengthExceeded
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .server.llm import CompletionOutput as CompletionOutput
     from .server.llm import RequestOutput as RequestOutput
     from .server.llm import SamplingParams as SamplingParams
+    from .server.settings import SettingsError as SettingsError
 
     __version__: str
 
@@ -29,6 +31,8 @@ PLACES = {
     "ApiError": ".server.errors",
     "ContextLengthExceeded": ".server.errors",
     "InvalidValue": ".server.errors",
+    "ModelError": ".models.checkpoint.config",
+    "SettingsError": ".server.settings",
 }
 
 __all__ = ["__version__", *PLACES]

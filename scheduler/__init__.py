@@ -6,11 +6,13 @@ All that other packages use is here; `scheduler.contract` is for those who compu
 from .contract import MOST_RANKS, DeviceLost, Executor, Sampling, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.boundaries import Boundary
-from .decoding.commit import HOST_RULES
+from .decoding.commit.base import CommitDecision, HostCommitRule, StepView
+from .decoding.commit.segments import NONE
 from .decoding.compatibility import VocabularyFacts, refuse
-from .decoding.params import Choice, ParamError, Range, Values, plain
-from .decoding.registry import DECODERS
-from .decoding.resolve import ALL_PARAMS, defaults_of, resolve, suits
+from .decoding.params import Choice, ParamError, Params, Range, Values, plain
+from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
+from .decoding.registry import DecoderSpec
+from .decoding.resolve import defaults_of, resolve, suits
 from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
@@ -24,27 +26,32 @@ from .scored_sequence import scoring_decoder, scoring_room, with_rows
 from .step_cost import Budget, Halving, StepCost
 
 __all__ = [
+    "ALL_DECODERS",
     "ALL_PARAMS",
-    "DECODERS",
-    "HOST_RULES",
+    "ALL_RULES",
     "MOST_RANKS",
     "NEUTRAL",
+    "NONE",
     "PLAIN",
     "AttentionPattern",
     "Boundary",
     "Budget",
     "Choice",
+    "CommitDecision",
     "Constraint",
+    "DecoderSpec",
     "DeviceLost",
     "Ended",
     "Executor",
     "Failure",
     "Halving",
+    "HostCommitRule",
     "LaneEvents",
     "Limits",
     "Load",
     "Outcome",
     "ParamError",
+    "Params",
     "Preferences",
     "QueueFull",
     "Range",
@@ -58,12 +65,14 @@ __all__ = [
     "StepCost",
     "StepPlan",
     "StepResult",
+    "StepView",
     "Update",
     "Values",
     "Vocabulary",
     "VocabularyFacts",
     "defaults_of",
     "plain",
+    "plugins",
     "refuse",
     "resolve",
     "scoring_decoder",

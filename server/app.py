@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from ..scheduler import DECODERS, defaults_of, suits
+from ..scheduler import ALL_DECODERS, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
 from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
@@ -38,6 +39,7 @@ from .schema.openapi import document
 from .schema.responses import ModelCard
 from .settings import Settings, installed_version, split_origins, traces_url
 from .structured.grammar import Grammars
+from .text.answer_formats import answer_formats
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -88,7 +90,8 @@ def create_app(
     )
     encoding = OffLoop(SHORT_CHARS, at_once=ENCODED_AT_ONCE, max_waiting=settings.max_queue)
     grammars = grammars or Grammars(tokenizer, settings.grammar_timeout_s, settings.grammar_memory_mb)
-    backend = Backend(engine, tokenizer, settings, card, grammars, encoding)
+    formats = answer_formats(tokenizer.template, settings.tool_parser, settings.reasoning_parser)
+    backend = Backend(engine, tokenizer, settings, card, grammars, encoding, formats)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
@@ -153,10 +156,13 @@ def load(settings: Settings) -> Loaded:
 
     keys = Keys.of(settings)  # first, since a model takes long to load
     parts = build_parts(settings)
+    formats = answer_formats(parts.text.template, settings.tool_parser, settings.reasoning_parser)
+    if formats.misfit:
+        logging.getLogger(__name__).warning("requests with tools are refused: %s", formats.no_tools)
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,
-        decoders={name: defaults_of(name, parts.pattern) for name in DECODERS if suits(name, parts.pattern)},
+        decoders={name: defaults_of(name, parts.pattern) for name in ALL_DECODERS if suits(name, parts.pattern)},
         default_decoder=settings.decoder,
         created=int(time.time()),
     )

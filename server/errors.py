@@ -95,13 +95,15 @@ class ContextLengthExceeded(ApiError):
         at_least: bool = False,
     ) -> None:
         given = f"{prompt_tokens} in the prompt" + (f", {suffix_tokens} in the suffix" if suffix_tokens else "")
-        answer = "leaves none for an answer"
+        answer = "leaves none for an answer: shorten it"
         if max_tokens is not None:
-            answer = f"{max_tokens} for the answer, {prompt_tokens + suffix_tokens + max_tokens} in all"
+            total = prompt_tokens + suffix_tokens + max_tokens
+            answer = f"{max_tokens} for the answer, {total} in all: lower max_tokens, or shorten the prompt"
         message = f"the context is {limit} tokens, but the request has {given} and {answer}"
         if at_least:
             place = "suffix" if param == "suffix" else "prompt"
-            message = f"the context is {limit} tokens, but the request has at least {prompt_tokens} in the {place}"
+            given = f"at least {prompt_tokens} in the {place}"
+            message = f"the context is {limit} tokens, but the request has {given}: shorten it"
         super().__init__(message, param=param, code="context_length_exceeded")
         self.lengths = limit, prompt_tokens, max_tokens or 0, suffix_tokens
 

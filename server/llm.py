@@ -4,19 +4,21 @@ API, checked by the same code, so a wrong one raises what the server would answe
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from os import PathLike, fspath
 from typing import Any, Self, TypeVar
 
+import numpy as np
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 
 from .api.generation import Prompt, check_named_tokens, check_token, planned_choices
 from .engine.messages import AnswerOptions, Delta, Finish, Usage
 from .engine.offline import Offline, OfflineAnswer
-from .errors import ContextLengthExceeded, InvalidValue, from_validation
+from .errors import ContextLengthExceeded, InvalidValue, from_validation, shown
 from .schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams, GenerationRequest
 from .settings import Settings, SettingsError
 from .text.lanes import LaneEvent
@@ -63,14 +65,17 @@ class SamplingParams:
         own = {"params", "lanes", "logprobs", "logit_bias"}
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in own}
         for name in ("stop", "stop_token_ids"):
-            values[name] = values[name] if isinstance(values[name], str | None) else list(values[name])
+            values[name] = _listed(values[name])
+        if not isinstance(self.params, Mapping):
+            raise InvalidValue("params", f"params: must be a mapping of names to values, not {shown(self.params)}")
         for name in self.params:
             if name not in DecoderParams.model_fields:
                 nearest = get_close_matches(name, DecoderParams.model_fields, 1, cutoff=0)[0]
                 reason = f"params: no decoder has {name!r}: did you mean {nearest!r}?"
                 raise InvalidValue(name, reason, code="unknown_parameter")
-        if self.logit_bias is not None:
-            values["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
+        values["logit_bias"] = bias = self.logit_bias
+        if isinstance(bias, Mapping):
+            values["logit_bias"] = {str(token): value for token, value in bias.items()}
         return {name: value for name, value in {**self.params, **values}.items() if value is not None}
 
 
@@ -106,14 +111,17 @@ class Planned:
 class LLM:
     """A model that answers in this process. Close it, or use it as a context manager: it holds the model's memory."""
 
-    def __init__(self, model: str | None = None, **settings: Any) -> None:
+    def __init__(self, model: str | PathLike[str] | None = None, **settings: Any) -> None:
         """`model` and its default as in `asynclane serve`; `settings` are its flags, with underscores. Raises
-        `ValueError` and `OSError` with one line that says what is wrong."""
-        known = {each.name for each in fields(Settings)}
+        `SettingsError`, `ModelError` (both are `ValueError`) and `OSError` with one line that says what is wrong."""
+        known = [each.name for each in fields(Settings)]
         for name in settings:
             if name not in known:
-                raise SettingsError(f"{name!r} is no setting: 'asynclane serve --help' lists all")
-        given = settings if model is None else {**settings, "model": model}
+                nearest = get_close_matches(name, known, 1, cutoff=0)[0]
+                reason = f"{name!r} is no setting: did you mean {nearest!r}? 'asynclane serve --help' lists all"
+                raise SettingsError(reason)
+        path = fspath(model) if isinstance(model, PathLike) else model
+        given = settings if path is None else {**settings, "model": path}
         self._offline = Offline(Settings(**given)).__enter__()
         self._close = weakref.finalize(self, self._offline.__exit__)
 
@@ -146,7 +154,9 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template. Raises what `generate` does."""
-        conversations = [messages] if not messages or isinstance(messages[0], Mapping) else list(messages)
+        several = _listed(messages)
+        one = not isinstance(several, list) or not several or isinstance(several[0], Mapping)
+        conversations = [several] if one else several
         return self._answer([self._chat(*each) for each in _paired(conversations, sampling_params)], use_tqdm)
 
     def stream(
@@ -157,7 +167,8 @@ class LLM:
         params = SamplingParams() if sampling_params is None else sampling_params
         if params.n != 1:
             raise InvalidValue("n", f"n: a stream has one answer, not {params.n}")
-        talk = not isinstance(prompt, str | Mapping) and bool(prompt) and isinstance(prompt[0], Mapping)
+        given = _listed(prompt)
+        talk = isinstance(given, list) and bool(given) and isinstance(given[0], Mapping)
         planned = self._chat(prompt, params) if talk else self._text(prompt, params)
         return self._offline.stream(planned.ids, planned.choices[0])
 
@@ -165,7 +176,10 @@ class LLM:
         given = prompt
         if isinstance(prompt, Mapping):
             given = prompt.get("prompt_token_ids", prompt.get("prompt"))
-        given = given if isinstance(given, str) else list(given or ())
+        given = _listed(given)
+        if not isinstance(given, str | list):
+            reason = f"prompt: must be a text, token ids, or an object with one of them, not {shown(prompt)}"
+            raise InvalidValue("prompt", reason)
         ranks = {} if params.logprobs is None else {"logprobs": params.logprobs}
         body = self._validated(CompletionRequest, {"prompt": given, **ranks}, params)
         (read,) = body.prompt
@@ -180,10 +194,14 @@ class LLM:
 
     def _chat(self, messages: Any, params: SamplingParams) -> Planned:
         ranks = {} if params.logprobs is None else {"logprobs": True, "top_logprobs": params.logprobs}
-        body = self._validated(ChatCompletionRequest, {"messages": list(map(dict, messages)), **ranks}, params)
-        given = [message.for_template() for message in body.messages]
+        given = _listed(messages)
+        if not isinstance(given, list) or not all(isinstance(message, Mapping) for message in given):
+            reason = f"a conversation is a list of objects with 'role' and 'content', not {shown(messages)}"
+            raise InvalidValue("messages", f"messages: {reason}")
+        body = self._validated(ChatCompletionRequest, {"messages": list(map(dict, given)), **ranks}, params)
+        read = [message.for_template() for message in body.messages]
         text = self._offline.parts.text
-        return self._planned(body, "messages", lambda context: text.encode_chat(given, context), None)
+        return self._planned(body, "messages", lambda context: text.encode_chat(read, context), None)
 
     def _validated(self, kind: type[Request], prompt: Mapping[str, Any], params: SamplingParams) -> Request:
         streaming = {"stream": True, "stream_options": {"include_lanes": True}} if params.lanes else {}
@@ -227,8 +245,17 @@ def _output(index: int, options: AnswerOptions, answer: OfflineAnswer) -> Comple
 
 def _several(prompts: Any) -> list[Any]:
     """One prompt or several as a list."""
-    one = isinstance(prompts, str | Mapping) or (bool(prompts) and all(type(token) is int for token in prompts))
-    return [prompts] if one else list(prompts)
+    several = _listed(prompts)
+    one = not isinstance(several, list) or (bool(several) and all(type(token) is int for token in several))
+    return [several] if one else several
+
+
+def _listed(value: Any) -> Any:
+    """A list of what a sequence or an array has; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    single = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    return value if single else list(value)
 
 
 def _paired(
@@ -237,6 +264,9 @@ def _paired(
     """Each prompt with its parameters. Raises `InvalidValue` unless there are as many."""
     if params is None or isinstance(params, SamplingParams):
         return [(prompt, params or SamplingParams()) for prompt in prompts]
+    listed: Any = params
+    if not isinstance(listed, Sequence) or not all(isinstance(each, SamplingParams) for each in listed):
+        raise InvalidValue("sampling_params", f"sampling_params: give SamplingParams, not {shown(listed)}")
     if len(params) != len(prompts):
         reason = (
             f"there are {len(params)} sampling_params for {len(prompts)} prompts: give one for each, or one for all"

@@ -18,6 +18,10 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
+from .text.answer_formats import OFF
+from .text.reasoning import REASONING_FORMATS
+from .text.tool_calls import TOOL_FORMATS
+
 ENVIRONMENT_PREFIX = "ASYNCLANE_"
 # Kubernetes sets these for services whose names begin with "asynclane".
 KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
@@ -149,6 +153,19 @@ class Settings:
         None,
     )
     decoder: str = _word("asynclane", "decoding method of requests that name none")
+    tool_parser: str | None = _word(
+        None,
+        "how the model writes calls of tools; with none, tools are refused; default: as its chat template shows",
+        *TOOL_FORMATS,
+        OFF,
+    )
+    reasoning_parser: str | None = _word(
+        None,
+        "how the model marks its reasoning, which is sent apart from the answer; with none, it stays in the text;"
+        " default: as its chat template shows",
+        *REASONING_FORMATS,
+        OFF,
+    )
     default_max_tokens: int = _number(512, "longest answer to requests that set no limit", 1)
     max_body_bytes: int | None = _number(
         None, "largest request body; default: 1 MiB and 32 bytes for each token of the context", 1
@@ -364,10 +381,22 @@ def _convert(field: dataclasses.Field[Any], text: str, source: str) -> Any:
         raise SettingsError(f"{source} must be a {kind}, not {text!r}{hint}") from None
 
 
+# By the type of a setting: the types of its values, and what they are called.
+KINDS: Mapping[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: (str, "a text"),
+    int: (int, "a whole number"),
+    float: (int | float, "a number"),
+}
+
+
 def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     wanted: Mapping[str, Any] = field.metadata
     if value is None and field.default is None:
         return value
+    kind, name = KINDS[wanted["type"]]
+    if wanted["type"] is not bool and (isinstance(value, bool) or not isinstance(value, kind)):
+        raise SettingsError(f"{source} must be {name}, not {value!r}")
     if wanted["type"] is bool:
         if not isinstance(value, bool):
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")

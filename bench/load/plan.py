@@ -83,7 +83,10 @@ def read_plan(flags: argparse.Namespace, api_key: str | None) -> Plan:
     elif flags.tasks is not None:
         raise ValueError("--tasks selects built-in problems: it cannot be combined with a file")
     else:
-        requests = read_prompts(file) if flags.dataset is None else read_conversations(file)
+        try:
+            requests = read_prompts(file) if flags.dataset is None else read_conversations(file)
+        except OSError as error:
+            raise OSError(f"{file} cannot be read: {error.strerror or error}") from None
         source = file.name
     rates, concurrencies = flags.rate or (), flags.concurrency or (() if flags.rate else (1, 4, 16))
     if rates and flags.stagger:

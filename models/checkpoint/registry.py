@@ -252,7 +252,7 @@ def load_runner(
         if hardware.dummy:
             fill_randomly(whole, parts, device)
         else:
-            load_weights(directory, parts)
+            load_weights(directory, parts, partial(report, "loading tensors"))
     except ModelError:
         raise
     except ValueError as error:  # sizes that FP8 products cannot take

@@ -94,16 +94,23 @@ def _equal(path: Path, name: str, other_path: Path, other_name: str) -> bool:
         raise ModelError(f"{path} cannot be read: {error}") from None
 
 
-def load_weights(directory: Path, parts: Mapping[str, TensorPlace]) -> None:
-    """Copy each tensor to its place. Besides the weights, memory holds one tensor at a time.
+def load_weights(
+    directory: Path, parts: Mapping[str, TensorPlace], report: Callable[[int, int], None] = lambda done, total: None
+) -> None:
+    """Copy each tensor to its place. Besides the weights, memory holds one tensor at a time. `report` hears how many
+    are in place, of how many.
 
     The directory has passed `check_weights`. Raises `ModelError` if a file can no longer be read.
     """
+    done = 0
+    report(done, len(parts))
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as shard:
                 for name in filter(parts.__contains__, shard.keys()):
                     parts[name].put(shard.get_tensor(name))
+                    done += 1
+                    report(done, len(parts))
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
 

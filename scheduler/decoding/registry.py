@@ -26,7 +26,7 @@ class DecoderSpec:
     """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold` or
     `factor`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the defaults here come
     first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder `for_blocks` is for
-    block-causal networks only."""
+    block-causal networks only. `origin` is the package that brings the decoder, if it is a plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]
@@ -34,6 +34,7 @@ class DecoderSpec:
     rule: str | None = None
     for_blocks: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,14 @@ class Decoder:
 WHOLE: Mapping[str, object] = {"block_length": EVERYTHING}  # the canvas as one block
 
 
-def _serial(rule: str, **defaults: object) -> DecoderSpec:
+def serial(rule: type[HostCommitRule], defaults: Mapping[str, object], origin: str = "") -> DecoderSpec:
     """Serial blocks with a host rule, from the rule's own source."""
     own = {"block_length": 32, **defaults, "early_stop": True}
-    return DecoderSpec(policy=Blockwise, defaults=own, source=HOST_RULES[rule].SOURCE, rule=rule)
+    return DecoderSpec(policy=Blockwise, defaults=own, source=rule.SOURCE, rule=rule.NAME, origin=origin)
+
+
+def _serial(rule: str, **defaults: object) -> DecoderSpec:
+    return serial(HOST_RULES[rule], defaults)
 
 
 def _threshold(policy: type[LanePolicy], threshold: float, source: str, **defaults: object) -> DecoderSpec:

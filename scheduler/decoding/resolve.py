@@ -8,29 +8,18 @@ from dataclasses import replace
 from ..contract import Measure
 from .attention_pattern import PLAIN, AttentionPattern
 from .cache import CACHES
-from .commit import HOST_RULES
 from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, HostDecides
 from .commit.device import CommitAtFork, Factor, Quota, Threshold, Timesteps
 from .commit.host.applied import Applied
 from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, DecoderFacts, fitted, refuse
 from .lane_tree import Layout
-from .params import AUTO, BLOCK, CANVAS, OFF, PARAMS, Choice, ParamError, Params, Values, check
-from .registry import DECODERS, Decoder, DecoderSpec
+from .params import AUTO, BLOCK, CANVAS, OFF, ParamError, Params, check
+from .plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES
+from .registry import Decoder, DecoderSpec
 
 # Exactly one of these decides which positions commit; naming one replaces the decoder's own.
 RULES: tuple[str, ...] = ("steps", "threshold", "factor")
-
-BY_NAME: tuple[str, ...] = tuple(name for name, rule in HOST_RULES.items() if not rule.rows_param)  # values of `rule`
-
-ALL_PARAMS: Mapping[str, Values] = {
-    **PARAMS,
-    "cache": Choice(tuple(CACHES)),
-    "rule": Choice(BY_NAME),
-    **{name: values for spec in DECODERS.values() for name, values in spec.policy.PARAMS.items()},
-    **{name: values for rule in HOST_RULES.values() for name, values in rule.PARAMS.items()},
-    **{name: values for cache in CACHES.values() for name, values in cache.PARAMS.items()},
-}
 
 MEASURES: Mapping[str, Measure] = {
     "origin": Measure.RANDOM,
@@ -43,8 +32,8 @@ MEASURES: Mapping[str, Measure] = {
 def defaults_of(name: str, pattern: AttentionPattern = PLAIN) -> Mapping[str, object]:
     """Every parameter of a decoder with its default on a network of this pattern; a rule that is not its own is
     None."""
-    spec = DECODERS[name]
-    return _defaults(spec, None if spec.rule is None else HOST_RULES[spec.rule], pattern)
+    spec = ALL_DECODERS[name]
+    return _defaults(spec, None if spec.rule is None else ALL_RULES[spec.rule], pattern)
 
 
 def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
@@ -53,11 +42,12 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     Raises `ParamError` for an unknown decoder, an unknown parameter, a value out of range, or a combination that
     `compatibility` refuses.
     """
-    if name not in DECODERS:
-        raise ParamError("decoder", f"unknown decoder {name!r}; known: {', '.join(DECODERS)}")
-    spec, rule = DECODERS[name], _rule_named(name, overrides)
+    if name not in ALL_DECODERS:
+        raise ParamError("decoder", f"unknown decoder {name!r}; known: {', '.join(ALL_DECODERS)}")
+    spec, rule = ALL_DECODERS[name], _rule_named(name, overrides)
     params = _params(name, rule, overrides, pattern)
-    refuse(DecoderFacts(name, spec, rule, params, overrides, length, pattern))
+    facts = DecoderFacts(name, spec, rule, params, overrides, length, pattern)
+    refuse(facts)
     lookahead = None if params.get("lookahead", CANVAS) == CANVAS else params.integer("lookahead")
     if pattern.block_size and "lookahead" not in params:
         lookahead = 0  # no position sees it
@@ -67,7 +57,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     device_rule: CommitRule = HostDecides() if rule is not None else _device_rule(params, length)
 
     def host_rule() -> HostCommitRule:
-        return Applied(device_rule) if rule is None else rule(params, length)
+        return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
 
     on_host = rule is not None or policy.reads_view
     replicas = 0 if rule is None else rule.replica_count
@@ -96,6 +86,16 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     )
 
 
+def _made(rule: type[HostCommitRule], param: str, params: Params, length: int) -> HostCommitRule:
+    """The rule of a request. A plug-in's may raise: `ParamError` is its refusal."""
+    try:
+        return rule(params, length)
+    except ParamError:
+        raise
+    except Exception as error:
+        raise ParamError(param, f"rule {rule.NAME!r} fails with these parameters: {error!r}") from error
+
+
 def _branch_row(params: Params, isolated: bool, lookahead: int | None) -> int:
     if not isolated and params.get("cache") != "dual":
         return EVERYTHING
@@ -113,12 +113,12 @@ def suits(name: str, pattern: AttentionPattern) -> bool:
 
 def _rule_named(name: str, overrides: Mapping[str, object]) -> type[HostCommitRule] | None:
     """The host rule that a decoder has or is given."""
-    spec = DECODERS[name]
+    spec = ALL_DECODERS[name]
     if spec.rule is not None:
-        return HOST_RULES[spec.rule]
+        return ALL_RULES[spec.rule]
     if "rule" not in spec.defaults or "rule" not in overrides:
         return None
-    return HOST_RULES[str(check("rule", overrides["rule"], ALL_PARAMS["rule"]))]
+    return ALL_RULES[str(check("rule", overrides["rule"], ALL_PARAMS["rule"]))]
 
 
 def _defaults(spec: DecoderSpec, rule: type[HostCommitRule] | None, pattern: AttentionPattern) -> dict[str, object]:
@@ -132,7 +132,7 @@ def _params(
     name: str, rule: type[HostCommitRule] | None, overrides: Mapping[str, object], pattern: AttentionPattern
 ) -> Params:
     """All parameters with their values. Raises `ParamError` for one that is unknown here, or out of range."""
-    defaults = _defaults(DECODERS[name], rule, pattern)
+    defaults = _defaults(ALL_DECODERS[name], rule, pattern)
     if "cache" in defaults:
         cache = check("cache", overrides.get("cache", defaults["cache"]), ALL_PARAMS["cache"])
         defaults |= CACHES[str(cache)].DEFAULTS
@@ -151,7 +151,7 @@ def _no_param(name: str, param: str, overrides: Mapping[str, object]) -> str:
     if param == "rule":
         return f"decoder {name!r} takes no other rule"
     given = [f"{axis} {overrides[axis]!r}" for axis in ("rule", "cache") if axis in overrides]
-    owners = [f"rule {owner!r}" for owner, rule in HOST_RULES.items() if param in rule.PARAMS]
+    owners = [f"rule {owner!r}" for owner, rule in ALL_RULES.items() if param in rule.PARAMS]
     owners += [f"cache {owner!r}" for owner, cache in CACHES.items() if param in cache.PARAMS]
     subject = f"decoder {name!r}" + (f" with {' and '.join(given)}" if given else "")
     return f"{subject} has no parameter {param!r}" + (f"; it goes with {' or '.join(owners)}" if owners else "")

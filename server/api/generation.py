@@ -26,8 +26,11 @@ from ..schema.requests import CompletionRequest, GenerationRequest
 from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
+from ..text.answer_formats import AnswerFormats
 from ..text.logprobs import TokenLogprob, mean_logprob
+from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
+from .answer_parts import PartReader, Reading, joined
 from .infill_lengths import lengths, likeliest
 from .likelihood import given_tokens, with_prompt
 
@@ -48,6 +51,7 @@ class Backend:
     card: ModelCard
     grammars: Grammars
     encoding: OffLoop
+    formats: AnswerFormats
 
     async def encode(self, request: Request, param: str, size: int, work: Callable[[], T]) -> T:
         """The result of `work` on so many characters or tokens of a parameter. Raises `ContextLengthExceeded` and
@@ -118,17 +122,24 @@ def check_named_tokens(tokenizer: Tokenizer, body: GenerationRequest) -> None:
 
 
 async def respond(
-    backend: Backend, request: Request, body: GenerationRequest, prompts: Sequence[Prompt], reply: Reply
+    backend: Backend,
+    request: Request,
+    body: GenerationRequest,
+    prompts: Sequence[Prompt],
+    reply: Reply,
+    reading: Reading | None = None,
 ) -> Response:
-    """Queue all answers of a request, and send them as a stream or as one response. Raises `ClientGone`."""
+    """Queue all answers of a request, and send them as a stream or as one response; with a `reading`, in parts. Raises
+    `ClientGone`."""
     longest_s = backend.settings.request_timeout_s
     timeout_s = body.timeout or longest_s
     if timeout_s > longest_s:
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
     grammar = None
-    if body.wanted is not None:
-        compiling = backend.grammars.compile(body.wanted, client_of(request.scope))
+    wanted = body.wanted if reading is None else reading.wanted or body.wanted
+    if wanted is not None:
+        compiling = backend.grammars.compile(wanted, client_of(request.scope))
         grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
     context, default = backend.card.max_model_len, backend.settings.default_max_tokens
@@ -147,14 +158,16 @@ async def respond(
         raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
     _check_tokens(backend, body, [options.max_tokens for _, options in submitted if options.scoring is None])
     bundle = uuid.uuid4().hex if len(submitted) > 1 else None
+    shown = () if reading is None else reading.shown
     submitted = [
-        (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s)))
+        (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown)))
         for prompt, options in submitted
     ]
     prompt_tokens = sum(prompt.tokens for prompt in prompts)
     echoes = [prompt.echo for prompt, _ in submitted]
     record: RequestRecord = request.state.record
     record.prompt_tokens, record.options = prompt_tokens, submitted[0][1]
+    readers = None if reading is None else [PartReader(reading, backend.tokenizer) for _ in submitted]
     record.choices, record.streamed, record.submitted_s = len(planned), bool(body.stream), record.age_s
     async with AsyncExitStack() as stack:
         request.state.place.free()  # what is submitted takes it
@@ -163,8 +176,9 @@ async def respond(
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
         ]
         if body.stream:
-            return EventStream(_events(answers, echoes, reply, body, record), stack.pop_all())
-        tried = iter(await until_gone(request.receive, _collect(answers, echoes, record)))
+            parting = None if reading is None else (reading, readers or [])
+            return EventStream(_events(answers, echoes, reply, body, record, parting), stack.pop_all())
+        tried = iter(await until_gone(request.receive, _collect(answers, echoes, record, readers)))
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
     if isinstance(body, CompletionRequest) and body.scores_prompt:
@@ -248,25 +262,41 @@ def _best(choices: list[Finished], kept: int) -> list[Finished]:
     return sorted(choices, key=lambda choice: mean_logprob(choice.scores or ()), reverse=True)[:kept]
 
 
-async def _collect(answers: Sequence[Answer], echoes: Sequence[str], record: RequestRecord) -> list[Finished]:
+async def _collect(
+    answers: Sequence[Answer],
+    echoes: Sequence[str],
+    record: RequestRecord,
+    readers: Sequence[PartReader] | None = None,
+) -> list[Finished]:
+    parts: list[list[Piece]] = [[] for _ in answers]
     texts: list[list[str]] = [[echo] for echo in echoes]
     scores: list[list[TokenLogprob]] = [[] for _ in answers]
     ends: dict[int, tuple[Finish, Usage]] = {}
     async with aclosing(merge(answers)) as deltas:
         async for index, delta in deltas:
+            if readers is not None:
+                found, delta = readers[index].read(delta)
+                parts[index] += found
             record.note(index, delta)
             texts[index].append(delta.text)
             scores[index] += delta.scores
             if delta.finish is not None:
                 ends[index] = (delta.finish, delta.usage or Usage())
     _check_complete(answers, ends)
-    return [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
+    finished = [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
+    return finished if readers is None else list(map(joined, parts, finished))
 
 
 async def _events(
-    answers: Sequence[Answer], echoes: Sequence[str], reply: Reply, body: GenerationRequest, record: RequestRecord
+    answers: Sequence[Answer],
+    echoes: Sequence[str],
+    reply: Reply,
+    body: GenerationRequest,
+    record: RequestRecord,
+    parting: tuple[Reading, Sequence[PartReader]] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The events of one streamed response. An error before the first event is raised."""
+    """The events of one streamed response; with `parting`, its answers are read in parts. An error before the first
+    event is raised."""
     begun = False
     usages: dict[int, Usage] = {}
     ends: dict[int, Finish] = {}
@@ -293,12 +323,20 @@ async def _events(
                     begun = True
                     for data in opening():
                         yield data
+                parts: Sequence[Piece] = ()
+                if parting is not None:
+                    parts, delta = parting[1][index].read(delta)
                 record.note(index, delta)
                 usages[index] = delta.usage or usages.get(index, Usage())
                 if delta.lanes is not None:
                     yield chunk(reply.lanes(index, delta.lanes))
-                if delta.text or delta.scores:
-                    yield chunk(reply.delta(index, delta.text, delta.scores if body.shows_scores else None))
+                scores = delta.scores if body.shows_scores else None
+                if parting is not None:
+                    for part in parts or ((None,) if scores else ()):
+                        yield chunk(parting[0].chunk(index, part, scores))
+                        scores = None
+                elif delta.text or delta.scores:
+                    yield chunk(reply.delta(index, delta.text, scores))
                 if delta.finish is not None:
                     ends[index] = delta.finish
                     yield chunk(reply.closing(index, delta.finish))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from importlib.resources import files
+from pathlib import PurePosixPath
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 # `trusted-types 'none'`: no script can turn text into markup.
@@ -16,30 +19,36 @@ HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
+    "cache-control": "no-cache",  # a browser checks by the ETag whether its copy is the newest
 }
 
-# Path, file in `web`, media type.
-PARTS = (
-    ("/", "chat.html", "text/html"),
-    ("/web/chat.css", "chat.css", "text/css"),
-    ("/web/chat.js", "chat.js", "text/javascript"),
-    ("/web/turn.js", "turn.js", "text/javascript"),
-    ("/web/canvas.js", "canvas.js", "text/javascript"),
-    ("/web/stream.js", "stream.js", "text/javascript"),
-    ("/web/icon.svg", "icon.svg", "image/svg+xml"),
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+LANGUAGES = ("bash", "cpp", "javascript", "json", "python")  # whose code is coloured
+SCRIPTS = ("canvas", "chat", "chats", "markdown", "params", "race", "replay", "settings", "stream", "tokens", "turn")
+VENDORED = ("marked", "highlight", *(f"highlight-{language}" for language in LANGUAGES))
+FILES = (
+    *("chat.css", "page.css", "icon.svg"),
+    *(f"{name}.js" for name in SCRIPTS),
+    *(f"vendor/{name}.js" for name in VENDORED),
 )
-PATHS = frozenset(path for path, _, _ in PARTS)
+PARTS = {"/": "chat.html"} | {f"/web/{name}": name for name in FILES}  # files of `web` by their paths
+PATHS = frozenset(PARTS)
 
 
 def page_routes() -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    for path, name, media_type in PARTS:
-        _add(router, path, files("asynclane.server").joinpath("web", name).read_bytes(), media_type)
+    web = files("asynclane.server").joinpath("web")
+    for path, name in PARTS.items():
+        _add(router, path, web.joinpath(*name.split("/")).read_bytes(), TYPES[PurePosixPath(name).suffix])
     return router
 
 
 def _add(router: APIRouter, path: str, content: bytes, media_type: str) -> None:
+    etag = f'"{sha256(content).hexdigest()[:32]}"'
+    headers = {**HEADERS, "etag": etag}
+
     @router.api_route(path, methods=["GET", "HEAD"])
-    async def part() -> Response:
-        return Response(content, media_type=media_type, headers=HEADERS)
+    async def part(request: Request) -> Response:
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)

@@ -11,9 +11,11 @@ from starlette.responses import JSONResponse, Response
 from ..errors import InvalidValue
 from ..http.body import Body, JsonRoute, refused
 from ..schema.openapi import REFUSALS, UNAUTHORIZED, Detokenized, Tokenized, TokenizerInfo
-from ..schema.requests import Messages, ModelName, check_ending
-from ..text.tokenizer import Tokenizer
-from .generation import PER_TEXT, Backend, check_token
+from ..schema.requests import Messages, ModelName, TemplateVariables, check_ending, check_messages, check_names
+from ..schema.tools import Tools
+from ..text.answer_formats import NO_TOOLS
+from .chat import Conversation
+from .generation import Backend, check_token
 
 
 class TextToTokens(Body):
@@ -22,6 +24,8 @@ class TextToTokens(Body):
     model: ModelName | None = None
     prompt: str | None = None
     messages: Messages | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     add_special_tokens: bool | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -32,26 +36,15 @@ class TextToTokens(Body):
         if (self.prompt is None) == (self.messages is None):
             raise refused("prompt", "give either prompt or messages")
         if self.messages is not None:
+            check_messages(self.messages)
+            check_names(self.tools or [])
             check_ending(self.messages, self.continue_final_message, self.add_generation_prompt)
             if self.add_special_tokens:
                 raise refused("add_special_tokens", "not together with messages: the chat template adds special tokens")
-        for name in ("continue_final_message", "add_generation_prompt"):
-            if self.messages is None and getattr(self, name) is not None:
+        for name in ("tools", "chat_template_kwargs", "continue_final_message", "add_generation_prompt"):
+            if self.messages is None and getattr(self, name) not in (None, [], {}):
                 raise refused(name, "only with messages")
         return self
-
-    @property
-    def chars(self) -> int:
-        return len(self.prompt or "") + sum(
-            len(part.text) + PER_TEXT for one in self.messages or () for part in one.content
-        )
-
-    def ids(self, tokenizer: Tokenizer, context: int) -> list[int]:
-        """Raises `TextTooLong`."""
-        if self.messages is not None:
-            return tokenizer.encode_chat([message.for_template() for message in self.messages], context)
-        specials = self.add_special_tokens is not False
-        return tokenizer.encode(self.prompt or "", specials=specials, most_tokens=context)
 
 
 class TokensToText(Body):
@@ -67,13 +60,24 @@ def token_routes(backend: Backend) -> APIRouter:
     async def tokenize(body: TextToTokens, request: Request) -> Response:
         card.check_name(body.model or card.id)
 
+        talk = None
+        if body.messages is not None:
+            if body.tools and tokenizer.template is not None and not tokenizer.template.shows_tools:
+                raise InvalidValue("tools", f"tools: {NO_TOOLS}", code="unsupported_parameter")
+            talk = Conversation(tokenizer, body.messages, body.tools or [], body.chat_template_kwargs or {})
+
         def read() -> Response:
-            ids = body.ids(tokenizer, card.max_model_len)
+            if talk is not None:
+                ids = talk.ids(card.max_model_len)
+            else:
+                specials = body.add_special_tokens is not False
+                ids = tokenizer.encode(body.prompt or "", specials=specials, most_tokens=card.max_model_len)
             strings = tokenizer.token_strings(ids) if body.return_token_strs else None
             found = {"count": len(ids), "max_model_len": card.max_model_len, "tokens": ids, "token_strs": strings}
             return JSONResponse(found)
 
-        return await backend.encode(request, "prompt" if body.messages is None else "messages", body.chars, read)
+        param, chars = ("prompt", len(body.prompt or "")) if talk is None else ("messages", talk.chars)
+        return await backend.encode(request, param, chars, read)
 
     @router.post("/detokenize", response_model=Detokenized)
     async def detokenize(body: TokensToText, request: Request) -> dict[str, str]:

@@ -6,18 +6,21 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
 from ...scheduler import (
+    ALL_DECODERS,
     ALL_PARAMS,
-    DECODERS,
-    HOST_RULES,
+    ALL_RULES,
     PLAIN,
     AttentionPattern,
     Choice,
+    DecoderSpec,
     ParamError,
     Values,
     defaults_of,
     plain,
+    plugins,
     resolve,
 )
 
@@ -41,25 +44,33 @@ too. A combination that is not allowed is refused with HTTP 400, which names the
 
 def decoders_main(name: str | None, markdown: bool) -> int:
     """Print one decoder, or all. Raises `ParamError` for an unknown name."""
-    if name is not None and name not in DECODERS:
+    if name is not None and name not in ALL_DECODERS:
         raise ParamError("decoder", _unknown(name))
     if markdown and name is None:
-        print("\n".join([INTRODUCTION, *map(section, DECODERS), _rules_section()]))
+        print("\n".join([INTRODUCTION, *map(section, ALL_DECODERS), _rules_section()]))
     elif name is not None:
         print(section(name), end="\n" if markdown else "")
     else:
-        width = max(map(len, DECODERS))
-        print("\n".join(f"{each:{width}}  {spec.source}" for each, spec in DECODERS.items()))
+        width = max(map(len, ALL_DECODERS))
+        print("\n".join(f"{each:{width}}  {_source(spec)}" for each, spec in ALL_DECODERS.items()))
         print(f"\nrules for the parameter `rule`: {', '.join(_rules())}", file=sys.stderr)
+    for problem in plugins().problems:
+        print(f"asynclane: {problem}", file=sys.stderr)
     return 0
 
 
+def _source(spec: DecoderSpec) -> str:
+    return f"{spec.source} (plug-in: {spec.origin})" if spec.origin else spec.source
+
+
 def _unknown(name: str) -> str:
-    if name not in HOST_RULES:
-        return f"unknown decoder {name!r}; known: {', '.join(DECODERS)}"
+    if name not in ALL_RULES:
+        nearest = get_close_matches(name.lower(), [*ALL_DECODERS, *ALL_RULES], 1)
+        meant = f": did you mean {nearest[0]!r}?" if nearest else ";"
+        return f"unknown decoder {name!r}{meant} known: {', '.join(ALL_DECODERS)}"
     found = {
-        "have it": [each for each, spec in DECODERS.items() if spec.rule == name],
-        "take it by `rule`": [each for each in DECODERS if _takes(each, {"rule": name})],
+        "have it": [each for each, spec in ALL_DECODERS.items() if spec.rule == name],
+        "take it by `rule`": [each for each in ALL_DECODERS if _takes(each, {"rule": name})],
     }
     listed = [f"{verb}: {', '.join(names)}" for verb, names in found.items() if names]
     return f"{name!r} is a commit rule, not a decoder; decoders that {'; that '.join(listed)}"
@@ -67,11 +78,11 @@ def _unknown(name: str) -> str:
 
 def section(name: str) -> str:
     """A decoder in Markdown: its source, its three parts, its parameters."""
-    spec, pattern = DECODERS[name], pattern_for(name)
+    spec, pattern = ALL_DECODERS[name], pattern_for(name)
     decoder = resolve(name, {}, LENGTH, pattern)
     rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
-    lines = [f"## {name}", f"Source: {spec.source}.", ""]
+    lines = [f"## {name}", f"Source: {_source(spec)}.", ""]
     if pattern.block_size:
         which = f"Only for block-causal models. The table is for blocks of {pattern.block_size}, where"
         lines.append(f"{which} the cache `prefix` is exact: `Compact` without its refreshes.\n")
@@ -81,18 +92,18 @@ def section(name: str) -> str:
 
 def pattern_for(name: str) -> AttentionPattern:
     """The attention pattern of a network that takes the decoder."""
-    return BLOCKS if DECODERS[name].for_blocks else PLAIN
+    return BLOCKS if ALL_DECODERS[name].for_blocks else PLAIN
 
 
 def _rules() -> list[str]:
     """The rules that a request may name."""
-    return [name for name, rule in HOST_RULES.items() if not rule.rows_param]
+    return [name for name, rule in ALL_RULES.items() if not rule.rows_param]
 
 
 def _rules_section() -> str:
     lines = ["## Rules by name", "Values of the parameter `rule`, with the parameters of each rule.", ""]
     for name in _rules():
-        rule = HOST_RULES[name]
+        rule = ALL_RULES[name]
         params = ", ".join(f"`{param}` ({_shown(value)})" for param, value in rule.DEFAULTS.items())
         lines.append(_wrapped(f"- **{name}**: {params}. Source: {rule.SOURCE}."))
     return "\n".join([*lines, ""])

@@ -9,8 +9,9 @@ from typing import Any, TextIO
 from ...models.checkpoint.config import ModelConfig
 from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
-from ...scheduler import DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
+from ...scheduler import ALL_DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
 from ..engine.wiring import open_checkpoint
+from ..text.answer_formats import answer_formats
 
 MIB = 2**20
 SIZES = ("layers", "dim", "heads", "kv_heads", "head_dim", "ff_dim", "vocab_size")
@@ -18,10 +19,17 @@ SIZES = ("layers", "dim", "heads", "kv_heads", "head_dim", "ff_dim", "vocab_size
 Report = dict[str, Any]
 
 
-def inspect_main(model: str | None, as_json: bool, out: TextIO | None = None) -> int:
-    """Print a report of `model`, or list the embedded models; `out` None is standard output. Raises `ValueError` and
-    `OSError` with the line that `serve` would print."""
-    reports = [_report(name) for name in ([model] if model else embedded_models())]
+def inspect_main(
+    model: str | None,
+    as_json: bool,
+    out: TextIO | None = None,
+    *,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+) -> int:
+    """Print a report of `model`, or list the embedded models; `out` None is standard output. The parsers are those of
+    `answer_formats`. Raises `ValueError` and `OSError` with the line that `serve` would print."""
+    reports = [_report(name, tool_parser, reasoning_parser) for name in ([model] if model else embedded_models())]
     if as_json:
         print(json.dumps(reports[0] if model else reports, indent=2), file=out)
     elif model:
@@ -32,11 +40,13 @@ def inspect_main(model: str | None, as_json: bool, out: TextIO | None = None) ->
     return 0
 
 
-def _report(model: str) -> Report:
-    """The output of `--json`. `experts` is None without a mixture. `block` is 0 where every position sees every other.
+def _report(model: str, tool_parser: str | None = None, reasoning_parser: str | None = None) -> Report:
+    """The output of `--json`. `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is
+    None without a mixture. `block` is 0 where every position sees every other.
     `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
     checkpoint = open_checkpoint(model)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
+    formats = answer_formats(text.template, tool_parser, reasoning_parser)
     weights = weight_report(checkpoint.directory, config)
     special = [config.mask_id, *sorted(text.end_ids)]
     mask, *ends = [
@@ -60,8 +70,11 @@ def _report(model: str) -> Report:
         "ends": ends,
         "chat_template": text.has_template,
         "other_templates": text.other_templates,
+        "tools": formats.tools and formats.tools.name,
+        "no_tools": formats.no_tools,
+        "reasoning": formats.reasoning and formats.reasoning.name,
         "boundaries": {boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
-        "decoders": {name: _refusal(name, config, text.vocabulary) for name in DECODERS},
+        "decoders": {name: _refusal(name, config, text.vocabulary) for name in ALL_DECODERS},
     }
 
 
@@ -105,6 +118,8 @@ def _table(report: Report) -> str:
         "mask": _spelt([report["mask"]]),
         "ends": _spelt(report["ends"]),
         "chat template": "yes" if report["chat_template"] else "no: /v1/completions only",
+        "tools": report["tools"] or f"no: {report['no_tools']}",
+        "reasoning": report["reasoning"] or "",
         "templates": templates and f"{templates}: none is called default",
         "forks at": ", ".join(name for name, known in boundaries if known),
         "no tokens for": ", ".join(name for name, known in boundaries if not known),

@@ -65,7 +65,8 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         case "inspect":
             from .inspect import inspect_main
 
-            return inspect_main(arguments.model, arguments.json)
+            parsers = {"tool_parser": arguments.tool_parser, "reasoning_parser": arguments.reasoning_parser}
+            return inspect_main(arguments.model, arguments.json, **parsers)
         case "decoders":
             from .decoders import decoders_main
 

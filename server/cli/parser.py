@@ -7,6 +7,9 @@ from typing import NoReturn
 
 from ...bench.load.flags import add_load_flags
 from ..settings import add_flags, installed_version
+from ..text.answer_formats import OFF
+from ..text.reasoning import REASONING_FORMATS
+from ..text.tool_calls import TOOL_FORMATS
 
 MISUSED = 2  # exit code
 DEFAULT_PAGE = "trace.html"
@@ -42,6 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="describe a model and the memory that it needs, without loading it")
     inspect.add_argument("model", nargs="?", help="as --model of serve; default: list the embedded models")
     inspect.add_argument("--json", action="store_true", help="print JSON")
+    for flag, rows in (("--tool-parser", TOOL_FORMATS), ("--reasoning-parser", REASONING_FORMATS)):
+        inspect.add_argument(flag, default=None, choices=[*rows, OFF], help="as that of serve")
 
     decoders = commands.add_parser("decoders", help="list the decoders and their parameters")
     decoders.add_argument("name", nargs="?", metavar="DECODER", help="show this one in full")

@@ -34,6 +34,7 @@ def serve_main(settings: Settings) -> int:
         settings.front_ends(on_gpu=False)
         descriptors = raise_descriptor_limit()
         limit = connection_limit(settings.max_connections, descriptors)
+        logging.getLogger(__name__).info("loading %s", settings.model_name)
         loaded = load(settings)
         service = None if loaded.frontends else build_service(settings, loaded)
         spare_collections()

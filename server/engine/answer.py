@@ -28,7 +28,7 @@ class EngineAnswer:
         self.writes = options.scoring is None  # tokens that it has not been given
         self._ending: StopText | StopTokens | None = None
         if options.stop:
-            self._ending = StopText(text, options.stop, options.stop_ids)
+            self._ending = StopText(text, options.stop, options.stop_ids, options.shown)
         elif options.stop_ids:
             self._ending = StopTokens(options.stop_ids)
         self.queue_s: float | None = None  # until its first step
@@ -89,8 +89,10 @@ class StopText:
     """Ends an answer before the first stop string or stop token. Its front end makes the same text of the same tokens,
     and so finds the same end."""
 
-    def __init__(self, text: Tokenizer, stops: Sequence[str], stop_ids: Collection[int]) -> None:
-        self._text = AnswerText(text, stops, stop_ids)
+    def __init__(
+        self, text: Tokenizer, stops: Sequence[str], stop_ids: Collection[int], shown: Collection[int] = ()
+    ) -> None:
+        self._text = AnswerText(text, stops, stop_ids, shown=shown)
 
     def take(self, ids: Sequence[int], ended: bool) -> tuple[int, bool]:
         """As `StopTokens.take`. The text of an answer that has `ended` otherwise may still end with a stop string."""

@@ -28,6 +28,7 @@ class Finish(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"  # in the front end, where calls are found in the text
 
 
 class Fault(StrEnum):
@@ -71,8 +72,9 @@ class AnswerOptions:
     then fills exactly `max_tokens` positions. `ranks` requests log-probabilities, with so many likeliest tokens each.
     `watch` requests lane events; the text is the same. Requests of one `share_group` differ in their seed alone. Only
     requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
-    `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. With `scoring`
-    there is no answer: the tokens given come back with their log-probabilities, and count as no answer's.
+    `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. `shown` has
+    special tokens that have text in this answer. With `scoring` there is no answer: the tokens given come back with
+    their log-probabilities, and count as no answer's.
     """
 
     max_tokens: int
@@ -100,6 +102,7 @@ class AnswerOptions:
     decoder: str | None = None
     params: Params = ()
     watch: bool = False
+    shown: tuple[int, ...] = ()
     scoring: GivenTokens | None = None
 
 
@@ -234,18 +237,23 @@ class AnswerTimes(msgspec.Struct, frozen=True, array_like=True):
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Answer tokens (end token not counted), the request's counters, the seconds before its first step, and those from
-    there to the end of its first forward."""
+    there to the end of its first forward. `reasoning_tokens` are those of the answer's that are reasoning."""
 
     completion_tokens: int = 0
     stats: RequestStats = field(default_factory=RequestStats)
     queue_s: float = 0.0
     first_forward_s: float = 0.0
+    reasoning_tokens: int = 0
 
     @classmethod
     def total(cls, usages: Collection[Usage]) -> Usage:
         """The sum over several answers."""
         columns = zip(*(usage.stats for usage in usages), strict=True)
-        return cls(sum(usage.completion_tokens for usage in usages), RequestStats(*map(sum, columns)))
+        return cls(
+            sum(usage.completion_tokens for usage in usages),
+            RequestStats(*map(sum, columns)),
+            reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,11 @@ class Offline:
         return self._run(self.parts.grammars.compile(wanted))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work` in the engine's loop. An interrupt of the caller cancels it."""
+        """The result of `work` in the engine's loop. An interrupt of the caller cancels it. Raises `RuntimeError` once
+        the engine has stopped."""
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("this model is closed: make a new one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

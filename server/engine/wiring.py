@@ -15,7 +15,7 @@ from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
 from ...models.ranks import Setup, loaded_with, start_ranks
 from ...scheduler import (
-    DECODERS,
+    ALL_DECODERS,
     AttentionPattern,
     Boundary,
     Budget,
@@ -26,11 +26,12 @@ from ...scheduler import (
     StepCost,
     Vocabulary,
     VocabularyFacts,
+    plugins,
     refuse,
     resolve,
 )
 from ..metrics import DeviceCounts, Metrics
-from ..settings import Settings, split_sizes
+from ..settings import Settings, SettingsError, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
 from ..vllm_names import CacheConfig, WithVllmNames
@@ -114,8 +115,10 @@ def _read_tokenizer(directory: Path) -> Tokenizer:
 def build_parts(settings: Settings) -> EngineParts:
     """Read the checkpoint, check it against the settings, then take memory. Raises `ValueError` and `OSError` with one
     line that says what is wrong."""
-    if settings.decoder not in DECODERS:
-        raise ValueError(f"unknown decoder {settings.decoder!r}; known: {', '.join(DECODERS)}")
+    for problem in plugins().problems:
+        logging.getLogger(__name__).warning(problem)  # each is a message of its own, as all are shown
+    if settings.decoder not in ALL_DECODERS:
+        raise SettingsError(f"unknown decoder {settings.decoder!r}; known: {', '.join(ALL_DECODERS)}")
     dummy = settings.load_format == "dummy"
     checkpoint = open_checkpoint(settings.model, settings.download, weights=not dummy)
     config, text = checkpoint.config, checkpoint.text
@@ -128,7 +131,7 @@ def build_parts(settings: Settings) -> EngineParts:
         decoder = resolve(settings.decoder, {}, length, pattern)
         refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
     except ParamError as error:
-        raise ValueError(
+        raise SettingsError(
             f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"
         ) from None
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than a request may be
@@ -160,11 +163,14 @@ def build_parts(settings: Settings) -> EngineParts:
     with progress_of(sys.stderr) as report:
         loading = worker.submit(load_runner, *arguments, report, meeting)
         loaded = loading.result() if followers is None else loaded_with(followers, loading)
-    runner = loaded.runner
+        runner = loaded.runner
+        sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
+        seconds = list[float]()
+        for taken in worker.map(runner.step_seconds, sizes):
+            seconds.append(taken)
+            report("timing steps", len(seconds), len(sizes))
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = replace(limits, pages=loaded.footprint.pages)
-    sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
-    seconds = list(worker.map(runner.step_seconds, sizes))
     warn_of_missing_boundaries(text.vocabulary)
     cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
@@ -215,7 +221,7 @@ def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) 
     if length is None:
         length = pattern.floor(min(config.max_model_len, settings.max_step_tokens))
         if length < 2:
-            raise ValueError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
+            raise SettingsError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
         if length < config.max_model_len:
             logging.getLogger(__name__).info(
                 "the context is %d of the model's %d positions: --max-step-tokens computes no more at once, in whole"
@@ -224,7 +230,7 @@ def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) 
                 config.max_model_len,
             )
     if length > config.max_model_len:
-        raise ValueError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
+        raise SettingsError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
     page_size = settings.page_size or _page_size(pattern)
     sharing = bool(pattern.block_size) if settings.prefix_sharing is None else settings.prefix_sharing
     chunk = settings.chunked_prefill_size

@@ -19,7 +19,7 @@ from .unsupported import UNSUPPORTED
 TOO_LONG = f"has more than {limits.GRAMMAR_CHARS} characters"
 
 
-def _schema(value: object) -> str:
+def read_schema(value: object) -> str:
     """Read a schema given as an object or, as in vLLM, as JSON text."""
     if isinstance(value, str) and len(value) > limits.GRAMMAR_CHARS:
         raise refused(None, TOO_LONG)
@@ -52,7 +52,7 @@ def _has_few_values(value: object) -> bool:
     return values <= limits.SCHEMA_VALUES
 
 
-Schema = Annotated[str, PlainValidator(_schema, json_schema_input_type=dict[str, object] | str)]
+Schema = Annotated[str, PlainValidator(read_schema, json_schema_input_type=dict[str, object] | str)]
 Option = Annotated[str, Field(min_length=1, max_length=limits.GRAMMAR_CHARS)]
 Options = Annotated[list[Option], Field(fail_fast=True, min_length=1, max_length=limits.CHOICES)]
 Regex = Annotated[str, Field(max_length=limits.GRAMMAR_CHARS)]

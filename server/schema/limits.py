@@ -18,6 +18,9 @@ STOPS = 16
 BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
 METADATA = 16  # pairs, as OpenAI has it
 SAMPLES = 1024  # of Monte Carlo, for the likelihood of a prompt
+TOOLS = 128  # and calls of a message
+VARIABLES = 64  # of a chat template
+DEPTH = 64  # of what a chat template shows: schemas of tools, arguments of calls, variables
 SCHEMA_VALUES = 10_000  # of a JSON schema, names not counted
 
 # Characters. Messages, prompts and suffixes are bounded by the context.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from types import GenericAlias
+from collections.abc import Collection, Mapping
+from types import GenericAlias, MappingProxyType
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, create_model
 Responses = dict[int | str, dict[str, Any]]
 
 
-def shape(name: str, **fields: Any) -> type[BaseModel]:
-    """A JSON object with exactly these fields, given by name and type."""
+def shape(title: str, optional: Mapping[str, Any] = MappingProxyType({}), /, **fields: Any) -> type[BaseModel]:
+    """A JSON object with these fields, given by name and type, and perhaps with the `optional` ones."""
     required: dict[str, Any] = {field: (kind, ...) for field, kind in fields.items()}
-    return create_model(name, __config__=ConfigDict(extra="forbid"), **required)
+    others: dict[str, Any] = {field: (kind, None) for field, kind in optional.items()}
+    return create_model(title, __config__=ConfigDict(extra="forbid"), **required, **others)
 
 
 def list_of(kind: type[BaseModel]) -> GenericAlias:
@@ -24,6 +25,7 @@ def list_of(kind: type[BaseModel]) -> GenericAlias:
 
 
 FINISH = Literal["stop", "length"]
+CHAT_FINISH = Literal["stop", "length", "tool_calls"]
 
 ErrorDetail = shape("ErrorDetail", message=str, type=str, param=str | None, code=str | None)
 Error = shape("Error", error=ErrorDetail)
@@ -35,18 +37,27 @@ Usage = shape(
     total_tokens=int,
     prompt_tokens_details=shape("PromptDetails", cached_tokens=int),
     completion_tokens_details=shape(
-        "UsageDetails", forwards=int, computed_tokens=int, lanes=int, forks=int, refreshes=int
+        "UsageDetails", reasoning_tokens=int, forwards=int, computed_tokens=int, lanes=int, forks=int, refreshes=int
     ),
 )
 RANKED = {"token": str, "logprob": float, "bytes": list[int]}
 ScoredToken = shape("ScoredToken", **RANKED, step=int, top_logprobs=list_of(shape("RankedToken", **RANKED)))
 ChatLogprobs = shape("ChatLogprobs", content=list_of(ScoredToken), refusal=None)
+CalledFunction = shape("FunctionOfAnswer", name=str, arguments=str)
+CallOfAnswer = shape("CallOfAnswer", id=str, type=Literal["function"], function=CalledFunction)
+AssistantMessage = shape(
+    "AssistantMessage",
+    {"reasoning_content": str, "tool_calls": list_of(CallOfAnswer)},
+    role=Literal["assistant"],
+    content=str | None,
+    refusal=None,
+)
 ChatChoice = shape(
     "ChatChoice",
     index=int,
-    message=shape("AssistantMessage", role=Literal["assistant"], content=str, refusal=None),
+    message=AssistantMessage,
     logprobs=ChatLogprobs | None,
-    finish_reason=FINISH,
+    finish_reason=CHAT_FINISH,
 )
 ENVELOPE = {"id": str, "created": int, "model": str, "usage": Usage}
 ChatCompletion = shape("ChatCompletion", **ENVELOPE, object=Literal["chat.completion"], choices=list_of(ChatChoice))

@@ -12,6 +12,7 @@ from ..engine.messages import Finish, Usage
 from ..errors import UnknownModel
 from ..text.lanes import LaneEvent
 from ..text.logprobs import Token, TokenLogprob
+from ..text.splitter import CallPart, Piece, Reasoning
 
 Json = dict[str, Any]
 Scores = Sequence[TokenLogprob]
@@ -41,12 +42,15 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One complete choice. `scores` is None if no log-probabilities were requested."""
+    """One complete choice. `scores` is None if no log-probabilities were requested. `calls` have everything of a call
+    in one part."""
 
     text: str
     finish: Finish
     scores: Scores | None = None
     usage: Usage = field(default_factory=Usage)
+    reasoning: str = ""
+    calls: tuple[CallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,25 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
+    """With `split`, an answer may be without text: its content is null then."""
+
     envelope: Envelope
+    split: bool = False
 
     def opening(self, index: int) -> Json | None:
-        return self._chunk(index, {"role": "assistant", "content": ""})
+        return self._chunk(index, {"role": "assistant", "content": None if self.split else ""})
 
     def delta(self, index: int, text: str, scores: Scores | None = None) -> Json:
         return self._chunk(index, {"content": text}, scores=scores)
+
+    def part(self, index: int, part: Piece | None, scores: Scores | None = None) -> Json:
+        """The chunk of a part, or of log-probabilities alone."""
+        if part is None:
+            return self._chunk(index, {}, scores=scores)
+        if isinstance(part, CallPart):
+            return self._chunk(index, {"tool_calls": [_call_delta(part)]}, scores=scores)
+        name = "reasoning_content" if isinstance(part, Reasoning) else "content"
+        return self._chunk(index, {name: part.text}, scores=scores)
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self._chunk(index, {}), "lanes": event.json()}
@@ -100,13 +116,25 @@ class ChatReply:
         shaped = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "message": self._message(choice),
                 "logprobs": _chat_logprobs(choice.scores),
                 "finish_reason": choice.finish,
             }
             for index, choice in enumerate(choices)
         ]
         return {**self.envelope.wrap("chat.completion", shaped), "usage": usage}
+
+    def _message(self, choice: Finished) -> Json:
+        content = None if self.split and not choice.text else choice.text
+        message: Json = {"role": "assistant", "content": content, "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
+        if choice.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in choice.calls
+            ]
+        return message
 
     def _chunk(self, index: int, delta: Json, finish: Finish | None = None, scores: Scores | None = None) -> Json:
         choice = {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
@@ -135,6 +163,14 @@ class TextReply:
 
     def _wrap(self, *choices: Json) -> Json:
         return self.envelope.wrap("text_completion", list(choices))
+
+
+def _call_delta(part: CallPart) -> Json:
+    """OpenAI's shape: a call begins with its name and empty arguments."""
+    if not part.name:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    function = {"name": part.name, "arguments": part.arguments}
+    return {"index": part.index, "id": part.id, "type": "function", "function": function}
 
 
 def _text_choice(index: int, text: str, finish: Finish | None = None, scores: Scores | None = None) -> Json:
@@ -207,5 +243,8 @@ def usage_json(prompt_tokens: int, usages: Mapping[int, Usage], choices: int) ->
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
-        "completion_tokens_details": {name: getattr(total.stats, name) for name in COSTS},
+        "completion_tokens_details": {
+            "reasoning_tokens": total.reasoning_tokens,
+            **{name: getattr(total.stats, name) for name in COSTS},
+        },
     }

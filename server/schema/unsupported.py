@@ -13,7 +13,6 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "audio": (),
         "bad_words": ([],),
         "chat_template": (),
-        "chat_template_kwargs": ({},),
         "function_call": ("none", "auto"),
         "functions": ([],),
         "guided_grammar": (),
@@ -21,30 +20,31 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "length_penalty": (1,),
         "modalities": (["text"],),
         "moderation": (),
-        "parallel_tool_calls": (True, False),
         "prediction": (),
         "priority": (0,),
         "prompt_logprobs": (),
-        "reasoning_effort": ("none",),
         "repetition_penalty": (1,),
         "service_tier": ("auto", "default"),
         "skip_special_tokens": (True,),
-        "tool_choice": ("none", "auto"),
-        "tools": ([],),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
         "web_search_options": (),
     },
     CHAT: {"add_special_tokens": (False,), "best_of": (1,), "echo": (False,), "suffix": ("",)},
-    COMPLETIONS: {"top_logprobs": (0,)},
+    COMPLETIONS: {
+        "chat_template_kwargs": ({},),
+        "parallel_tool_calls": (True, False),
+        "reasoning_effort": ("none",),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "top_logprobs": (0,),
+    },
     # SDKs send these back with an earlier answer's message.
     "messages": {
         "annotations": ([],),
         "audio": (),
         "function_call": (),
-        "reasoning_content": (),
         "refusal": (),
-        "tool_calls": ([],),
     },
     # JSON never has free whitespace here, and nothing falls back.
     "structured_outputs": {
@@ -68,7 +68,11 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         COMPLETIONS,
     ),
     COMPLETIONS: dict.fromkeys(
-        ("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"), CHAT
+        (
+            *("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"),
+            *("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort"),
+        ),
+        CHAT,
     ),
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .call_grammar import CALLS_ALONE, calls_text
 from .grammar_errors import NO_TEXT, GrammarError, plain
 from .json_schema import schema_grammar
 from .names import Place, Spelt, after, repeating
@@ -200,10 +201,14 @@ class Compiled:
     bytes: int = 0
 
 
-def grammar_text(vocabulary: Vocabulary, schema: str | None, regex: str | None, choice: Sequence[str]) -> str:
-    """Return a format in llguidance's notation. Raises `GrammarError`."""
+def grammar_text(
+    vocabulary: Vocabulary, schema: str | None, regex: str | None, choice: Sequence[str], calls: str | None = None
+) -> str:
+    """Return a format in llguidance's notation; `calls` is a job of `CallGrammar`. Raises `GrammarError`."""
     from llguidance import LLMatcher
 
+    if calls is not None:
+        return calls_text(calls, vocabulary.tokenizer)
     if schema is not None:
         return schema_grammar(schema, vocabulary.tokenizer)
     pattern = "|".join(map(_escaped, choice)) if choice else regex or ""
@@ -219,7 +224,7 @@ def compiled(vocabulary: Vocabulary, text: str) -> Compiled:
 
     limits = LLParserLimits(verbose_errors=False, max_lexer_states=MAX_LEXER_STATES)
     matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
-    start = Walk(vocabulary, matcher, Place() if text.startswith("{") else None, Meter())
+    start = Walk(vocabulary, matcher, Place() if text.startswith(("{", CALLS_ALONE)) else None, Meter())
     trial = start.copy()
     trial.words()
     trial.forced()

@@ -48,24 +48,27 @@ SPARE = 32  # positions, besides twice the shortest way to an end, below which t
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The required format of an answer's text: an instance of a JSON schema, a full match of a regular expression, or
-    one of some texts. `param` is the request's parameter."""
+    one of some texts, or calls of tools. `param` is the request's parameter."""
 
     param: str
     schema: str | None = None
     regex: str | None = None
     choice: tuple[str, ...] = ()
+    calls: str | None = None  # a job of `CallGrammar`
 
     @property
     def chars(self) -> int:
-        return len(self.schema or self.regex or "") + sum(map(len, self.choice))
+        return len(self.schema or self.regex or self.calls or "") + sum(map(len, self.choice))
 
     @property
     def kind(self) -> str:
+        if self.calls is not None:
+            return "this set of tools"
         return "this schema" if self.schema is not None else "this choice" if self.choice else "this expression"
 
     @property
     def job(self) -> dict[str, Any]:
-        return {"schema": self.schema, "regex": self.regex, "choice": self.choice}
+        return {"schema": self.schema, "regex": self.regex, "choice": self.choice, "calls": self.calls}
 
     @property
     def plain(self) -> bool:
@@ -136,6 +139,7 @@ class Grammars:
             return found
         except GrammarError as error:
             error.__traceback__ = None  # the error is kept, and would keep what each request had in its frames
+            param = f"{param}.{error.place}" if error.place else param
             raise InvalidValue(param, f"{param}: {error}") from None
         finally:
             self._readers[future] -= 1
@@ -176,7 +180,7 @@ class Grammars:
         except TrialEnded:
             raise Draining() if self._trial.closed else EngineFailure("formats cannot be compiled") from None
         if "refused" in reply:
-            raise GrammarError(reply["refused"])
+            raise GrammarError(reply["refused"], reply.get("place", ""))
         limit = reply.get("limit")
         if limit == TIME:
             raise GrammarError(f"{kind} takes longer than {self._timeout_s:g} s to compile")

@@ -33,7 +33,12 @@ REASONS: tuple[tuple[str, str], ...] = (
 
 
 class GrammarError(ValueError):
-    """A schema or an expression that cannot be enforced; the message is for the client."""
+    """A schema or an expression that cannot be enforced; the message is for the client. `place` is that of the schema,
+    if there are several."""
+
+    def __init__(self, reason: str, place: str = "") -> None:
+        super().__init__(reason)
+        self.place = place
 
 
 def plain(reason: str) -> str:

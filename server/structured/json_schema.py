@@ -86,7 +86,7 @@ def placed(schema: str, reason: str) -> str:
     pointer, node, until = "", root, time.thread_time() + PLACING_S
     inner = _children(node)
     while (child := next(inner, None)) is not None and time.thread_time() < until:
-        found = _reason(json.dumps({**shared, **child[1]}, ensure_ascii=False))
+        found = reason_against(json.dumps({**shared, **child[1]}, ensure_ascii=False))
         if found.partition(":")[0] == reason.partition(":")[0]:
             pointer, node, reason = pointer + child[0], child[1], found
             inner = _children(node)
@@ -106,7 +106,7 @@ def _grammar(schema: str) -> str:
         raise GrammarError(plain(str(error))) from None
 
 
-def _reason(schema: str) -> str:
+def reason_against(schema: str) -> str:
     """Return why llguidance refuses a schema; empty if it does not."""
     from llguidance import LLMatcher
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Any
 
+from .call_grammar import refusal_of_tool
 from .compiler import Vocabulary, compiled, grammar_text
 from .grammar_errors import TOO_COMPLEX, GrammarError
 from .json_schema import placed
@@ -186,10 +187,12 @@ def _outcome(vocabulary: Vocabulary, job: dict[str, Any]) -> dict[str, Any]:
     try:
         text = job.pop("text", None) or grammar_text(vocabulary, **job)
     except GrammarError as error:
-        return {"refused": str(error)}
+        return {"refused": str(error), "place": error.place}
     try:
         compiled(vocabulary, text)
     except GrammarError as error:
+        if job.get("calls") and (found := refusal_of_tool(job["calls"])):
+            return {"refused": found[0], "place": found[1]}
         return {"refused": placed(job["schema"], str(error)) if job.get("schema") else str(error)}
     return {"text": text}
 

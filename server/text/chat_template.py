@@ -7,18 +7,36 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import wraps
+from functools import cached_property, wraps
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateRuntimeError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateRuntimeError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-ChatMessage = Mapping[str, str]
+# `role` and `content`, and what else a client has given: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`.
+ChatMessage = Mapping[str, Any]
+Tool = Mapping[str, Any]  # as OpenAI has it
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 MARKER = "asynclane"  # stands for a message's text, to find where the template puts it
+RESULT = "its result"  # of a tool, for the same purpose
+# A tool, and a conversation that calls it, to find what a template shows.
+TOOL: Tool = {
+    "type": "function",
+    "function": {"name": MARKER, "description": "-", "parameters": {"type": "object", "properties": {}}},
+}
+CALL = {"id": "call", "type": "function", "function": {"name": MARKER, "arguments": {}}}
+ASKED: ChatMessage = {"role": "user", "content": "-"}
+CALLED: Sequence[ChatMessage] = (
+    ASKED,
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call", "name": MARKER, "content": RESULT},
+)
+OWN = frozenset(("messages", "tools", "documents", "add_generation_prompt"))  # variables that no client sets
 SHOWN_CHARS = 200  # of an error
 
 # The unit of work is a character that a template handles. At the bound, it has run for well below a second.
@@ -55,6 +73,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: Any, variables: Mapping[str, Any]) -> None:
+        self.source = str(source)
         self._sandbox = _Sandbox()
         self._variables = variables
         self._sandbox.allow(BOUND)
@@ -64,29 +83,67 @@ class ChatTemplate:
             raise TemplateFailure(f"the chat template does not compile: {_line(error)}") from None
         self._parts = self._takes_parts()
 
-    def render(self, messages: Sequence[ChatMessage], *, opened: bool) -> str:
-        """The text of a conversation; with `opened`, an answer begins at its end. Raises `TemplateRefusal` and
-        `TemplateFailure`."""
-        return self._render(messages, opened, self._parts)
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of the variables that the template reads and that a client may set."""
+        names = meta.find_undeclared_variables(self._sandbox.parse(self.source))
+        return frozenset(names - OWN - self._variables.keys())
 
-    def around_last(self, messages: Sequence[ChatMessage]) -> tuple[str, str] | None:
+    @cached_property
+    def shows_tools(self) -> bool:
+        """True if the template writes tools into the prompt."""
+        return self._shows([ASKED], MARKER)
+
+    @cached_property
+    def shows_calls(self) -> bool:
+        """True if the template writes calls of tools, and their results."""
+        return self._shows(CALLED[:2], MARKER, tools=False) and self._shows(CALLED, RESULT)
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        opened: bool,
+        tools: Sequence[Tool] | None = None,
+        variables: Mapping[str, Any] = NONE,
+    ) -> str:
+        """The text of a conversation; with `opened`, an answer begins at its end. `variables` are the client's. Raises
+        `TemplateRefusal` and `TemplateFailure`."""
+        return self._render(messages, opened, self._parts, tools, variables)
+
+    def around_last(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Tool] | None = None,
+        variables: Mapping[str, Any] = NONE,
+    ) -> tuple[str, str] | None:
         """The text before and after the last message's content; None if the template does not show it."""
         *before, last = messages
-        opened, marker, closed = self.render([*before, {**last, "content": MARKER}], opened=False).rpartition(MARKER)
+        marked = [*before, {**last, "content": MARKER}]
+        text = self.render(marked, opened=False, tools=tools, variables=variables)
+        opened, marker, closed = text.rpartition(MARKER)
         return (opened, closed) if marker else None
 
-    def _render(self, messages: Sequence[ChatMessage], opened: bool, parts: bool) -> str:
+    def _render(
+        self,
+        messages: Sequence[ChatMessage],
+        opened: bool,
+        parts: bool,
+        tools: Sequence[Tool] | None = None,
+        variables: Mapping[str, Any] = NONE,
+    ) -> str:
         def content(text: str) -> str | list[dict[str, str]]:
             return [{"type": "text", "text": text}] if parts else text
 
-        chars = sum(MESSAGE_CHARS + len(message["content"]) for message in messages)
+        chars = sum(MESSAGE_CHARS + _chars(message) for message in messages) + _chars(tools) + _chars(variables)
         self._sandbox.allow(BOUND + BOUND_PER_CHAR * chars)
         try:
             return self._template.render(
                 {
+                    **variables,
                     **self._variables,
                     "messages": [{**message, "content": content(message["content"])} for message in messages],
-                    "tools": None,
+                    "tools": tools,
                     "documents": None,
                     "add_generation_prompt": opened,
                 }
@@ -95,6 +152,12 @@ class ChatTemplate:
             raise
         except Exception as error:  # noqa: BLE001 - a template can make Python raise anything
             raise TemplateFailure(f"the chat template fails: {_line(error)}") from None
+
+    def _shows(self, messages: Sequence[ChatMessage], text: str, tools: bool = True) -> bool:
+        try:
+            return text in self.render(messages, opened=True, tools=[TOOL] if tools else None)
+        except (TemplateRefusal, TemplateFailure):
+            return False
 
     def _takes_parts(self) -> bool:
         problem = self._problem(parts=False)
@@ -110,6 +173,15 @@ class ChatTemplate:
         except (TemplateRefusal, TemplateFailure) as error:
             return error
         return None if shown else TemplateFailure("the chat template does not show the text of a user's message")
+
+
+def _chars(value: object) -> int:
+    """The characters of all texts in a value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_chars(name) + _chars(inner) for name, inner in value.items())
+    return sum(map(_chars, value)) if isinstance(value, list | tuple) else 1
 
 
 def _line(error: Exception) -> str:

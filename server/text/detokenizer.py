@@ -19,16 +19,32 @@ if TYPE_CHECKING:
 
 
 class Detokenizer:
-    """Decodes a growing list of ids. Special tokens have no text."""
+    """Decodes a growing list of ids. Special tokens have no text, except for those in `shown`, which are spelt out."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, shown: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._shown = {token: tokenizer.id_to_token(token) or "" for token in shown}
+        self._begin()
+
+    def _begin(self) -> None:
         self._stream = DecodeStream(skip_special_tokens=True)
         self._ids: list[int] = []
         self._emitted = 0
 
     def feed(self, ids: Sequence[int]) -> str:
         """Return the text that is now certain. The last character is kept back until it is complete."""
+        if self._shown and not self._shown.keys().isdisjoint(ids):
+            return "".join(map(self._feed_any, ids))
+        return self._feed(ids)
+
+    def _feed_any(self, token: int) -> str:
+        if token not in self._shown:
+            return self._feed([token])
+        text = self.flush() + self._shown[token]
+        self._begin()
+        return text
+
+    def _feed(self, ids: Sequence[int]) -> str:
         self._ids += ids
         steps = (self._stream.step(self._tokenizer, token) for token in ids)
         text = "".join(step for step in steps if step)
@@ -111,13 +127,18 @@ class AnswerText:
     """The text of one answer, made from its ids.
 
     `stops` end it before their first match, `stop_ids` before the first such token. With `placed` it records the place
-    of each token's text.
+    of each token's text. Special tokens in `shown` have text.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str] = (), stop_ids: Collection[int] = (), placed: bool = False
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        stop_ids: Collection[int] = (),
+        placed: bool = False,
+        shown: Collection[int] = (),
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer.backend)
+        self._detokenizer = Detokenizer(tokenizer.backend, shown)
         self._matcher = StopMatcher(stops)
         self._stop_ids = stop_ids
         self._places = Places() if placed else None

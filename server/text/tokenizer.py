@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...scheduler import Vocabulary
 from ..errors import EngineFailure, InvalidValue
-from .chat_template import ChatMessage, ChatTemplate, TemplateFailure, TemplateRefusal
+from .chat_template import NONE, ChatMessage, ChatTemplate, TemplateFailure, TemplateRefusal, Tool
 from .literals import MARK_CHARS, Literals, new_mark
 
 if TYPE_CHECKING:
@@ -109,6 +109,10 @@ class Tokenizer:
         raise BadTokenizer(f"{self._dir} names no mask token, neither in config.json nor in tokenizer_config.json")
 
     @property
+    def template(self) -> ChatTemplate | None:
+        return self._template
+
+    @property
     def has_template(self) -> bool:
         return self._template is not None
 
@@ -132,6 +136,11 @@ class Tokenizer:
         special = {name: getattr(self._tokenizer, name) for name in ("bos_token", "eos_token", "pad_token")}
         template = source.get("default") if isinstance(source, dict) else source
         return {**special, "chat_template": template, "vocab_size": self.vocab_size}
+
+    def tokens_of(self, texts: Iterable[str]) -> dict[str, int]:
+        """The ids of those texts that are added tokens, special ones or not."""
+        added = {entry.content: token for token, entry in self.backend.get_added_tokens_decoder().items()}
+        return {text: added[text] for text in texts if text in added}
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -181,6 +190,8 @@ class Tokenizer:
     def prepare(self) -> None:
         """Build now what the first request would wait for."""
         _ = self.literals, self._longest_token
+        if self._template is not None:
+            _ = self._template.variables, self._template.shows_tools, self._template.shows_calls
 
     @cached_property
     def literals(self) -> Literals:
@@ -202,30 +213,47 @@ class Tokenizer:
                 raise TextTooLong(least_tokens)
         return self.literals.encode(text, mark, specials=specials)
 
-    def encode_chat(self, messages: Sequence[ChatMessage], most_tokens: int | None = None) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        most_tokens: int | None = None,
+        tools: Sequence[Tool] | None = None,
+        variables: Mapping[str, Any] = NONE,
+    ) -> list[int]:
         """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Special
-        tokens that messages spell are text. Raises `InvalidValue` for messages that the checkpoint's template does not
-        accept, `EngineFailure` if it fails, and `TextTooLong`."""
+        tokens that messages, tools and the template's `variables` spell are text. Raises `InvalidValue` for what the
+        checkpoint's template does not accept, `EngineFailure` if it fails, and `TextTooLong`."""
         if self._template is None:
             raise InvalidValue("messages", self.no_chat)
         mark = new_mark()
         messages = [
-            {name: text if name == "role" else self.literals.hide(text, mark) for name, text in message.items()}
+            {name: text if name == "role" else self._hidden(text, mark) for name, text in message.items()}
             for message in messages
         ]
+        given = {"tools": self._hidden(tools, mark), "variables": self._hidden(variables, mark)}
         last = messages[-1]
         try:
             if last["role"] != "assistant":
-                return self._encode(self._template.render(messages, opened=True), mark, False, most_tokens)
+                return self._encode(self._template.render(messages, opened=True, **given), mark, False, most_tokens)
             # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
-            around = self._template.around_last(messages)
+            around = self._template.around_last(messages, **given)
         except TemplateRefusal as error:
             raise InvalidValue("messages", f"the model's chat template refuses them: {error}") from None
         except TemplateFailure as error:
+            if param := _beyond_text(messages, tools, variables):
+                raise InvalidValue(param, f"{param}: {error}") from None
             raise EngineFailure(f"this model cannot chat about these messages: {error}") from None
         if around is None:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
         return self._encode(around[0] + last["content"], mark, False, most_tokens)
+
+    def _hidden(self, value: Any, mark: str) -> Any:
+        """A value of a client with its special tokens hidden in all texts."""
+        if isinstance(value, str):
+            return self.literals.hide(value, mark)
+        if isinstance(value, Mapping):
+            return {self.literals.hide(name, mark): self._hidden(inner, mark) for name, inner in value.items()}
+        return [self._hidden(inner, mark) for inner in value] if isinstance(value, list | tuple) else value
 
     def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
         """The whole text of a prompt. With `specials`, special tokens are spelt out; otherwise they have no text."""
@@ -316,3 +344,12 @@ class Tokenizer:
         except (ValueError, RecursionError) as error:
             raise BadTokenizer(f"{path} is not JSON: {error}") from None
         return content if isinstance(content, dict) else {}
+
+
+def _beyond_text(messages: Sequence[ChatMessage], tools: Sequence[Tool] | None, variables: Mapping[str, Any]) -> str:
+    """The parameter of a chat that has more than texts, which few templates are ready for; empty if none has."""
+    if variables:
+        return "chat_template_kwargs"
+    if tools:
+        return "tools"
+    return "messages" if any(message.keys() - {"role", "content", "name"} for message in messages) else ""

@@ -1,7 +1,7 @@
 // Draws what the steps of an answer did to its canvas: the text with its lanes as bands, and the score, in which each
 // step is a line and each lane a bar.
 
-const HUES = 6;
+export const HUES = 6; // of `chat.css`
 const LINE = 10; // pixels of a step in the score
 const DOES = { generate: "generates", refine: "refines" };
 const FATES = { live: "", forked: " and forks", finished: " and is done", cancelled: " and is given up" };
@@ -45,9 +45,19 @@ export class Canvas {
     return `Step ${index + 1}: ${filled} filled${ahead ? `, ${ahead} ahead` : ""}${does ? `; ${does}` : ""}.`;
   }
 
-  // The canvas after a step. What stands and belongs to no lane is one piece of text, however long it is.
-  show(index) {
-    const step = this.steps[index];
+  // What was written at each position at last: its text, the step that wrote it, and the lane, if it was in one.
+  origins() {
+    return new Map(
+      this.steps.flatMap((step, index) =>
+        step.commits.map(({ position, text }) => [position, { text, index, lane: laneAt(step, position) }]),
+      ),
+    );
+  }
+
+  // The canvas after a step; `bare` without what the step did. What stands and belongs to no lane is one piece of text,
+  // however long it is.
+  show(index, bare = false) {
+    const step = bare ? { lanes: [], commits: [] } : this.steps[index];
     const filled = new Map(this.steps.slice(0, index + 1).flatMap((one) => one.commits).map((c) => [c.position, c.text]));
     const fresh = new Set(step.commits.map((commit) => commit.position));
     const end = Math.max(0, ...[...filled.keys()].map((at) => at + 1), ...step.lanes.map((lane) => lane.end));

@@ -1,21 +1,40 @@
-// The conversation: questions, their settings, and the server's answers.
+// The page: a race of decoders first, then the conversation.
 
 import { element } from "./canvas.js";
-import { chunks, models } from "./stream.js";
+import { forget, forgetAll, keep, kept } from "./chats.js";
+import { copy, markdown } from "./markdown.js";
+import { Race } from "./race.js";
+import { fromAddress, linkTo } from "./replay.js";
+import { Settings } from "./settings.js";
+import { chunks, description, models } from "./stream.js";
 import { Turn } from "./turn.js";
 
 const byId = (id) => document.getElementById(id);
-const fields = ["temperature", "seed", "max_tokens"];
 const NEAR = 160; // pixels from the page's end within which it is followed
+const EXAMPLES = {
+  "A function": "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list.",
+  "A sum in words": "Ben has 14 eggs. Then he finds 9 eggs at the farm. How many eggs does Ben have now?",
+  "A list": "Reverse this list: 12, 45, 7, 98, 3, 27, 64, 50.",
+  "A capital": "What is the capital of France?",
+};
 
 let model = null;
-let history = []; // messages of complete turns
-let turn = null; // the latest
-let running = null; // what stops it
+let turns = []; // of this chat
+let id = null; // of this chat, among those that are kept
+let running = null; // what stops the answer that is being written
+let edited = null; // the turn whose question is being edited
 
 const key = () => sessionStorage.getItem("key") ?? "";
-
-// --- What the server offers ---------------------------------------------------------------------------------
+const settings = new Settings(async () => {
+  const { components } = await description(key());
+  return components.schemas.ChatCompletionRequest.properties;
+});
+const race = new Race(byId("race"), {
+  say,
+  changed: (runs) => {
+    byId("race").querySelector(".go").textContent = runs ? "Stop the race" : "Start the race";
+  },
+});
 
 async function connect() {
   try {
@@ -26,52 +45,8 @@ async function connect() {
   }
   explain(null);
   byId("model").textContent = model.id;
-  byId("decoder").replaceChildren(...Object.keys(model.decoders).map((name) => new Option(name, name)));
-  byId("decoder").value = model.default_decoder;
-  offerParams();
-}
-
-function offerParams() {
-  const params = Object.entries(model.decoders[byId("decoder").value]);
-  byId("params").replaceChildren(...params.map(([name, value]) => field(name, value)));
-  choose();
-}
-
-function field(name, value) {
-  const label = element("label", "", `${name} `);
-  const input = document.createElement(typeof value === "boolean" ? "select" : "input");
-  if (typeof value === "boolean") {
-    input.append(new Option(`default (${value})`, ""), new Option("true", "true"), new Option("false", "false"));
-  } else {
-    input.placeholder = value ?? "not set";
-    input.autocomplete = "off";
-    input.spellcheck = false;
-  }
-  input.name = name;
-  label.append(input);
-  return label;
-}
-
-// Numbers and booleans as such; the rest is text, and the server says what it thinks of it. A number that JavaScript
-// cannot hold is text, too.
-function typed(text) {
-  if (text === "true" || text === "false") return text === "true";
-  const number = /^-?\d/.test(text) ? Number(text) : NaN;
-  const exact = Number.isInteger(number) ? Number.isSafeInteger(number) : Number.isFinite(number);
-  return exact ? number : text;
-}
-
-function given() {
-  const inputs = [...fields.map((id) => [id, byId(id)]), ...paramInputs().map((input) => [input.name, input])];
-  const filled = inputs.map(([name, input]) => [name, input.value.trim()]).filter(([, text]) => text);
-  return Object.fromEntries(filled.map(([name, text]) => [name, typed(text)]));
-}
-
-const paramInputs = () => [...byId("params").querySelectorAll("input, select")];
-
-function choose() {
-  const chosen = Object.entries(given()).map(([name, value]) => `${name} ${value}`);
-  byId("chosen").textContent = [byId("decoder").value, ...chosen].join(", ");
+  settings.enter(model);
+  race.enter(Object.keys(model.decoders));
 }
 
 // --- Asking -------------------------------------------------------------------------------------------------
@@ -79,31 +54,36 @@ function choose() {
 async function ask(question) {
   if (!model) await connect();
   if (!model) return;
-  turn?.reveal();
+  if (location.hash) startOver(); // a replay is no part of a conversation
+  if (edited) drop(turns.indexOf(edited));
+  edit(null);
+  race.stop();
   explain(null);
   byId("prompt").value = "";
   grow();
   byId("spoken").replaceChildren();
-  byId("welcome").open = false;
-  const mine = new Turn(question, byId("pace").value === "calm", say);
-  turn = mine;
-  byId("turns").append(mine.root);
+  byId("welcome").hidden = true;
+  turns.at(-1)?.reveal();
+  const before = byId("memory").checked ? turns.flatMap(messages) : [];
+  const mine = begin(new Turn(question, { say, render: markdown, slow: byId("pace").value === "slow" }));
+  turns.push(mine);
+  offerAgain();
   follow(true);
   const control = new AbortController();
   busy(control);
   const system = byId("system").value.trim();
-  const user = { role: "user", content: question };
   const body = {
     model: model.id,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...(byId("memory").checked ? history : []), user],
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: question }],
     stream: true,
     stream_options: { include_usage: true, include_lanes: true },
     decoder: byId("decoder").value,
-    ...given(),
+    ...settings.given(),
   };
+  mine.decoder = body.decoder;
   let failure = null;
   try {
-    for await (const chunk of chunks(body, key(), control.signal)) mine.take(chunk);
+    for await (const chunk of answered(body, control.signal)) mine.take(chunk);
   } catch (error) {
     failure = error;
   }
@@ -111,21 +91,81 @@ async function ask(question) {
   busy(null);
   const stopped = failure?.name === "AbortError";
   if (failure && !mine.text) {
-    takeBack(mine, question);
+    takeBack(mine);
   } else {
-    history.push(user, { role: "assistant", content: mine.text });
     mine.end(stopped ? "Stopped." : failure?.message);
+    save();
   }
   if (failure && !stopped) explain(failure);
 }
 
-// There is no answer: the question is there again, to be changed or sent once more.
-function takeBack(failed, question) {
-  failed.reveal();
-  failed.root.remove();
-  turn = null;
-  if (!byId("prompt").value) byId("prompt").value = question;
+// The chunks of an answer, with the confidence of each token where the decoder knows it.
+async function* answered(body, signal) {
+  try {
+    yield* chunks({ ...body, logprobs: true }, key(), signal);
+  } catch (error) {
+    if (!/excludes logprobs/.test(error.message)) throw error;
+    yield* chunks(body, key(), signal);
+  }
+}
+
+const messages = ({ question, text }) => [{ role: "user", content: question }, { role: "assistant", content: text }];
+
+// A turn on the page, with what can be done with it.
+function begin(turn) {
+  offerCopy(turn);
+  turn.again = turn.offer("Regenerate", "Answer again with the settings as they are now; at temperature 0 the same comes again", () => regenerate(turn));
+  turn.edit = turn.offer("Edit", "Change the question; what came after it goes", () => edit(turn));
+  turn.share = turn.offer("Share replay", "Copy a link that shows how this answer was written", (button) => share(turn, button));
+  byId("turns").append(turn.root);
+  return turn;
+}
+
+const offerCopy = (turn) => turn.offer("Copy", "Copy the answer as Markdown", (button) => copy(turn.text, button));
+
+// Only the latest answer can be written again.
+function offerAgain() {
+  for (const turn of turns) turn.again.hidden = turn !== turns.at(-1);
+}
+
+function regenerate(turn) {
+  if (running) return;
+  drop(turns.indexOf(turn));
+  ask(turn.question);
+}
+
+// Removes the turn of this number, and all after it.
+function drop(number) {
+  for (const turn of turns.splice(Math.max(number, 0))) turn.root.remove();
+}
+
+function edit(turn) {
+  if (turn && running) return;
+  if (turn || edited) byId("prompt").value = turn?.question ?? "";
+  edited = turn;
+  byId("editing").hidden = !turn;
   grow();
+  if (turn) byId("prompt").focus();
+}
+
+// There is no answer: the question is there again, to be changed or sent once more.
+function takeBack(failed) {
+  drop(turns.indexOf(failed));
+  offerAgain();
+  save();
+  if (!byId("prompt").value) byId("prompt").value = failed.question;
+  byId("welcome").hidden = turns.length > 0;
+  grow();
+}
+
+async function share(turn, button) {
+  const { question, text, decoder, confidences, canvas } = turn;
+  const link = await linkTo({
+    ...{ model: model.id, decoder, question, text, note: turn.note.textContent, speed: turn.speed.textContent },
+    ...{ confidences: confidences.map((share) => Math.round(share * 1e4) / 1e4), steps: canvas.steps },
+  });
+  if (link) copy(link, button);
+  else button.textContent = "Too long for a link";
 }
 
 function say(text) {
@@ -147,7 +187,8 @@ function busy(control) {
 
 function stop() {
   if (running) running.abort();
-  else turn?.reveal();
+  else if (edited) edit(null);
+  else turns.at(-1)?.reveal();
 }
 
 function submit() {
@@ -155,15 +196,92 @@ function submit() {
   if (question && !running) ask(question);
 }
 
+// --- Chats --------------------------------------------------------------------------------------------------
+
 function startOver() {
   running?.abort();
-  turn?.reveal();
   byId("turns").replaceChildren();
+  byId("spoken").replaceChildren();
   busy(null);
-  [history, turn] = [[], null];
+  edit(null);
+  [turns, id] = [[], null];
   explain(null);
-  byId("welcome").open = true;
-  byId("prompt").focus();
+  byId("welcome").hidden = false;
+  if (location.hash) history.replaceState(null, "", location.pathname + location.search);
+  scrollTo(0, 0);
+  focusPrompt();
+}
+
+function save() {
+  id ??= crypto.getRandomValues(new Uint32Array(2)).join("-");
+  const plain = turns.map(({ question, text, note, speed }) => ({
+    ...{ question, text, note: note.textContent, speed: speed.textContent },
+  }));
+  if (plain.length) keep({ id, at: Date.now(), turns: plain });
+  else forget(id);
+}
+
+function open(chat) {
+  startOver();
+  byId("welcome").hidden = true;
+  id = chat.id;
+  turns = chat.turns.map((past) => {
+    const turn = begin(new Turn(past.question, { render: markdown }));
+    turn.restore(past);
+    turn.share.hidden = true; // its steps are gone
+    return turn;
+  });
+  offerAgain();
+  byId("chats").close();
+  follow(true);
+}
+
+function showChats() {
+  const chats = kept();
+  byId("kept").replaceChildren(...chats.map((chat) => {
+    const title = chat.turns[0].question;
+    const opener = element("button", "opener", title.slice(0, 120));
+    opener.append(element("small", "", new Date(chat.at).toLocaleString()));
+    opener.addEventListener("click", () => open(chat));
+    const remover = element("button", "", "Delete");
+    remover.ariaLabel = `Delete the chat: ${title.slice(0, 60)}`;
+    remover.addEventListener("click", () => {
+      forget(chat.id);
+      if (chat.id === id) id = null;
+      showChats();
+    });
+    for (const button of [opener, remover]) button.type = "button";
+    const item = element("li", "");
+    item.append(opener, remover);
+    return item;
+  }));
+  if (!chats.length) byId("kept").append(element("li", "about", "There are none so far."));
+  byId("forget").hidden = !chats.length;
+  if (!byId("chats").open) byId("chats").showModal();
+}
+
+// --- A replay in the address --------------------------------------------------------------------------------
+
+async function showReplay() {
+  let replay;
+  try {
+    replay = await fromAddress();
+  } catch (error) {
+    explain(error);
+    return;
+  }
+  if (!replay) return;
+  running?.abort();
+  byId("turns").replaceChildren();
+  [turns, id] = [[], null];
+  byId("welcome").hidden = true;
+  const turn = new Turn(replay.question, { render: markdown });
+  offerCopy(turn);
+  byId("turns").append(element("p", "shared", `A replay that somebody shared: ${replay.model}, ${replay.decoder}.`), turn.root);
+  for (const step of replay.steps) turn.canvas.add(step);
+  turn.confidences = replay.confidences;
+  turn.restore(replay);
+  if (!matchMedia("(prefers-reduced-motion: reduce)").matches) turn.replay();
 }
 
 // --- The page -----------------------------------------------------------------------------------------------
@@ -175,9 +293,14 @@ function grow() {
 }
 
 function follow(always = false) {
-  if (!turn) return;
+  if (!turns.length) return;
   const page = document.scrollingElement;
   if (always || page.scrollHeight - page.scrollTop - page.clientHeight < NEAR) page.scrollTop = page.scrollHeight;
+}
+
+// With a keyboard at hand; on a phone the screen's would cover the page.
+function focusPrompt() {
+  if (matchMedia("(pointer: fine)").matches) byId("prompt").focus({ preventScroll: true });
 }
 
 byId("composer").addEventListener("submit", (event) => {
@@ -197,18 +320,41 @@ byId("door").addEventListener("submit", async (event) => {
   if (model) byId("prompt").focus();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") stop();
+  if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  stop();
+  race.stop();
 });
 byId("stop").addEventListener("click", stop);
+byId("cancel").addEventListener("click", () => edit(null));
 byId("new").addEventListener("click", startOver);
-byId("decoder").addEventListener("change", offerParams);
-byId("settings").addEventListener("input", choose);
-for (const example of document.querySelectorAll(".examples button")) {
-  example.addEventListener("click", () => {
-    startOver();
-    ask(example.textContent);
+byId("show-chats").addEventListener("click", showChats);
+byId("show-settings").addEventListener("click", () => settings.open());
+byId("forget").addEventListener("click", () => {
+  forgetAll();
+  id = null;
+  showChats();
+});
+for (const dialog of document.querySelectorAll("dialog")) {
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close(); // beside it
   });
 }
+byId("race").querySelector(".start").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (race.control) race.stop();
+  else if (model) race.run(model.id, byId("race-prompt").value.trim(), key());
+});
+byId("race").querySelector(".examples").append(...Object.entries(EXAMPLES).map(([name, prompt]) => {
+  const button = element("button", "", name);
+  Object.assign(button, { type: "button", title: prompt });
+  button.addEventListener("click", () => {
+    byId("race-prompt").value = prompt;
+    if (model) race.run(model.id, prompt, key());
+  });
+  return button;
+}));
+byId("race-prompt").value = Object.values(EXAMPLES)[0];
 new ResizeObserver(() => follow()).observe(byId("turns"));
-if (matchMedia("(prefers-reduced-motion: reduce)").matches) byId("pace").value = "live";
-connect();
+addEventListener("hashchange", showReplay);
+focusPrompt();
+connect().then(showReplay);

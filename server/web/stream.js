@@ -12,6 +12,11 @@ export async function models(key) {
   return (await (await call("v1/models", { headers: headers(key) })).json()).data;
 }
 
+// The server's description of itself.
+export async function description(key) {
+  return (await call("openapi.json", { headers: headers(key) })).json();
+}
+
 // Yields the chunks of an answer.
 export async function* chunks(body, key, signal) {
   const response = await call("v1/chat/completions", {

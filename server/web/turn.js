@@ -1,32 +1,41 @@
-// One question with its answer: takes the chunks as they come, shows the canvas at a pace that eyes can follow, then
-// the text. The text is what the server sent, set as text and never as markup.
+// One question with its answer. While the answer is written, the canvas shows each step as it comes, or slower; then the
+// text stands there, and the steps and the tokens can be looked at. Texts are set as text and never as markup.
 
 import { Canvas, element } from "./canvas.js";
+import { Tokens } from "./tokens.js";
 
-const CALM_MS = 450; // between two steps, while few are waiting;
-const CATCH_UP_MS = 4000; // all that wait are shown within this time
+const SLOW_MS = 450; // between two steps in slow motion
 const FENCE = /(```[^]*?(?:```(?:\n|$)|$))/;
 const SENTENCE = /^[^]*(?:[.!?\u3002\uff01\uff1f\u061f\u0964]\s|\n)/;
 
 export class Turn {
-  // `say` speaks text to screen readers.
-  constructor(question, calm, say) {
+  // `say` speaks text to screen readers; `render` makes the nodes of an answer's text; `slow`: the steps come in slow
+  // motion.
+  constructor(question, { say = () => {}, render = plain, slow = false } = {}) {
     const root = document.getElementById("turn").content.firstElementChild.cloneNode(true);
     const part = (name) => root.querySelector(name);
     this.root = root;
+    this.question = question;
     this.answer = part(".answer");
     this.note = part(".note");
     this.caption = part(".caption");
     this.speed = part(".speed");
     this.play = part(".play");
     this.slider = part("input");
+    this.looker = part(".look");
+    this.list = part(".tokens");
+    this.actions = part(".actions");
     this.canvas = new Canvas(part(".canvas"), part("svg"));
-    this.calm = calm;
+    this.tokens = new Tokens(this.list, this.caption);
     this.say = say;
+    this.render = render;
+    this.slow = slow;
     this.said = 0; // characters
     this.text = "";
+    this.confidences = []; // of the tokens of `text`
     this.shown = -1; // the step on the canvas
-    this.timer = null;
+    this.timer = null; // of slow motion
+    this.frame = null; // in which the newest step is drawn
     this.writing = true;
     this.meter = { from: performance.now(), first: null, tokens: 0 };
     part(".question").textContent = question;
@@ -35,22 +44,34 @@ export class Turn {
     part("svg").addEventListener("click", (event) => {
       if (!this.writing) this.pick(this.canvas.stepAt(event.clientY - part("svg").getBoundingClientRect().top));
     });
+    this.looker.addEventListener("click", () => this.look(this.list.hidden));
+  }
+
+  // Adds a button below the answer.
+  offer(label, title, act) {
+    const button = element("button", "", label);
+    Object.assign(button, { type: "button", title });
+    button.addEventListener("click", () => act(button));
+    this.actions.append(button);
+    return button;
   }
 
   take(chunk) {
-    const text = chunk.choices[0]?.delta.content;
+    const choice = chunk.choices[0];
+    const text = choice?.delta.content;
     if (text) {
       this.meter.first ??= performance.now();
       this.text += text;
       this.speak();
     }
-    if (chunk.choices[0]?.finish_reason === "length") this.note.textContent = "Cut off at the most tokens allowed.";
+    for (const { logprob } of choice?.logprobs?.content ?? []) this.confidences.push(Math.exp(logprob));
+    if (choice?.finish_reason === "length") this.note.textContent = "Cut off at the most tokens allowed.";
     if (chunk.usage) this.meter.usage = chunk.usage;
     if (!chunk.lanes) return;
     this.canvas.add(chunk.lanes);
     this.meter.tokens += chunk.lanes.commits.filter((commit) => commit.text).length;
-    this.measure();
-    if (this.timer === null) this.next();
+    if (this.slow) this.timer ?? this.next();
+    else this.frame ??= requestAnimationFrame(() => this.catchUp());
   }
 
   // No more chunks come.
@@ -61,34 +82,61 @@ export class Turn {
     this.say(this.text.slice(this.said));
     this.say(note);
     this.measure();
-    this.slider.max = this.canvas.steps.length;
     if (this.timer === null) this.reveal();
+  }
+
+  // An answer of earlier, without its steps.
+  restore({ text, note, speed }) {
+    this.writing = false;
+    this.text = text;
+    this.note.textContent = note;
+    this.speed.textContent = speed;
+    this.reveal();
   }
 
   // The text, whatever of the canvas has not been shown yet.
   reveal() {
-    clearTimeout(this.timer);
-    this.timer = null;
-    this.answer.replaceChildren(
-      ...this.text.split(FENCE).map((part, index) => (index % 2 ? element("code", "block", part) : part)),
-    );
-    this.root.querySelector(".replay").hidden = !this.canvas.steps.length;
-    this.pick(this.canvas.steps.length);
+    const { length } = this.canvas.steps;
+    this.answer.replaceChildren(...this.render(this.text));
+    this.slider.max = length;
+    this.root.querySelector(".replay").hidden = !length;
+    this.actions.hidden = false;
+    this.pick(length);
   }
 
   // A step; after the last one comes the text.
   pick(index) {
-    clearTimeout(this.timer);
-    this.timer = null;
-    this.shown = index;
-    this.play.textContent = "Replay";
+    this.pause();
+    this.look(false);
     const done = index >= this.canvas.steps.length;
+    this.shown = index;
     this.answer.classList.toggle("unseen", !done);
     if (done) this.canvas.hide();
     else this.draw();
     this.slider.value = index;
-    this.caption.textContent = done ? "" : this.canvas.caption(index);
     this.slider.setAttribute("aria-valuetext", done ? "The answer" : this.canvas.caption(index));
+    if (done) this.caption.textContent = "";
+  }
+
+  // The tokens instead of the text.
+  look(on) {
+    this.list.hidden = !on;
+    this.looker.setAttribute("aria-pressed", String(on));
+    if (!on) return;
+    this.pause();
+    this.tokens.show(this.canvas, this.confidences);
+    this.list.classList.toggle("code", this.text.includes("```"));
+    this.answer.classList.add("unseen");
+    this.canvas.hide();
+    this.caption.textContent = "Point at a token, or use the arrow keys.";
+    this.list.focus({ preventScroll: true });
+  }
+
+  pause() {
+    clearTimeout(this.timer);
+    cancelAnimationFrame(this.frame);
+    [this.timer, this.frame] = [null, null];
+    this.play.textContent = "Replay";
   }
 
   replay() {
@@ -96,32 +144,40 @@ export class Turn {
       this.pick(this.shown);
       return;
     }
+    this.look(false);
     this.answer.classList.add("unseen");
     this.shown = -1;
     this.play.textContent = "Pause";
-    this.next(true);
+    this.next();
   }
 
-  next(calm = this.calm) {
-    const { length } = this.canvas.steps;
+  // The next step in slow motion.
+  next() {
     this.timer = null;
-    if (this.shown + 1 >= length) {
-      if (!this.writing) this.reveal();
-      return;
+    if (this.shown + 1 < this.canvas.steps.length) {
+      this.shown++;
+      this.draw();
+      this.timer = setTimeout(() => this.next(), SLOW_MS);
+    } else if (!this.writing) {
+      this.reveal();
     }
-    this.shown = calm ? this.shown + 1 : length - 1;
+  }
+
+  // The newest step, in real time.
+  catchUp() {
+    this.frame = null;
+    this.shown = this.canvas.steps.length - 1;
     this.draw();
-    this.slider.value = this.shown;
-    this.caption.textContent = this.canvas.caption(this.shown);
-    const pause = calm ? Math.min(CALM_MS, CATCH_UP_MS / (length - this.shown)) : 0;
-    this.timer = setTimeout(() => this.next(calm), Math.max(pause, 16));
   }
 
   draw() {
     this.canvas.show(this.shown);
     this.canvas.text.classList.toggle("code", this.canvas.text.textContent.includes("```"));
-    const { scrollHeight } = this.canvas.score.parentElement;
-    this.canvas.score.parentElement.scrollTop = (scrollHeight * this.shown) / this.canvas.steps.length - 40;
+    this.slider.value = this.shown;
+    this.caption.textContent = this.canvas.caption(this.shown);
+    if (this.writing) this.measure();
+    const frame = this.canvas.score.parentElement;
+    frame.scrollTop = (frame.scrollHeight * this.shown) / this.canvas.steps.length - 40;
   }
 
   // Screen readers hear whole sentences, as soon as they are final.
@@ -149,3 +205,6 @@ export class Turn {
 }
 
 const count = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
+
+// Text as it is, with fences set apart.
+const plain = (text) => text.split(FENCE).map((part, index) => (index % 2 ? element("code", "block", part) : part));

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asynclane.clients import StatusError, StreamError, UnexpectedReply
+from asynclane.clients import Answer, StatusError, StreamError, UnexpectedReply
 
 from .conftest import DONE, HI, chunk, replies, streamed, text
 
@@ -80,6 +80,21 @@ def test_content_in_parts_and_reasoning_are_read(connect_either: Any) -> None:
     events = [*thought, {"choices": [{"delta": {"content": parts}}]}]
     deltas, _ = streamed(connect_either, *(f"data: {json.dumps(event)}\n\n" for event in events), DONE)
     assert [(delta.text, delta.reasoning) for delta in deltas] == [("", "hm"), ("", "hm"), ("ab", "")]
+
+
+def test_calls_of_tools_are_read_whole_and_in_pieces(connect_either: Any) -> None:
+    named = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "now", "arguments": ""}}
+    pieces = [[named], [{"index": 0, "function": {"arguments": "{}"}}], None]
+    events = [{"choices": [{"delta": {"content": None, "tool_calls": calls}}]} for calls in pieces]
+    deltas, _ = streamed(connect_either, *(f"data: {json.dumps(event)}\n\n" for event in events), DONE)
+    read = [call for delta in deltas for call in delta.tool_calls]
+    assert [(call.id, call.function.name, call.function.arguments) for call in read] == [
+        ("call_1", "now", ""),
+        ("", "", "{}"),
+    ]
+    for message in ({"content": None, "tool_calls": [named]}, {"content": "a"}, {"content": "a", "tool_calls": None}):
+        answer = Answer.model_validate({"choices": [{"message": message}]})
+        assert [call.function.name for call in answer.choices[0].tool_calls] == ["now"] * (not message["content"])
 
 
 def test_a_null_in_usage_is_no_number_that_was_told(connect_either: Any) -> None:

@@ -8,6 +8,9 @@ import openai
 import pytest
 
 from ..support.servers import Server, ready_server
+from .browser import browser, visit
+
+__all__ = ["browser", "visit"]
 
 
 @pytest.fixture(scope="session")

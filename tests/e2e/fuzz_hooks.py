@@ -37,6 +37,7 @@ def tamed(body: dict[str, Any]) -> dict[str, Any]:
     dropped |= {"logprobs"} if body.get("echo") is True else set()
     dropped |= {"top_logprobs"} if body.get("logprobs") is not True else set()
     dropped |= {"continue_final_message", "add_generation_prompt", "best_of"} if len(repr(body)) % 8 else set()
+    dropped |= {"tools", "tool_choice", "chat_template_kwargs"} if len(repr(body)) % 8 else set()
     known = {name: _known(value) for name, value in body.items() if name not in dropped}
     if isinstance(known.get("logit_bias"), dict):
         known["logit_bias"] = {_known_name(name): bias for name, bias in known["logit_bias"].items()}

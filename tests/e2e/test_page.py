@@ -5,117 +5,91 @@ Skipped where there is no Chromium, unless REQUIRE_BROWSER is set, as it is in C
 
 from __future__ import annotations
 
+import base64
 import json
-import os
+import math
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+import zlib
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from ..support.processes import ASYNCLANE, environment
 from ..support.servers import Server, start_server, stop_server
-from .browser import find_chromium, open_browser
+from .browser import CODE, PARIS, PHONE, STORY, Open, answered, ask, button, canned, reply
 
-CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
-PARIS = "What is the capital of France?"
-STORY = "Tell me a short story about Mia and a fox at the park."
 HOSTILE = (
-    "<img src=x onerror=alert(1)><script>alert(2)</script></p><b>bold</b> & &amp; \u202e"
+    "<img src=x onerror=alert(1)><script>alert(2)</script></p><b>loud</b> & &amp; \u202e"
     + "unbreakable" * 80
     + " \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \U0001f468\u200d\U0001f469\u200d\U0001f467 \u4f60\u597d"
 )
-PHONE = {"width": 360, "height": 640}
+# Notes when text comes out of the network, and what a reader sees in each frame.
+WATCH = """
+window.came = []; window.seen = [];
+const read = ReadableStreamDefaultReader.prototype.read;
+let text = "";
+ReadableStreamDefaultReader.prototype.read = async function () {
+  const got = await read.call(this);
+  if (typeof got.value === "string") {
+    for (const [, data] of got.value.matchAll(/^data: (\\{.*)$/gm)) {
+      text += JSON.parse(data).choices[0]?.delta.content ?? "";
+    }
+    if (text && came.at(-1)?.[1] !== text) came.push([performance.now(), text]);
+  }
+  return got;
+};
+const look = () => {
+  const textOf = (name) => document.querySelector(`#turns ${name}`)?.textContent;
+  const shown = textOf(".canvas") || textOf(".answer");
+  if (shown && seen.at(-1)?.[1] !== shown) seen.push([performance.now(), shown]);
+  requestAnimationFrame(look);
+};
+requestAnimationFrame(look);
+"""
+DELAY_MS = 300
 
 pytestmark = pytest.mark.browser
 
-Open = Callable[..., Page]
-
-
-# Playwright runs an event loop in this thread as long as it is open: no longer than this module, for async tests have
-# their own.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = find_chromium()
-    if chromium is None and os.environ.get("REQUIRE_BROWSER"):
-        pytest.fail("REQUIRE_BROWSER is set, but there is no chromium on the PATH: apt-get install chromium")
-    if chromium is None:
-        pytest.skip("needs a Chromium on the PATH (apt-get install chromium)")
-    with open_browser(chromium) as browser:
-        yield browser
-
-
-@pytest.fixture
-def visit(browser: Browser, server: Server) -> Iterator[Open]:
-    """`visit(**options of a browser's context)`: the page, connected. It must not complain in the console by the end;
-    `refusals` is how many refused requests may be named there."""
-    errors: list[str] = []
-    allowed = 0
-    contexts = []
-
-    def visit(url: str = server.url, refusals: int = 0, **options: Any) -> Page:
-        nonlocal allowed
-        allowed += refusals
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(15_000)
-        page.on("console", lambda message: errors.append(message.text) if message.type != "info" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(url)
-        if not refusals:
-            expect(page.locator("#model")).to_have_text("tiny-llada")
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    refused = [error for error in errors if error.startswith("Failed to load resource")]
-    assert (len(refused), len(errors)) == (allowed, allowed), errors
-
-
-def ask(page: Page, question: str) -> None:
-    page.get_by_label("Message").fill(question)
-    page.keyboard.press("Enter")
-
 
 def choose(page: Page, **settings: str) -> None:
-    """Settings by the ids of their fields, decoding parameters by their names."""
-    page.locator("#settings > summary").click()
+    """Settings by the ids of their fields."""
+    button(page, "Settings").click()
     for name, value in settings.items():
-        field = page.locator(f"#settings [id={name}], #settings [name={name}]")
+        field = page.locator(f"#settings [id={name}]")
         if field.evaluate("field => field.tagName") == "SELECT":
             field.select_option(value)
         else:
             field.fill(value)
-    page.locator("#settings > summary").click()
+    button(page, "Done").click()
 
 
-def reply(server: Server, question: str, **fields: object) -> dict[str, Any]:
-    """Return the response of the API to the same question."""
-    body = {"model": "tiny-llada", "messages": [{"role": "user", "content": question}], **fields}
-    response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30)
-    return dict(response.json())
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 720}, PHONE], ids=["desk", "phone"])
+def test_the_page_opens_at_its_top(visit: Open, size: dict[str, int]) -> None:
+    page = visit(viewport=size)
+    expect(page.locator("#race")).to_be_visible()
+    page.wait_for_timeout(300)
+    assert page.evaluate("scrollY") == 0
+    expect(page.get_by_label("Message")).to_be_in_viewport()
 
 
-def answered(page: Page) -> str:
-    """The text of the latest answer, once all of it is there."""
-    expect(page.locator("article").last.locator(".replay")).to_be_visible()
-    return page.locator(".answer").last.text_content() or ""
-
-
-def canned(*texts: str) -> Callable[[Route], None]:
-    """A server whose model answers these, one token for each text."""
-    tokens = [{"position": position, "text": text} for position, text in enumerate(texts)]
-    lane = {"id": 0, "parent": None, "role": "refine", "start": 0, "end": len(texts) + 1, "fate": "live"}
-    step = {"step": 0, "computed": [0, 1], "refresh": False, "lanes": [{**lane, "tokens": [*texts, None]}]}
-    lanes = {"choices": [{"delta": {}, "finish_reason": None}], "lanes": {**step, "commits": tokens}}
-    delta = {"choices": [{"delta": {"content": "".join(texts)}, "finish_reason": "stop"}]}
-    stream = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in (lanes, delta)) + "data: [DONE]\n\n"
-    return lambda route: route.fulfill(content_type="text/event-stream", body=stream)
+def test_text_is_shown_as_soon_as_it_comes(visit: Open) -> None:
+    """Each text that arrives is on the page within the delay; words alone count, since Markdown drops marks."""
+    page = visit(script=WATCH)
+    ask(page, STORY)
+    answered(page)
+    page.wait_for_timeout(DELAY_MS)
+    came, seen = page.evaluate("[came, seen]")
+    assert len(came) > 1, "it streams"
+    delays = []
+    for at, text in came:
+        words = re.sub(r"\W", "", text)
+        shown = [moment for moment, on_page in seen if re.sub(r"\W", "", on_page).startswith(words)]
+        assert shown, f"never shown: {text!r}"
+        delays.append(shown[0] - at)
+    assert max(delays) < DELAY_MS, delays
 
 
 def test_an_answer_is_seen_to_grow_and_fork_and_is_the_api_s(visit: Open, server: Server) -> None:
@@ -126,14 +100,17 @@ def test_an_answer_is_seen_to_grow_and_fork_and_is_the_api_s(visit: Open, server
     page = visit()
     page.evaluate(
         "() => { window.states = []; new MutationObserver(() => {"
-        " const canvas = document.querySelector('.canvas');"
+        " const canvas = document.querySelector('#turns .canvas');"
         " if (canvas) states.push([canvas.innerHTML, canvas.querySelectorAll('.open').length]);"
         "}).observe(document.getElementById('turns'), { childList: true, subtree: true }) }"
     )
+    choose(page, pace="slow")
     ask(page, CODE)
     expect(page.locator(".canvas .lane.forked").first).to_be_visible()
     expect(page.locator(".canvas .lane.refine").first).to_be_visible()
-    assert answered(page) == said["choices"][0]["message"]["content"]
+    written = answered(page)
+    text = said["choices"][0]["message"]["content"]
+    assert all(line.strip("`") in written for line in text.splitlines() if not line.startswith("```"))
     states = page.evaluate("states")
     assert len({markup for markup, _ in states}) >= details["forwards"]
     assert len({places for _, places in states}) > 2, "places fill"
@@ -143,7 +120,7 @@ def test_an_answer_is_seen_to_grow_and_fork_and_is_the_api_s(visit: Open, server
     assert f"{details['forwards']} forwards" in speed
     assert f"{usage['completion_tokens'] / details['forwards']:.1f} tokens per forward" in speed
     assert re.search(r"\d+ tokens/s .* first text after \d+ ms", speed)
-    assert page.locator("#spoken").text_content() == said["choices"][0]["message"]["content"], "screen readers hear it"
+    assert page.locator("#spoken").text_content() == text, "screen readers hear it"
 
 
 def test_steps_can_be_looked_at_again(visit: Open) -> None:
@@ -153,29 +130,70 @@ def test_steps_can_be_looked_at_again(visit: Open) -> None:
     slider = page.get_by_label("Step of this answer")
     slider.focus()
     page.keyboard.press("Home")
-    expect(page.locator(".canvas .lane")).to_have_count(1)
+    expect(page.locator("#turns .canvas .lane")).to_have_count(1)
     expect(slider).to_have_attribute("aria-valuetext", re.compile("Step 1: .*lane 0 generates"))
     page.keyboard.press("End")
-    expect(page.locator(".canvas .lane")).to_have_count(0)
+    expect(page.locator("#turns .canvas .lane")).to_have_count(0)
     assert page.locator(".answer").text_content() == text
-    page.get_by_role("button", name="Replay").click()
-    expect(page.locator(".canvas .lane.forked").first).to_be_visible()
+    button(page, "Replay").click()
+    expect(page.locator("#turns .canvas .lane.forked").first).to_be_visible()
+
+
+def test_a_token_knows_its_step_its_lane_and_its_confidence(visit: Open, server: Server) -> None:
+    scores = reply(server, CODE, logprobs=True)["choices"][0]["logprobs"]["content"]
+    page = visit(reduced_motion="reduce")
+    ask(page, CODE)
+    answered(page)
+    button(page, "Tokens").click()
+    tokens = page.locator(".token")
+    expect(tokens).to_have_count(len(scores))
+    steps = int(re.findall(r"(\d+) forward", page.locator(".speed").text_content() or "")[0])
+    words = [number for number, score in enumerate(scores) if score["token"].strip()]
+    for number in (words[0], words[len(words) // 2], words[-1]):
+        tokens.nth(number).hover()
+        about = page.locator("article .caption").last.text_content() or ""
+        assert f"step {scores[number]['step'] + 1} of {steps}" in about
+        assert re.search(r"lane \d+ \((generate|refine)\)|ahead of the lanes", about)
+        confidence = float(re.findall(r"confidence ([\d.]+) %", about)[0])
+        assert confidence == pytest.approx(100 * math.exp(scores[number]["logprob"]), abs=0.1)
+    page.keyboard.press("Home")
+    expect(page.get_by_role("option", selected=True)).to_have_text(scores[0]["token"])
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("option", selected=True)).to_have_accessible_name(re.compile("step .* confidence"))
+    button(page, "Tokens").click()
+    expect(tokens.first).to_be_hidden()
+    expect(page.locator(".answer")).to_be_visible()
+
+
+def test_a_decoder_that_knows_no_confidence_answers_all_the_same(visit: Open) -> None:
+    page = visit(reduced_motion="reduce", refusals=1)
+    expect(page.locator("#decoder")).not_to_be_empty()
+    choose(page, decoder="lopa", max_tokens="24")
+    ask(page, PARIS)
+    assert "Paris" in answered(page)
+    button(page, "Tokens").click()
+    page.locator(".token").first.hover()
+    expect(page.locator("article .caption").last).to_have_text(re.compile(r"step 1 of \d+ · lane 0 \(\w+\)$"))
 
 
 def test_a_trace_is_drawn_as_the_page_draws_an_answer(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "trace.html"
-    subprocess.run([*ASYNCLANE, "trace", CODE, "--out", str(path)], env=environment(), check=True, capture_output=True)
+    command = [*ASYNCLANE, "trace", CODE, "--model", "tiny-llada", "--out", str(path)]
+    subprocess.run(command, env=environment(), check=True, capture_output=True)
     page, errors = browser.new_page(), list[str]()
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(path.as_uri())
-    assert "def count_even" in answered(page)
+    expect(page.locator(".answer")).to_contain_text("def count_even")
     forks = re.search(r"(\d+) forks", page.locator(".speed").text_content() or "")
     assert forks is not None
     assert page.locator(".score .fork").count() == int(forks[1]) > 0
     page.get_by_label("Step of this answer").fill("0")
     expect(page.locator(".canvas .lane")).to_have_count(1)
-    page.get_by_role("button", name="Replay").click()
+    button(page, "Tokens").click()
+    page.locator(".token").first.hover()
+    expect(page.locator(".caption")).to_contain_text("step ")
+    button(page, "Replay").click()
     expect(page.locator(".canvas .lane.forked").first).to_be_visible()
     assert errors == []
     page.close()
@@ -187,15 +205,15 @@ def test_a_stopped_answer_keeps_its_text_and_costs_no_more(visit: Open, server: 
     choose(page, decoder="llada", early_stop="false", max_tokens="256")
     ask(page, STORY)
     expect(page.locator(".speed")).to_contain_text("first text", timeout=15_000)
-    stop = page.get_by_role("button", name="Stop")
+    stop = button(page, "Stop")
     if how == "Escape":
         page.keyboard.press("Escape")
     else:
         stop.click()
     expect(stop).to_be_hidden()
     expect(page.locator(".note")).to_have_text("Stopped.")
-    page.keyboard.press("Escape")  # what is left of the slow view
-    assert answered(page) == (page.locator("#spoken").text_content() or "").removesuffix("Stopped.") != ""
+    spoken = (page.locator("#spoken").text_content() or "").removesuffix("Stopped.")
+    assert answered(page).split() == spoken.split() != []
     for _ in range(100):
         metrics = httpx.get(f"{server.url}/metrics").text
         if "asynclane_running_requests 0.0" in metrics:
@@ -213,8 +231,23 @@ def test_settings_are_sent(visit: Open, server: Server) -> None:
     messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": STORY}]
     body = {"messages": messages, **settings}
     assert request.value.post_data_json.items() >= body.items()
-    assert answered(page) == reply(server, STORY, **body)["choices"][0]["message"]["content"]
+    said = reply(server, STORY, **body)["choices"][0]["message"]["content"]
+    assert answered(page).split() == said.split()
     expect(page.locator("#chosen")).to_have_text("fast-dllm, temperature 0.9, seed 11, max_tokens 24, threshold 0.7")
+
+
+def test_each_setting_has_a_sentence_and_its_range(visit: Open) -> None:
+    page = visit()
+    button(page, "Settings").click()
+    threshold = page.locator("#threshold")
+    expect(threshold).to_have_attribute("placeholder", "0.95")
+    expect(threshold).to_have_accessible_description(re.compile(r"^A token commits .*\. *0 to 1\.$"))
+    expect(page.locator("#lookahead")).to_have_accessible_description(re.compile(r"0 to 4096, canvas\.$"))
+    expect(page.locator("#temperature")).to_have_accessible_description(re.compile(r"0 to 2\.$"))
+    rules = page.locator("#rule-words option").evaluate_all("options => options.map(option => option.value)")
+    assert {"credit", "klass"} <= set(rules), "words need not be typed"
+    for field in page.locator("#settings .field").all():
+        assert re.match(r"\w.+[.]", field.locator(".about").text_content() or ""), field.text_content()
 
 
 @pytest.mark.parametrize(
@@ -226,11 +259,12 @@ def test_a_refusal_is_shown_in_the_server_s_words_and_the_question_is_kept(
     visit: Open, server: Server, setting: dict[str, object]
 ) -> None:
     page = visit(refusals=1)
+    expect(page.locator("#decoder")).not_to_be_empty()
     choose(page, **{name: str(value) for name, value in setting.items()})
     ask(page, PARIS)
     expect(page.get_by_role("alert")).to_have_text(reply(server, PARIS, **setting)["error"]["message"])
     expect(page.get_by_label("Message")).to_have_value(PARIS)
-    expect(page.locator("article")).to_have_count(0)
+    expect(page.locator("#turns article")).to_have_count(0)
 
 
 def test_a_key_is_requested_where_the_server_needs_one(visit: Open) -> None:
@@ -254,20 +288,181 @@ def test_a_key_is_requested_where_the_server_needs_one(visit: Open) -> None:
 def test_text_is_text_and_fits_a_phone(visit: Open) -> None:
     """Markup, endless words, right-to-left text and emoji, from the user and from the model."""
     page = visit(viewport=PHONE, reduced_motion="reduce")
-    tokens = (HOSTILE, "\n```html\n", "<b>x</b>" * 60, "\n```\n", HOSTILE)
+    links = "[go](javascript:alert(3)) ![i](//x/y.png)"
+    tokens = (HOSTILE, "\n```html\n", "<b>x</b>" * 60, "\n```\n", HOSTILE, f"\n{links}")
     page.route("**/v1/chat/completions", canned(*tokens))
     ask(page, HOSTILE)
-    assert answered(page) == "".join(tokens)
+    text = answered(page)
+    assert text.count(HOSTILE) == 2
+    assert "<b>x</b>" * 60 in text
+    assert links in text, "such links stay letters"
     assert page.locator(".question").text_content() == HOSTILE
-    assert page.locator("article :is(img, script, b)").count() == 0
+    assert page.locator("article :is(img, script, b, a)").count() == 0
     page.get_by_label("Step of this answer").fill("0")
-    expect(page.locator(".canvas .fresh")).to_have_count(len(tokens))
+    expect(page.locator("#turns .canvas .fresh")).to_have_count(len(tokens))
     assert page.locator("article :is(img, script)").count() == 0
-    page.locator("#settings > summary").click()
-    page.locator("#welcome > summary").click()
-    widths = page.evaluate("[...document.querySelectorAll('body *')].map(e => e.getBoundingClientRect().right)")
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    assert max(widths) <= PHONE["width"]
+    button(page, "New chat").click()
+    page.locator("#legend > summary").click()
+    for opener in (None, "Settings", "Chats"):
+        if opener is not None:
+            button(page, opener).click()
+        widths = page.evaluate(
+            "[...document.querySelectorAll('body *')].filter(e => !e.closest('.examples'))"
+            ".map(e => e.getBoundingClientRect().right)"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        assert max(widths) <= PHONE["width"]
+        page.keyboard.press("Escape")
+
+
+def test_markdown_is_shown_as_it_is_meant(visit: Open) -> None:
+    page = visit(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
+    code = 'def f(x):\n    return "a < b"\n'
+    prose = "# Head\nSome **bold**, `code` & [a link](https://example.org/).\n\n1. one\n2. two\n"
+    text = f"{prose}\n```python\n{code}```\n\n|a|b|\n|-|-|\n|1|2|"
+    page.route("**/v1/chat/completions", canned(text))
+    ask(page, PARIS)
+    answered(page)
+    answer = page.locator(".answer")
+    expect(answer.get_by_role("heading", name="Head")).to_be_visible()
+    expect(answer.locator("strong")).to_have_text("bold")
+    expect(answer.locator("ol > li")).to_have_text(["one", "two"])
+    expect(answer.locator("td")).to_have_text(["1", "2"])
+    expect(answer.get_by_role("link", name="a link")).to_have_attribute("rel", re.compile("noopener"))
+    expect(answer.locator("pre .hl-keyword")).to_have_text(["def", "return"])
+    assert answer.locator("pre").text_content() == code.rstrip("\n")
+    button(page, "Copy the code").click()
+    assert page.evaluate("navigator.clipboard.readText()") == code.rstrip("\n")
+    expect(answer.get_by_text("Copied")).to_be_visible()
+    button(page, "Copy").click()
+    expect(page.locator(".actions").get_by_text("Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_an_answer_can_be_written_again_and_a_question_changed(visit: Open) -> None:
+    page = visit(reduced_motion="reduce")
+    page.route("**/v1/chat/completions", canned("First."))
+    for question in ("One", "Two", "Three"):
+        ask(page, question)
+        assert answered(page) == "First."
+    page.unroute("**/v1/chat/completions")
+    page.route("**/v1/chat/completions", canned("Second."))
+    with page.expect_request("**/v1/chat/completions") as request:
+        page.get_by_role("button", name="Regenerate").click()
+    assert [message["content"] for message in request.value.post_data_json["messages"]] == [
+        *("One", "First.", "Two", "First.", "Three"),
+    ]
+    expect(page.locator(".answer")).to_have_text(["First.", "First.", "Second."])
+    button(page, "Edit").nth(1).click()
+    expect(page.get_by_label("Message")).to_have_value("Two")
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Message")).to_have_value("")
+    expect(page.locator("#turns article")).to_have_count(3)
+    button(page, "Edit").nth(1).click()
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "Another")
+    assert [message["content"] for message in request.value.post_data_json["messages"]] == ["One", "First.", "Another"]
+    expect(page.locator(".question")).to_have_text(["One", "Another"])
+
+
+def test_chats_are_kept_in_this_browser(visit: Open) -> None:
+    page = visit(reduced_motion="reduce")
+    page.route("**/v1/chat/completions", canned("Kept."))
+    for question in ("Alpha", "Beta"):
+        ask(page, question)
+        assert answered(page) == "Kept."
+    button(page, "New chat").click()
+    expect(page.locator("#turns article")).to_have_count(0)
+    ask(page, "Gamma")
+    answered(page)
+    page.reload()
+    expect(page.locator("#race")).to_be_visible()
+    button(page, "Chats").click()
+    expect(page.locator("#kept .opener")).to_have_text([re.compile("^Gamma"), re.compile("^Alpha")])
+    page.locator("#kept .opener").last.click()
+    expect(page.locator(".question")).to_have_text(["Alpha", "Beta"])
+    expect(page.locator(".answer")).to_have_text(["Kept.", "Kept."])
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "Delta")
+    assert len(request.value.post_data_json["messages"]) == 5
+    answered(page)
+    button(page, "Chats").click()
+    expect(page.locator("#kept .opener")).to_have_text([re.compile("^Alpha"), re.compile("^Gamma")])
+    button(page, "Delete the chat: Gamma").click()
+    expect(page.locator("#kept .opener")).to_have_text([re.compile("^Alpha")])
+    button(page, "Delete all").click()
+    expect(page.locator("#kept")).to_have_text("There are none so far.")
+    assert page.evaluate("JSON.parse(localStorage['asynclane.chats'])") == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('off', 'SecurityError') } })",
+        "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') }",
+        'localStorage.setItem(\'asynclane.chats\', \'[{"id": 1}, null, {"id": "x", "at": 1, "turns": [3]}]\')',
+        "localStorage.setItem('asynclane.chats', '{nonsense')",
+    ],
+    ids=["off", "full", "of other shapes", "spoilt"],
+)
+def test_the_chat_goes_on_where_none_can_be_kept(visit: Open, script: str) -> None:
+    page = visit(reduced_motion="reduce", script=script)
+    page.route("**/v1/chat/completions", canned("Yes."))
+    ask(page, "Here?")
+    assert answered(page) == "Yes."
+    button(page, "Chats").click()
+    expect(page.locator("#chats")).to_be_visible()
+
+
+def test_a_replay_can_be_shared_as_a_link(visit: Open) -> None:
+    page = visit(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
+    ask(page, CODE)
+    text = answered(page)
+    button(page, "Share replay").click()
+    expect(page.get_by_text("Copied")).to_be_visible()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert len(link) < 8000
+    other = visit(link, reduced_motion="reduce")
+    expect(other.locator(".question")).to_have_text(CODE)
+    assert answered(other) == text
+    expect(other.locator(".speed")).to_have_text(page.locator(".speed").text_content() or "")
+    assert other.locator(".score .fork").count() == page.locator(".score .fork").count() > 0
+    button(other, "Tokens").click()
+    other.locator(".token").first.hover()
+    expect(other.locator("article .caption").last).to_have_text(re.compile("step .* lane .* confidence"))
+    button(other, "New chat").click()
+    assert "#" not in other.url
+    expect(other.locator("#race")).to_be_visible()
+
+
+def link(content: object) -> str:
+    """A link's fragment, as the page would make it."""
+    packer = zlib.compressobj(wbits=-15)
+    data = packer.compress(json.dumps(content).encode()) + packer.flush()
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+TEXTS = dict.fromkeys(("model", "decoder", "question", "text", "note", "speed"), "x")
+LANE = [0, None, 0, 0, 8, 0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "!!", "AAAA"),
+        *map(link, ([], None, {**TEXTS, "steps": [], "confidences": ["1"]}, {**TEXTS, "text": 3, "steps": []})),
+        *(
+            link({**TEXTS, "confidences": [], "steps": [[[lane], []]]})
+            for lane in ([*LANE[:5], 9], [*LANE[:2], "length", *LANE[3:]], [*LANE[:4], 1e9, 0], [])
+        ),
+        link({**TEXTS, "confidences": [], "steps": [[[], []]] * 6000}),
+        link({**TEXTS, "confidences": [], "steps": [], "text": "x" * 5_000_000}),
+    ],
+)
+def test_a_broken_replay_is_named(visit: Open, server: Server, content: str) -> None:
+    page = visit(f"{server.url}/#replay={content}")
+    expect(page.get_by_role("alert")).to_contain_text("The replay in this link is broken")
+    expect(page.locator("#race")).to_be_visible()
 
 
 def test_fifty_messages_go_back_and_forth(visit: Open) -> None:
@@ -279,15 +474,16 @@ def test_fifty_messages_go_back_and_forth(visit: Open) -> None:
     with page.expect_request("**/v1/chat/completions") as request:
         ask(page, "The last one")
     assert len(request.value.post_data_json["messages"]) == 49
-    page.locator("#settings > summary").click()
+    button(page, "Settings").click()
     page.get_by_label("Send the conversation so far").uncheck()
+    button(page, "Done").click()
     with page.expect_request("**/v1/chat/completions") as request:
         ask(page, "The last one")
     assert len(request.value.post_data_json["messages"]) == 1
     assert answered(page) == "Yes, it is."
     expect(page.get_by_text("The last one").last).to_be_in_viewport()
-    page.get_by_role("button", name="New chat").click()
-    expect(page.locator("article")).to_have_count(0)
+    button(page, "New chat").click()
+    expect(page.locator("#turns article")).to_have_count(0)
 
 
 def test_an_answer_that_breaks_off_keeps_what_came(visit: Open) -> None:
@@ -300,38 +496,3 @@ def test_an_answer_that_breaks_off_keeps_what_came(visit: Open) -> None:
     expect(page.get_by_role("alert")).to_have_text("the step failed")
     expect(page.locator(".answer")).to_have_text("So far")
     expect(page.locator(".note")).to_have_text("the step failed")
-
-
-def test_it_follows_the_reader_s_colours_and_preference_for_calm(visit: Open) -> None:
-    colors = {}
-    for scheme in ("light", "dark"):
-        page = visit(color_scheme=scheme, reduced_motion="reduce")
-        color = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        colors[scheme] = sum(map(int, re.findall(r"\d+", color)[:3]))
-    assert colors["dark"] < 150 < 600 < colors["light"]
-    assert page.evaluate("document.querySelector('#pace').value") == "live"
-    ask(page, PARIS)
-    assert "Paris" in answered(page)
-    page.get_by_label("Step of this answer").fill("0")
-    assert page.locator(".canvas .fresh").first.evaluate("word => getComputedStyle(word).animationName") == "none"
-
-
-def test_the_keyboard_alone_does_it_all(visit: Open) -> None:
-    page = visit(reduced_motion="reduce")
-    expect(page.get_by_label("Message")).to_be_focused()
-    seen = []
-    for _ in range(7):
-        page.keyboard.press("Shift+Tab")
-        style = "e => [e.textContent.trim().split(' ')[0], getComputedStyle(e).outlineStyle]"
-        name, outline = page.evaluate(f"({style})(document.activeElement)")
-        assert outline == "solid", f"focus on {name} is not seen"
-        seen.append(name)
-    assert seen == ["Tell", "Ben", "Write", "How", "Settings", "New", "To"]
-    page.keyboard.press("Enter")  # "To the message"
-    page.keyboard.type("What is")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.type("the capital of France?")
-    page.keyboard.press("Enter")
-    answered(page)
-    assert page.locator(".question").text_content() == "What is\nthe capital of France?"
-    expect(page.get_by_label("Message")).to_be_focused()

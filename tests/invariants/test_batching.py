@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from asynclane.scheduler import DECODERS, AttentionPattern, ParamError, resolve
+from asynclane.scheduler import AttentionPattern, ParamError, resolve
+from asynclane.scheduler.decoding.registry import DECODERS
 
 from ..support.cases import FAMILIES, NETWORKS, PARAMETERS, SMALL, VARIANTS, assert_same, cases, network, together
 from ..support.driver import TWO_IN_FLIGHT, refusal

@@ -19,11 +19,18 @@ from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.fake_engine import FakeEngine
 from ..support.http import CONTEXT, CREATED, PARAMS, TINY, Api, serving
+from ..support.tools import write_checkpoint_with
 
 
 @pytest.fixture(scope="session")
 def text() -> Tokenizer:
     return Tokenizer(TINY)
+
+
+@pytest.fixture(scope="session")
+def tool_text(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The embedded model's tokenizer, with a chat template that shows tools."""
+    return Tokenizer(write_checkpoint_with(tmp_path_factory.mktemp("chat") / "model"))
 
 
 class Relay:
@@ -37,15 +44,15 @@ class Relay:
 
 @pytest.fixture(scope="session")
 def build(text: Tokenizer) -> Callable[..., FastAPI]:
-    """`build(engine, **settings)`. Applications are slow to make: all tests of the same settings share one."""
+    """`build(engine, tokenizer, **settings)`. Applications are slow to make: tests of the same settings share one."""
 
     @functools.cache
-    def shared(**settings: Any) -> tuple[FastAPI, Relay]:
+    def shared(tokenizer: Tokenizer, **settings: Any) -> tuple[FastAPI, Relay]:
         card, relay = ModelCard("tiny-llada", CONTEXT, {"asynclane": PARAMS}, "asynclane", CREATED), Relay()
-        return create_app(cast(AnswerSource, relay), text, Settings(**settings), Metrics(), card), relay
+        return create_app(cast(AnswerSource, relay), tokenizer, Settings(**settings), Metrics(), card), relay
 
-    def build(engine: FakeEngine | None = None, **settings: Any) -> FastAPI:
-        app, relay = shared(**settings)
+    def build(engine: FakeEngine | None = None, tokenizer: Tokenizer = text, **settings: Any) -> FastAPI:
+        app, relay = shared(tokenizer, **settings)
         relay.engine = engine or FakeEngine()
         return app
 
@@ -54,7 +61,7 @@ def build(text: Tokenizer) -> Callable[..., FastAPI]:
 
 @pytest.fixture
 def api(build: Callable[..., FastAPI]) -> Callable[..., Any]:
-    """`async with api(engine, **settings) as client`."""
+    """`async with api(engine, tokenizer=..., **settings) as client`."""
 
     @asynccontextmanager
     async def open_api(engine: FakeEngine | None = None, **settings: Any) -> AsyncIterator[Api]:

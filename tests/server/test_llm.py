@@ -10,12 +10,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
-from asynclane import LLM, ContextLengthExceeded, InvalidValue, SamplingParams
-from asynclane.models.checkpoint.config import ModelError
+from asynclane import LLM, ContextLengthExceeded, InvalidValue, ModelError, SamplingParams, SettingsError
+from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.server.engine.messages import Finish
-from asynclane.server.settings import SettingsError
 
 from ..support.checkout import ROOT
 
@@ -112,6 +112,10 @@ def test_a_notebook_whose_event_loop_runs_may_call_it(llm: LLM) -> None:
         ({"max_tokens": 0}, "max_tokens"),
         ({"structured_outputs": {"json": {"type": "nope"}}}, "structured_outputs"),
         ({"min_tokens": 99, "max_tokens": 9}, "min_tokens 99 exceeds the answer's 9"),
+        ({"stop": 5}, "stop: must be a string or a list"),
+        ({"stop_token_ids": 5}, "stop_token_ids: must be a list, not 5"),
+        ({"params": None}, "params: must be a mapping of names to values, not None"),
+        ({"logit_bias": 5}, "logit_bias: must be an object, not 5"),
     ],
 )
 def test_a_wrong_parameter_is_named_in_the_exception(llm: LLM, given: dict[str, Any], message: str) -> None:
@@ -120,7 +124,9 @@ def test_a_wrong_parameter_is_named_in_the_exception(llm: LLM, given: dict[str, 
 
 
 def test_one_wrong_prompt_ends_the_call_before_any_is_answered(llm: LLM) -> None:
-    with pytest.raises(ContextLengthExceeded, match="the context is 256 tokens"):
+    with pytest.raises(
+        ContextLengthExceeded, match=r"the context is 256 tokens.* leaves none for an answer: shorten it"
+    ):
         llm.generate(["a", [9] * 300])
     with pytest.raises(InvalidValue, match="prompt: token ids are from 0"):
         llm.generate([[10**6]])
@@ -132,13 +138,59 @@ def test_one_wrong_prompt_ends_the_call_before_any_is_answered(llm: LLM) -> None
         llm.stream("a", DRAWN)
 
 
-def test_a_wrong_model_or_setting_is_named() -> None:
-    with pytest.raises(ModelError, match="no model 'nope'"):
-        LLM("nope")
-    with pytest.raises(SettingsError, match="'max_seqs' is no setting"):
-        LLM("tiny-llada", max_seqs=4)
-    with pytest.raises(SettingsError, match="max_num_seqs must be from 1"):
-        LLM("tiny-llada", max_num_seqs=0)
+@pytest.mark.parametrize("prompt", [None, 5, True, b"x", [1.5], ["a", 5], [[1.5]], {"text": "a"}, [""]], ids=repr)
+def test_a_prompt_of_the_wrong_kind_is_shown_in_the_exception(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"prompt: must be a text, .*not ") as refused:
+        llm.generate(prompt)
+    assert refused.value.param == "prompt"
+    with pytest.raises(InvalidValue):
+        next(llm.stream(prompt))
+
+
+@pytest.mark.parametrize("messages", ["hi", None, 5, ["a", "b"], [QUESTION, "x"], [[5]]], ids=repr)
+def test_a_conversation_of_the_wrong_kind_is_shown_in_the_exception(llm: LLM, messages: Any) -> None:
+    with pytest.raises(InvalidValue, match="messages: a conversation is a list of objects with 'role'"):
+        llm.chat(messages)
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 5}, 5, [5], "greedy"], ids=repr)
+def test_only_sampling_params_are_sampling_params(llm: LLM, params: Any) -> None:
+    with pytest.raises(InvalidValue, match="sampling_params: give SamplingParams, not"):
+        llm.chat([QUESTION] * len(params) if isinstance(params, str | list) else QUESTION, params)
+
+
+def test_an_array_of_token_ids_is_a_prompt(llm: LLM) -> None:
+    ids = [9, 8, 7]
+    (array,) = llm.generate(np.array(ids), SHORT, use_tqdm=False)  # type: ignore[arg-type]
+    (listed,) = llm.generate(ids, SHORT, use_tqdm=False)
+    assert array.prompt_token_ids == listed.prompt_token_ids == tuple(ids)
+    assert array.outputs[0].token_ids == listed.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"model": "nope"}, ModelError, "no model 'nope': it is no directory here.* the embedded models are tiny-"),
+        ({"model": 7}, SettingsError, "model must be a text, not 7"),
+        ({"max_seqs": 4}, SettingsError, "'max_seqs' is no setting: did you mean 'max_num_seqs'"),
+        ({"max_num_seqs": 0}, SettingsError, "max_num_seqs must be from 1"),
+        ({"max_num_seqs": "4"}, SettingsError, "max_num_seqs must be a whole number, not '4'"),
+        ({"max_model_len": 4096}, SettingsError, "--max-model-len 4096 exceeds the model's 1024"),
+        ({"decoder": "nope"}, SettingsError, "unknown decoder 'nope'; known: asynclane"),
+    ],
+)
+def test_a_wrong_model_or_setting_is_named(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        LLM(**given)
+
+
+def test_a_path_is_a_model_and_a_closed_one_says_so() -> None:
+    made = LLM(EMBEDDED / "tiny-sdar", max_num_seqs=1)
+    made.close()
+    with pytest.raises(RuntimeError, match="this model is closed"):
+        made.chat(QUESTION)
+    with pytest.raises(RuntimeError, match="this model is closed"):
+        next(made.stream(QUESTION))
 
 
 def test_a_model_that_nobody_holds_is_closed() -> None:

@@ -18,7 +18,6 @@ from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import (
-    DECODERS,
     NEUTRAL,
     PLAIN,
     AttentionPattern,
@@ -39,6 +38,7 @@ from asynclane.scheduler import (
     resolve,
 )
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Ints, Placement, Row, Span
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.sequence import Sequence
 from asynclane.server.text.tokenizer import Tokenizer
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 
 from asynclane.scheduler.grammar_guide import Constraint
-from asynclane.server.structured.grammar import Grammars, Wanted
+from asynclane.server.structured.grammar import GrammarConstraint, Grammars, Wanted
 from asynclane.server.text.tokenizer import Tokenizer
 
 from .driver import MODEL
@@ -70,3 +71,32 @@ class Verses:
 
     def forced(self, room: int) -> list[int]:
         return [IDS[","]] if self.count % 3 == 2 else []
+
+
+def tokens_of(words: np.ndarray) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
+
+
+def at_random(
+    made: GrammarConstraint, text: Tokenizer, room: int, rng: random.Random, likely: frozenset[str] = frozenset()
+) -> tuple[list[int], bool]:
+    """An answer of tokens that are drawn evenly from what is allowed, most often from those of `likely` characters, and
+    whether it came to its end."""
+    said: list[int] = []
+    while len(said) < room:
+        for token in made.forced(room - len(said)):
+            assert made.accept(token, room - len(said))
+            said.append(token)
+        if made.finished:
+            break
+        tokens = sorted(tokens_of(made.allowed()))
+        short = [token for token in tokens if likely.issuperset(text.pieces[token])]
+        token = rng.choice(short if short and rng.random() < 0.9 else tokens)
+        if token in text.end_ids:
+            assert made.complete
+            return said, True
+        if made.accept(token, room - len(said)):
+            said.append(token)
+        else:
+            assert made.closing
+    return said, made.finished

@@ -27,7 +27,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from ...support.fake_engine import SCRIPT, USAGE, FakeEngine
 from ...support.http import chunks_of, error_of
 
-DETAILS = {"forwards": 2, "computed_tokens": 64, "lanes": 2, "forks": 1, "refreshes": 1}
+DETAILS = {"reasoning_tokens": 0, "forwards": 2, "computed_tokens": 64, "lanes": 2, "forks": 1, "refreshes": 1}
 
 
 async def test_a_chat_has_the_shape_that_openai_documents(api: Any) -> None:
@@ -456,7 +456,7 @@ async def test_a_text_whose_client_leaves_before_its_turn_is_not_encoded() -> No
         return {"type": "http.disconnect"}
 
     encoding, encoded = OffLoop(short=0, at_once=1, max_waiting=1), Mock()
-    backend = Backend(Mock(), Mock(), Mock(), Mock(), Mock(), encoding)
+    backend = Backend(Mock(), Mock(), Mock(), Mock(), Mock(), encoding, Mock())
     opened = threading.Event()
     running = asyncio.create_task(encoding.run("another", 1, opened.wait))
     await asyncio.sleep(0)

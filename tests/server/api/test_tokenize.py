@@ -11,6 +11,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.fake_engine import FakeEngine
 from ...support.http import CONTEXT, error_of
+from ...support.tools import NOW
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -37,6 +38,14 @@ async def test_a_conversation_becomes_the_ids_that_a_chat_reads(api: Any, messag
     assert found["token_strs"] is None
 
 
+async def test_a_conversation_with_tools_becomes_the_ids_that_a_chat_reads(api: Any, tool_text: Tokenizer) -> None:
+    engine = FakeEngine()
+    async with api(engine, tokenizer=tool_text) as client:
+        found = (await client.http.post("/tokenize", json={"messages": [USER], "tools": [NOW]})).json()
+        await client.chat(messages=[USER], tools=[NOW])
+    assert engine.prompts == [found["tokens"]]
+
+
 async def test_ids_become_text_with_special_tokens_as_they_are_spelt(api: Any, text: Tokenizer) -> None:
     ids = text.encode_chat([USER])
     async with api() as client:
@@ -56,6 +65,10 @@ async def test_ids_become_text_with_special_tokens_as_they_are_spelt(api: Any, t
         ("/tokenize", {"messages": [USER], "continue_final_message": True}, "continue_final_message"),
         ("/tokenize", {"messages": [USER], "add_special_tokens": True}, "add_special_tokens"),
         ("/tokenize", {"prompt": "a", "colour": 1}, "colour"),
+        ("/tokenize", {"prompt": "a", "tools": [NOW]}, "tools"),
+        ("/tokenize", {"messages": [USER], "tools": [NOW]}, "tools"),  # this model's template shows none
+        ("/tokenize", {"messages": [USER], "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs.a"),
+        ("/tokenize", {"messages": [{"role": "tool", "content": "1", "tool_call_id": "a"}]}, "messages.0.tool_call_id"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [6, 1405]}, "tokens.1"),
         ("/detokenize", {"tokens": [-1]}, "tokens.0"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from asynclane.scheduler import DECODERS, defaults_of, resolve
+from asynclane.scheduler import defaults_of, resolve
+from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli.decoders import described, pattern_for, section
 from asynclane.server.cli.main import main
 
@@ -56,7 +57,10 @@ def test_a_rule_that_is_no_decoder_names_those_that_take_it(
 
 
 def test_an_unknown_decoder_is_one_line_that_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decoders", "Fast_dllm"]) == 2
+    assert "unknown decoder 'Fast_dllm': did you mean 'fast-dllm'? known: asynclane," in capsys.readouterr().err
     assert main(["decoders", "greedy"]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
+    assert "unknown decoder 'greedy'; known: asynclane," in message
     assert all(name in message for name in DECODERS)

@@ -28,6 +28,7 @@ from asynclane.server.cli import main as cli
 from ...support.checkpoints import CONFIGS, write_checkpoint
 from ...support.driver import MODEL
 from ...support.published import LLADA, write_json, write_llada
+from ...support.tools import TEMPLATE, write_checkpoint_with
 
 ROOT = Path(__file__).parents[3]
 
@@ -109,6 +110,39 @@ def test_each_family_is_reported_with_its_attention(
 def test_a_base_model_is_said_to_have_no_chat_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(write_llada(tmp_path / "base", chat=False))]) == 0
     assert re.search(r"^chat template +no: /v1/completions only$", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("template", "flags", "tools", "reason", "reasoning"),
+    [
+        (TEMPLATE, [], "hermes", "", None),
+        (TEMPLATE + "{# <think> #}", [], "hermes", "", "think"),
+        (TEMPLATE + "{# <think> #}", ["--reasoning-parser", "none"], "hermes", "", None),
+        (TEMPLATE, ["--tool-parser", "none"], None, "switched off", None),
+        (TEMPLATE, ["--tool-parser", "gemma"], None, "writes calls as hermes, but --tool-parser is gemma", None),
+        (TEMPLATE.replace("tool_call>", ">"), [], None, "name it with --tool-parser", None),
+        (TEMPLATE.replace("tool_call>", ">"), ["--tool-parser", "json"], "json", "", None),
+        ("{{ messages[0].content }}", [], None, "shows no tools", None),
+    ],
+)
+def test_the_formats_of_calls_and_of_reasoning_are_reported(
+    template: str,
+    flags: list[str],
+    tools: Any,
+    reason: str,
+    reasoning: Any,
+    tmp_path: Path,
+    inspected: Any,
+    capsys: Any,
+) -> None:
+    model = str(write_checkpoint_with(tmp_path / "model", template))
+    report = inspected(model, *flags)
+    assert (report["tools"], report["reasoning"]) == (tools, reasoning)
+    assert reason in report["no_tools"]
+    assert cli.main(["inspect", model, *flags]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"^tools +{tools or 'no: .*' + re.escape(reason)}", shown, re.M)
+    assert bool(re.search(r"^reasoning ", shown, re.M)) == bool(reasoning)
 
 
 def test_a_spelling_moves_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

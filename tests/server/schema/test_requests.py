@@ -16,7 +16,7 @@ from ...support.http import CHAT, error_of
 
 USER = {"role": "user", "content": "Hi"}
 PART = {"type": "text", "text": ""}
-TOOL = {"role": "tool", "content": "Hi"}
+NO_CALLS = {"tool_choice": "none"}
 YES = {"role": "assistant", "content": "Yes,"}
 ANY: dict[str, Any] = {"name": "any", "schema": {}}
 SCHEMA = "response_format.json_schema.schema"
@@ -215,6 +215,10 @@ async def test_a_bad_value_is_refused_by_the_name_of_its_parameter(
     assert engine.prompts == [], "a refused request must not reach the engine"
 
 
+def function(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
 def messages(count: int) -> dict[str, Any]:
     return {"messages": [USER] * count}
 
@@ -223,11 +227,13 @@ def messages(count: int) -> dict[str, Any]:
 LIMITS: list[tuple[str, str, int, Any]] = [
     ("chat", "messages", limits.MESSAGES, messages),
     ("chat", "messages.0.content", limits.PARTS, lambda n: {"messages": [{**USER, "content": [PART] * n}]}),
+    ("chat", "messages.0.name", limits.NAME_CHARS, lambda n: {"messages": [{**USER, "name": "x" * n}]}),
+    ("chat", "tools", limits.TOOLS, lambda n: {"tools": [function(f"f{at}") for at in range(n)], **NO_CALLS}),
     (
         "chat",
-        "messages.0.tool_call_id",
-        limits.LABEL_CHARS,
-        lambda n: {"messages": [{**TOOL, "tool_call_id": "x" * n}]},
+        "tools.0.function.parameters",
+        limits.GRAMMAR_CHARS,
+        lambda n: {"tools": [function("f", parameters={"title": "x" * (n - 13)})], **NO_CALLS},
     ),
     ("chat", "user", limits.HINT_CHARS, lambda n: {"user": "x" * n}),
     ("chat", "cache_salt", limits.SALT_CHARS, lambda n: {"cache_salt": "x" * n}),

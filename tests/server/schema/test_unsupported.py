@@ -44,7 +44,9 @@ NEUTRAL: list[tuple[str, dict[str, Any]]] = [
     ("chat", {"stop": [str(number) for number in range(16)]}),
     ("chat", {"messages": [{**USER, "name": "Ann"}]}),
     ("complete", {"add_special_tokens": True}),
-    ("chat", {"messages": [USER, {"role": "tool", "content": "42", "tool_call_id": "call_1"}]}),
+    ("chat", {"tools": [], "tool_choice": "auto", "parallel_tool_calls": False, "chat_template_kwargs": {}}),
+    ("chat", {"reasoning_effort": "high"}),
+    ("chat", {"messages": [USER, {**SENT_BACK, "reasoning_content": "Hm."}, USER]}),
     ("complete", {**dict.fromkeys(COMPLETION_UNSUPPORTED), "n": 1}),
     ("complete", {"top_logprobs": 0}),
     ("complete", {"n": 3, "best_of": 3}),
@@ -112,11 +114,10 @@ async def test_the_error_about_an_unknown_name_lists_the_known_ones(
     ("options", "body"), [(calls.ChatParams, ChatCompletionRequest), (calls.TextParams, CompletionRequest)]
 )
 def test_the_client_has_a_type_for_every_parameter(options: Any, body: Any) -> None:
-    """Except for those that its calls set themselves, tools, which other servers know, and rare decoding parameters,
-    which go into `extra`."""
+    """Except for those that its calls set themselves, and rare decoding parameters, which go into `extra`."""
     own = {"model", "messages", "prompt", "stream", "stream_options"}
     rare = set(ALL_PARAMS) - calls.DecoderParams.__optional_keys__
-    assert set(body.model_fields) - own - rare == set(options.__optional_keys__) - {"tools", "tool_choice"}
+    assert set(body.model_fields) - own - rare == set(options.__optional_keys__)
 
 
 def test_the_api_has_all_decoding_parameters() -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 
 from asynclane.server.errors import InvalidValue, Overloaded
@@ -25,6 +24,7 @@ from asynclane.server.structured.grammar import GrammarConstraint, Grammars, Wan
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support import schema_bombs
+from ...support.grammars import at_random, tokens_of
 from ...support.http import TINY
 
 
@@ -37,35 +37,6 @@ def grammars(text: Tokenizer) -> Iterator[Grammars]:
 
 async def constraint(grammars: Grammars, **wanted: str) -> GrammarConstraint:
     return grammars.constraint(await grammars.compile(Wanted("response_format", **wanted)))
-
-
-def tokens_of(words: np.ndarray) -> set[int]:
-    return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
-
-
-def at_random(
-    made: GrammarConstraint, text: Tokenizer, room: int, rng: random.Random, likely: frozenset[str] = frozenset()
-) -> tuple[list[int], bool]:
-    """An answer of tokens that are drawn evenly from what is allowed, most often from those of `likely` characters, and
-    whether it came to its end."""
-    said: list[int] = []
-    while len(said) < room:
-        for token in made.forced(room - len(said)):
-            assert made.accept(token, room - len(said))
-            said.append(token)
-        if made.finished:
-            break
-        tokens = sorted(tokens_of(made.allowed()))
-        short = [token for token in tokens if likely.issuperset(text.pieces[token])]
-        token = rng.choice(short if short and rng.random() < 0.9 else tokens)
-        if token in text.end_ids:
-            assert made.complete
-            return said, True
-        if made.accept(token, room - len(said)):
-            said.append(token)
-        else:
-            assert made.closing
-    return said, made.finished
 
 
 async def test_what_is_forced_needs_no_network_and_an_end_may_come_only_where_the_grammar_has_one(

@@ -32,7 +32,7 @@ CANVAS = 128
 LANES = {"stream": True, "stream_options": {"include_lanes": True}}
 EVENT = LaneEvent(0, (-5, 8), False, (), ())
 
-SETTINGS = Settings(threads=1, dtype="float32")
+SETTINGS = Settings(model="tiny-llada", threads=1, dtype="float32")
 
 
 @pytest.fixture(scope="module")

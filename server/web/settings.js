@@ -1,0 +1,105 @@
+// The settings of a request: sampling, a decoder and its parameters, each with a sentence and its range. The server's
+// document says which values a parameter may have.
+
+import { element } from "./canvas.js";
+import { ABOUT } from "./params.js";
+
+const SAMPLING = { temperature: "0", seed: "any", max_tokens: "what fits" }; // with what an empty field means
+
+const byId = (id) => document.getElementById(id);
+
+export class Settings {
+  // `ranges()` fetches the properties of a request, from the server's document.
+  constructor(ranges) {
+    this.ranges = ranges;
+    this.properties = null;
+    byId("decoder").addEventListener("change", () => this.offer());
+    byId("settings").addEventListener("input", () => this.choose());
+  }
+
+  // The decoders of a model, with their parameters' defaults.
+  enter(model) {
+    this.decoders = model.decoders;
+    byId("decoder").replaceChildren(...Object.keys(model.decoders).map((name) => new Option(name, name)));
+    byId("decoder").value = model.default_decoder;
+    byId("decoder-about").textContent = ABOUT.decoder;
+    byId("sampling").replaceChildren(...Object.entries(SAMPLING).map(([name, empty]) => this.field(name, empty)));
+    this.offer();
+  }
+
+  async open() {
+    byId("settings").showModal();
+    if (this.properties) return;
+    this.properties = await this.ranges().catch(() => null); // without it there are no ranges
+    for (const note of byId("settings").querySelectorAll("[data-range]")) this.describe(note);
+  }
+
+  offer() {
+    const params = Object.entries(this.decoders[byId("decoder").value]);
+    byId("params").replaceChildren(...params.map(([name, value]) => this.field(name, value)));
+    this.choose();
+  }
+
+  field(name, value) {
+    const label = element("label", "", name);
+    const input = document.createElement(typeof value === "boolean" ? "select" : "input");
+    if (typeof value === "boolean") {
+      input.append(new Option(`default (${value})`, ""), new Option("true", "true"), new Option("false", "false"));
+    } else {
+      input.placeholder = value ?? "not set";
+      input.autocomplete = "off";
+      input.spellcheck = false;
+    }
+    input.name = input.id = name;
+    label.htmlFor = name;
+    const about = element("p", "about", `${ABOUT[name] ?? ""} `);
+    about.id = `${name}-about`;
+    const range = element("span", "range");
+    range.dataset.range = name;
+    about.append(range);
+    const words = element("datalist", "");
+    words.id = `${name}-words`;
+    if (input.tagName === "INPUT") input.setAttribute("list", words.id);
+    input.setAttribute("aria-describedby", about.id);
+    const made = element("div", "field");
+    made.append(label, input, about, words);
+    this.describe(range);
+    return made;
+  }
+
+  // Writes the values that a parameter may have, as far as they are known, and offers those that are words.
+  describe(note) {
+    const name = note.dataset.range;
+    const parts = this.properties?.[name]?.anyOf ?? [this.properties?.[name] ?? {}];
+    const low = (part) => part.minimum ?? part.exclusiveMinimum;
+    const numbers = parts.filter((part) => low(part) !== undefined);
+    const words = parts.flatMap((part) => part.enum ?? []).filter((word) => word !== null);
+    const said = [...numbers.map((part) => bounds(low(part), part.maximum ?? part.exclusiveMaximum)), ...words];
+    note.textContent = said.length ? `${said.join(", ")}.` : "";
+    note.closest(".field").querySelector("datalist").replaceChildren(...words.map((word) => new Option(word)));
+  }
+
+  // What was filled in.
+  given() {
+    const inputs = [...byId("settings").querySelectorAll(".fields :is(input, select)")];
+    const filled = inputs.map((input) => [input.name, input.value.trim()]).filter(([, text]) => text);
+    return Object.fromEntries(filled.map(([name, text]) => [name, typed(text)]));
+  }
+
+  choose() {
+    const chosen = Object.entries(this.given()).map(([name, value]) => `${name} ${value}`);
+    byId("chosen").textContent = [byId("decoder").value, ...chosen].join(", ");
+  }
+}
+
+const bounds = (low, high) =>
+  low < -1e9 ? "Any whole number" : high === undefined || high > 1e9 ? `${low} or more` : `${low} to ${high}`;
+
+// Numbers and booleans as such; the rest is text, and the server says what it thinks of it. A number that JavaScript
+// cannot hold is text, too.
+function typed(text) {
+  if (text === "true" || text === "false") return text === "true";
+  const number = /^-?\d/.test(text) ? Number(text) : NaN;
+  const exact = Number.isInteger(number) ? Number.isSafeInteger(number) : Number.isFinite(number);
+  return exact ? number : text;
+}

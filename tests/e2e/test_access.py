@@ -1,0 +1,120 @@
+"""The page for everybody: axe-core's checks, the keyboard alone, the reader's colours, a phone."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .browser import CODE, PARIS, PHONE, Open, answered, ask, button
+
+AXE = Path(__file__).with_name("node") / "node_modules" / "axe-core" / "axe.min.js"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if not AXE.exists():
+        assert not os.environ.get("REQUIRE_BROWSER"), f"run `npm ci` in {AXE.parents[2]} first"
+        pytest.skip("needs axe-core (npm ci in tests/e2e/node)")
+    return AXE.read_text(encoding="utf-8")
+
+
+def check(page: Page, axe: str, where: str) -> None:
+    page.evaluate(axe)
+    found = page.evaluate("tags => axe.run(document, { runOnly: tags })", TAGS)
+    assert len(found["passes"]) > 15, "it did check"
+    faults = [(fault["impact"], fault["id"], fault["nodes"][0]["html"][:200]) for fault in found["violations"]]
+    assert faults == [], where
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE], ids=["desk", "phone"])
+def test_axe_finds_no_fault(visit: Open, axe: str, scheme: str, size: dict[str, int]) -> None:
+    page = visit(bypass_csp=True, color_scheme=scheme, reduced_motion="reduce", viewport=size)
+    expect(page.locator(".racer")).to_have_count(3)
+    page.locator("#legend > summary").click()
+    check(page, axe, "at first")
+    button(page, "A capital").click()
+    expect(button(page, "In slow motion")).to_be_visible(timeout=60_000)
+    check(page, axe, "after the race")
+    ask(page, CODE)
+    answered(page)
+    expect(page.locator(".hl-keyword").first).to_be_visible()
+    check(page, axe, "an answer")
+    page.get_by_label("Step of this answer").fill("1")
+    check(page, axe, "a step")
+    button(page, "Tokens").click()
+    page.locator(".token").nth(3).click()
+    check(page, axe, "its tokens")
+    button(page, "Edit").click()
+    check(page, axe, "an edited question")
+    for dialog in ("Settings", "Chats"):
+        button(page, dialog).click()
+        check(page, axe, dialog)
+        page.keyboard.press("Escape")
+
+
+def test_it_follows_the_reader_s_colours_and_preference_for_calm(visit: Open) -> None:
+    colors = {}
+    for scheme in ("light", "dark"):
+        page = visit(color_scheme=scheme, reduced_motion="reduce")
+        color = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        colors[scheme] = sum(map(int, re.findall(r"\d+", color)[:3]))
+    assert colors["dark"] < 150 < 600 < colors["light"]
+    ask(page, PARIS)
+    assert "Paris" in answered(page)
+    page.get_by_label("Step of this answer").fill("0")
+    assert page.locator(".canvas .fresh").first.evaluate("word => getComputedStyle(word).animationName") == "none"
+
+
+def test_the_keyboard_alone_does_it_all(visit: Open) -> None:
+    page = visit(reduced_motion="reduce")
+    expect(page.locator(".racer")).to_have_count(3)
+    expect(page.get_by_label("Message")).to_be_focused()
+    seen = []
+    for _ in range(14):
+        page.keyboard.press("Shift+Tab")
+        style = "e => [e.ariaLabel || e.textContent.trim() || e.id, getComputedStyle(e).outlineStyle]"
+        name, outline = page.evaluate(f"({style})(document.activeElement)")
+        assert outline == "solid", f"focus on {name} is not seen"
+        seen.append(name)
+    assert seen == [
+        *("How to read the lanes", "Answer", "Answer", "Answer"),
+        *("A capital", "A list", "A sum in words", "A function", "Start the race", "race-prompt"),
+        *("New chat", "Settings", "Chats", "To the message"),
+    ]
+    page.keyboard.press("Enter")  # "To the message"
+    page.keyboard.type("What is")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("the capital of France?")
+    page.keyboard.press("Enter")
+    answered(page)
+    assert page.locator(".question").text_content() == "What is\nthe capital of France?"
+    expect(page.get_by_label("Message")).to_be_focused()
+
+
+def test_a_dialog_takes_the_keyboard_and_gives_it_back(visit: Open) -> None:
+    page = visit()
+    button(page, "Settings").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="Settings")).to_be_visible()
+    assert page.evaluate("document.activeElement.closest('dialog').id") == "settings"
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(button(page, "Settings")).to_be_focused()
+    button(page, "Chats").click()
+    page.mouse.click(5, 5)
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_phone_opens_no_keyboard_by_itself(visit: Open) -> None:
+    page = visit(viewport=PHONE, has_touch=True, is_mobile=True)
+    expect(page.locator(".racer")).to_have_count(3)
+    expect(page.get_by_label("Message")).not_to_be_focused()
+    assert page.locator(".racer").last.evaluate("e => e.getBoundingClientRect().top") < 2 * PHONE["height"]
