@@ -29,11 +29,12 @@ class ScoreLayout:
         likelihood = self._likelihood
         probes = likelihood.probes[likelihood.done : likelihood.done + len(self._slots)]
         rows: list[Row] = []
-        room = window.end
+        room, logits = window.end, len(self._slots) * self._source.request.length
         for slot, probe in zip(self._slots, probes, strict=False):
             row = self._row(slot, probe, inputs)
             room -= row.end
-            if rows and room < 0:
+            logits -= len(probe.positions)  # many tokens may be scored at one position
+            if rows and min(room, logits) < 0:
                 break
             rows.append(row)
         return tuple(rows)

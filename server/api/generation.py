@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
+from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, GivenTokens, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
@@ -32,7 +32,7 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import PartReader, Reading, joined
 from .infill_lengths import lengths, likeliest
-from .likelihood import given_tokens, with_prompt
+from .likelihood import given_tokens, option_probabilities, option_tokens, with_prompt
 
 T = TypeVar("T")
 
@@ -136,6 +136,14 @@ async def respond(
     if timeout_s > longest_s:
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
+    body.check_options()
+    options_given = None
+    if body.scored_options and body.wanted is not None:
+        texts, limit = body.scored_options, backend.card.max_model_len
+        size = sum(len(text) + PER_TEXT for text in texts)
+        options_given = await backend.encode(
+            request, body.wanted.param, size, lambda: option_tokens(backend.tokenizer, texts, limit)
+        )
     grammar = None
     wanted = body.wanted if reading is None else reading.wanted or body.wanted
     if wanted is not None:
@@ -163,6 +171,10 @@ async def respond(
         (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown)))
         for prompt, options in submitted
     ]
+    answered = len(submitted)
+    if options_given is not None:
+        scoring = _sent_by(request, body.option_scoring(options_given, bundle, timeout_s))
+        submitted += [(replace(prompt, echo=""), scoring) for prompt in prompts]
     prompt_tokens = sum(prompt.tokens for prompt in prompts)
     echoes = [prompt.echo for prompt, _ in submitted]
     record: RequestRecord = request.state.record
@@ -178,7 +190,8 @@ async def respond(
         if body.stream:
             parting = None if reading is None else (reading, readers or [])
             return EventStream(_events(answers, echoes, reply, body, record, parting), stack.pop_all())
-        tried = iter(await until_gone(request.receive, _collect(answers, echoes, record, readers)))
+        collected = await until_gone(request.receive, _collect(answers, echoes, record, readers))
+    tried, scored = iter(collected[:answered]), collected[answered:]
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
     if isinstance(body, CompletionRequest) and body.scores_prompt:
@@ -186,13 +199,23 @@ async def respond(
             with_prompt(backend.tokenizer, prompt.ids, prompt.echo, body, one)
             for prompt, one in zip(prompts, finished, strict=True)
         ]
+    if options_given is not None:
+        finished = [
+            replace(one, probabilities=_probabilities(body, options_given, scored[at // body.choices]))
+            for at, one in enumerate(finished)
+        ]
     choices = [
         choice if body.shows_scores else replace(choice, scores=None)
         for start in range(0, len(finished), body.choices)
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
-    usages = {number: choice.usage for number, choice in enumerate(finished)}
+    usages = {number: choice.usage for number, choice in enumerate([*finished, *scored])}
     return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
+
+
+def _probabilities(body: GenerationRequest, given: GivenTokens, scored: Finished) -> tuple[tuple[str, float], ...]:
+    found = option_probabilities(given, scored.scores or ())
+    return tuple(zip(body.scored_options, found, strict=True))
 
 
 def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:

@@ -1,10 +1,12 @@
-"""The likelihood of a prompt: `echo` with `logprobs`, as evaluation tools request it."""
+"""The likelihood of a prompt, `echo` with `logprobs`, as evaluation tools request it; and the probabilities of the
+texts of which an answer is one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from .. import errors
 from ..engine.messages import Finish, GivenTokens
@@ -26,6 +28,21 @@ def given_tokens(body: CompletionRequest, ids: Sequence[int], context: int) -> t
     # A step has at least one token to compute: where none is given, it is the network's own.
     proposes = bool(body.max_tokens) or start == size
     return start, GivenTokens((tuple(ids[start:]),), proposes, 0 if proposes else body.samples)
+
+
+def option_tokens(tokenizer: Tokenizer, options: Sequence[str], context: int) -> GivenTokens:
+    """The tokens of each option. Raises `TextTooLong`."""
+    encoded = [tokenizer.encode(text, specials=False, most_tokens=context, plain=True) for text in options]
+    return GivenTokens(tuple(map(tuple, encoded)))
+
+
+def option_probabilities(given: GivenTokens, scores: Sequence[TokenLogprob]) -> list[float]:
+    """The probability of each option: the exponential of the sum of its log-probabilities, over the sum of all."""
+    logprobs = iter([score.logprob for score in scores])
+    sums = [math.fsum(islice(logprobs, len(chain))) for chain in given.chains]
+    best = max(sums)
+    weights = [math.exp(total - best) for total in sums]
+    return [weight / math.fsum(weights) for weight in weights]
 
 
 def with_prompt(

@@ -52,8 +52,11 @@ AssistantMessage = shape(
     content=str | None,
     refusal=None,
 )
+OptionProbability = shape("OptionProbability", choice=str, probability=float)
+OPTIONS = {"choice_probabilities": list_of(OptionProbability)}
 ChatChoice = shape(
     "ChatChoice",
+    OPTIONS,
     index=int,
     message=AssistantMessage,
     logprobs=ChatLogprobs | None,
@@ -69,7 +72,7 @@ TextLogprobs = shape(
     text_offset=list[int],
     steps=list[int | None],
 )
-TextChoice = shape("TextChoice", index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH)
+TextChoice = shape("TextChoice", OPTIONS, index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH)
 Completion = shape("Completion", **ENVELOPE, object=Literal["text_completion"], choices=list_of(TextChoice))
 
 Tokenized = shape("Tokenized", count=int, max_model_len=int, tokens=list[int], token_strs=list[str] | None)

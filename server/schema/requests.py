@@ -21,8 +21,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from ...scheduler import ALL_DECODERS, ALL_PARAMS, MOST_RANKS, Choice, Range
-from ..engine.messages import AnswerOptions, Grammar
-from ..errors import shown
+from ..engine.messages import AnswerOptions, GivenTokens, Grammar
+from ..errors import InvalidValue, shown
 from ..http.body import Body, Strict, refused
 from ..structured.grammar import ANY_OBJECT, Wanted
 from . import limits
@@ -355,6 +355,20 @@ class GenerationRequest(DecoderParams, Body):
         return self.ranks is not None
 
     @property
+    def scored_options(self) -> tuple[str, ...]:
+        """The texts of which the answer is one, if their probabilities are requested, by logprobs without a stream."""
+        wanted = None if self.stream or not self.shows_scores else self.wanted
+        return () if wanted is None else wanted.choice
+
+    def check_options(self) -> None:
+        """Raises `InvalidValue` for two equal options whose probabilities are requested."""
+        options = self.scored_options
+        for at, text in enumerate(options):
+            if text in options[:at] and self.wanted is not None:
+                reason = f"two options are {shown(text)}: with logprobs each has a probability of its own"
+                raise InvalidValue(self.wanted.param, f"{self.wanted.param}: {reason}")
+
+    @property
     def streaming(self) -> StreamOptions:
         return self.stream_options or StreamOptions()
 
@@ -402,6 +416,18 @@ class GenerationRequest(DecoderParams, Body):
             decoder=self.decoder,
             params=tuple((name, value) for name, value in params.items() if value is not None),
             watch=bool(self.streaming.include_lanes),
+        )
+
+    def option_scoring(self, given: GivenTokens, bundle: str | None, timeout_s: float) -> AnswerOptions:
+        """What is submitted to score the texts of which the answer is one: at temperature 1, with `logit_bias`."""
+        return AnswerOptions(
+            max_tokens=max(map(len, given.chains)),
+            logit_bias=self._biases(ban=-math.inf),
+            ranks=0,
+            cache_salt=self.cache_salt or "",
+            bundle=bundle,
+            timeout_s=timeout_s,
+            scoring=given,
         )
 
     def _biases(self, ban: float) -> tuple[tuple[int, float], ...]:

@@ -51,6 +51,13 @@ class Finished:
     usage: Usage = field(default_factory=Usage)
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
+    probabilities: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def options(self) -> Json:
+        """The probabilities of the texts of which it is one, if they were requested."""
+        found = [{"choice": text, "probability": probability} for text, probability in self.probabilities]
+        return {"choice_probabilities": found} if found else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,7 @@ class ChatReply:
                 "message": self._message(choice),
                 "logprobs": _chat_logprobs(choice.scores),
                 "finish_reason": choice.finish,
+                **choice.options,
             }
             for index, choice in enumerate(choices)
         ]
@@ -158,7 +166,10 @@ class TextReply:
         return self._wrap(_text_choice(index, "", finish))
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
-        shaped = [_text_choice(index, one.text, one.finish, one.scores) for index, one in enumerate(choices)]
+        shaped = [
+            {**_text_choice(index, one.text, one.finish, one.scores), **one.options}
+            for index, one in enumerate(choices)
+        ]
         return {**self._wrap(*shaped), "usage": usage}
 
     def _wrap(self, *choices: Json) -> Json:

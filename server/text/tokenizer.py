@@ -198,12 +198,14 @@ class Tokenizer:
         """The reader of text in which clients spell special tokens."""
         return Literals(self.backend, self.special_ids | self.end_ids, self.mask_id)
 
-    def encode(self, text: str, *, specials: bool = True, most_tokens: int | None = None) -> list[int]:
-        """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
-        `specials`, none is added, whatever the tokenizer's own default. Raises `TextTooLong`, before it takes time, for
-        a text that must have more than `most_tokens`."""
+    def encode(
+        self, text: str, *, specials: bool = True, most_tokens: int | None = None, plain: bool = False
+    ) -> list[int]:
+        """The ids of a client's text, special tokens included, but for the mask, which is read as text; in a `plain`
+        text all are. Without `specials`, none is added, whatever the tokenizer's own default. Raises `TextTooLong`,
+        before it takes time, for a text that must have more than `most_tokens`."""
         mark = new_mark()
-        return self._encode(self.literals.hide(text, mark, only_mask=True), mark, specials, most_tokens)
+        return self._encode(self.literals.hide(text, mark, only_mask=not plain), mark, specials, most_tokens)
 
     def _encode(self, text: str, mark: str, specials: bool, most_tokens: int | None) -> list[int]:
         if most_tokens is not None and self._longest_token is not None:

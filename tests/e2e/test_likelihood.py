@@ -105,3 +105,61 @@ def test_the_harness_finds_the_choices_that_the_network_prefers(client: openai.O
             direct.append(math.fsum(setting.direct(context, option)))
         np.testing.assert_allclose(found, direct, atol=1e-4)
         assert np.argmax(found) == np.argmax(direct)
+
+
+def test_probabilities_of_options_are_those_of_their_chains(client: openai.OpenAI, setting: Setting) -> None:
+    """Each option is forced, and its chain scored by itself."""
+    draws = random.Random(3)
+    for number in range(8):
+        one, two = draws.randrange(2, 60), draws.randrange(2, 40)
+        prompt = f"#### {one} + {two} ="
+        options = [f" {one + two + more}" for more in draws.sample(range(-9, 10), 3)] + [f" {one} eggs are left"]
+        bias = {str(int(setting.ids(options[0])[0])): 1.5} if number % 2 else {}
+        done = client.completions.create(
+            model="tiny-llada",
+            prompt=prompt,
+            max_tokens=16,
+            logprobs=0,
+            temperature=number % 2,
+            logit_bias=bias,
+            extra_body={"guided_choice": options},
+        )
+        (choice,) = done.choices
+        found = choice.model_extra["choice_probabilities"]
+        assert [one["choice"] for one in found] == options
+        assert math.fsum(one["probability"] for one in found) == pytest.approx(1)
+        assert choice.text in options
+        chains = [setting.ids(text) for text in options]
+        longest = max(map(len, chains))
+        biases = {int(token): value for token, value in bias.items()}
+        forced = [setting.direct(setting.ids(prompt), one, BLOCK + longest - len(one), biases) for one in chains]
+        weights = np.exp([math.fsum(one) for one in forced])
+        np.testing.assert_allclose([one["probability"] for one in found], weights / weights.sum(), atol=1e-4)
+
+
+def test_options_of_one_token_take_one_forward_more_than_the_answer(client: openai.OpenAI, setting: Setting) -> None:
+    options = ["A", "B", "C"]
+    assert [len(setting.ids(text)) for text in options] == [1, 1, 1]
+    messages: Any = [{"role": "user", "content": "Say a letter."}]
+
+    def ask(**more: Any) -> Any:
+        return client.chat.completions.create(
+            model="tiny-llada", messages=messages, max_tokens=4, extra_body={"guided_choice": options}, **more
+        )
+
+    plain, scored = ask(), ask(logprobs=True)
+    assert "choice_probabilities" not in plain.choices[0].model_extra
+    found = scored.choices[0].model_extra["choice_probabilities"]
+    assert math.fsum(one["probability"] for one in found) == pytest.approx(1)
+    best = max(found, key=lambda one: one["probability"])
+    assert scored.choices[0].message.content == best["choice"]
+    cost = [done.usage.completion_tokens_details.model_extra["forwards"] for done in (plain, scored)]
+    assert cost[1] == cost[0] + 1
+
+
+def test_equal_options_have_no_probabilities(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="two options") as raised:
+        client.completions.create(
+            model="tiny-llada", prompt="A", logprobs=0, extra_body={"guided_choice": ["a", "b", "a"]}
+        )
+    assert raised.value.param == "guided_choice"

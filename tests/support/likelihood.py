@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,11 @@ class Setting:
         scheduler.check_integrity()
         return [last[number] for number in range(len(requests))], plans
 
-    def direct(self, prompt: np.ndarray, chain: np.ndarray, behind: int = BLOCK) -> list[float]:
-        """The log-probability of each token of a chain, by one forward for each, with `behind` masks after it."""
+    def direct(
+        self, prompt: np.ndarray, chain: np.ndarray, behind: int = BLOCK, biases: Mapping[int, float] | None = None
+    ) -> list[float]:
+        """The log-probability of each token of a chain, by one forward for each, with `behind` masks after it
+        and `biases` of logits."""
         found = []
         for at, token in enumerate(chain.tolist()):
             masks = np.full(len(chain) - at + behind, self.mask_id, np.int32)
@@ -85,6 +88,9 @@ class Setting:
             tokens = np.pad(tokens, (0, -len(tokens) % (self.pattern.block_size or 1)), constant_values=self.mask_id)
             position = len(prompt) + at
             logits = full_logits(self.runner, tokens, self.mask_id, start=self.pattern.logit_shift)
-            row = logits[position - self.pattern.logit_shift].log_softmax(-1)
+            row = logits[position - self.pattern.logit_shift]
+            for biased, value in (biases or {}).items():
+                row[biased] += value
+            row = row.log_softmax(-1)
             found.append(float(row[token]))
         return found
