@@ -219,7 +219,7 @@ def _probabilities(body: GenerationRequest, given: GivenTokens, scored: Finished
 
 
 def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:
-    """What is submitted to score a prompt: the tokens before the first that is scored, and the others as options."""
+    """A prompt that is scored: the tokens before the first that is, and the options that give the others."""
     start, given = given_tokens(body, prompt.ids, context)
     options = replace(body.options(max(1, len(prompt.ids) - start), body.draw_seed()), scoring=given)
     return replace(prompt, ids=prompt.ids[:start], echo=""), [options]

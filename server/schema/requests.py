@@ -419,7 +419,7 @@ class GenerationRequest(DecoderParams, Body):
         )
 
     def option_scoring(self, given: GivenTokens, bundle: str | None, timeout_s: float) -> AnswerOptions:
-        """What is submitted to score the texts of which the answer is one: at temperature 1, with `logit_bias`."""
+        """The options that score the texts of which the answer is one: at temperature 1, with `logit_bias`."""
         return AnswerOptions(
             max_tokens=max(map(len, given.chains)),
             logit_bias=self._biases(ban=-math.inf),

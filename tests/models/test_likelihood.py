@@ -108,7 +108,7 @@ def test_a_bias_is_a_part_of_the_scores(setting: Setting) -> None:
 
 
 def test_monte_carlo_is_the_mean_over_masks_and_its_seed_counts(setting: Setting) -> None:
-    """Of two tokens all masks can be counted: each one alone, and both."""
+    """All masks of two tokens can be counted: each one alone, and both."""
     prompt, chain = setting.ids(TEXTS[0])[:9], setting.ids(TEXTS[1])[:2]
     samples = Scoring((chain,), samples=400)
     seeds = [Sampling(seed=seed) for seed in (1, 1, 2)]
