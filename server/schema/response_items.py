@@ -141,6 +141,8 @@ class ResponsesReply:
                 pass
         for _ in self._output.finish(answer.finish):
             pass
+        if answer.options:  # a choice is one text
+            self._output.items[-1]["content"][0] |= answer.options
         return self._ended(answer.finish, usage)
 
     def begin(self) -> Iterator[bytes]:

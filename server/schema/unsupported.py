@@ -102,7 +102,13 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 
 # By endpoint: the parameters that only the other one has, and its path.
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
-    CHAT: dict.fromkeys(("prompt", "best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
+    CHAT: dict.fromkeys(
+        (
+            *("prompt", "best_of", "echo", "suffix", "add_special_tokens"),
+            *("likelihood", "likelihood_samples", "likelihood_start"),
+        ),
+        COMPLETIONS,
+    ),
     COMPLETIONS: dict.fromkeys(
         (
             *("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"),
@@ -111,6 +117,7 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         CHAT,
     ),
     RESPONSES: {
+        **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start"), COMPLETIONS),
         **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
         **dict.fromkeys(("logprobs", "reasoning_effort"), CHAT),
         **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),

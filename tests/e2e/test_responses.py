@@ -134,6 +134,15 @@ def test_log_probabilities_are_those_of_the_text(asked: openai.OpenAI) -> None:
     assert whole(asked, input=PARIS).output[0].content[0].logprobs == []
 
 
+def test_a_choice_has_the_probabilities_of_all_its_options(asked: openai.OpenAI) -> None:
+    choice = {"structured_outputs": {"choice": ["Paris", "Rome"]}}
+    done = whole(asked, input=PARIS, include=["message.output_text.logprobs"], extra_body=choice)
+    found = done.to_dict()["output"][0]["content"][0]["choice_probabilities"]
+    assert [one["choice"] for one in found] == ["Paris", "Rome"]
+    assert sum(one["probability"] for one in found) == pytest.approx(1)
+    assert done.output_text in ("Paris", "Rome")
+
+
 @pytest.mark.parametrize("answer", [whole, streamed])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_a_function_is_called_and_its_output_answered(asked: openai.OpenAI, answer: Any, choice: str) -> None:
