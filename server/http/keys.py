@@ -46,7 +46,7 @@ class Keys:
         self, unnamed: str | None, path: Path | None, processes: int = 1, valid: Sequence[Key] | None = None
     ) -> None:
         """`path` is that of the named keys, which are read unless it is known which are `valid`. So many `processes`
-        share what a key may have. Raises `BadKeys` and `OSError`."""
+        share what a key may have. Raises `BadKeys`."""
         self.processes = processes
         self.valid = read_keys(unnamed, path) if valid is None else valid
         self._unnamed = unnamed
@@ -70,23 +70,25 @@ class Keys:
         """Read the file again. If it cannot be used, the keys stay as they are."""
         try:
             self.valid = read_keys(self._unnamed, self._path)
-        except (BadKeys, OSError) as error:
+        except BadKeys as error:
             logging.getLogger(__name__).error("the API keys stay as they are: %s", error)
         else:
             logging.getLogger(__name__).info("%d API keys are valid now", len(self.valid))
 
 
 def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
-    """The key of `--api-key` and those of a file. Raises `BadKeys` and `OSError`."""
+    """The key of `--api-key` and those of a file. Raises `BadKeys`."""
     keys = [] if unnamed is None else [Key("", _digest(unnamed.strip().encode()))]
     if path is None:
         return keys
-    if path.exists() and not path.is_file():
-        raise BadKeys(f"{path} is not a file")
     try:
+        if path.exists() and not path.is_file():
+            raise BadKeys(f"{path} is not a file")
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise BadKeys(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise BadKeys(f"--api-keys-file: {path} cannot be read: {error.strerror or error}") from None
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             key = _parsed(line.strip(), f"{path}:{number}")
@@ -103,7 +105,9 @@ def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
 def _parsed(line: str, where: str) -> Key:
     found = LINE.fullmatch(line)
     if found is None:
-        raise BadKeys(f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -, not digits alone")
+        raise BadKeys(
+            f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -, with a letter or _ in it"
+        )
     limits = [LIMIT.fullmatch(limit) for limit in found[3].split()]
     given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
     if len(given) < len(limits):
