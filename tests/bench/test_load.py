@@ -303,8 +303,6 @@ def test_a_plot_that_cannot_be_drawn_is_told_before_measuring_and_how_it_can(
     assert cli.main(["bench", "--plot", "load.png"]) == 2
     reported = capsys.readouterr().err
     assert reported.count("\n") == 1
-    assert "$(VENV)/with-bench:" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert "make .venv/with-bench" in reported
     assert "pip install --constraint constraints.txt '.[bench]'" in reported
 
 
