@@ -25,7 +25,6 @@ from asynclane.server.metrics import Metrics, StepReport
 
 from ..support.other_server import other_server, stream
 
-ROOT = Path(__file__).parents[2]
 TARGET = Target("http://test", None, None, chat=True, timeout_s=0.2)
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
