@@ -43,7 +43,7 @@ class ModelCard:
 @dataclass(frozen=True, slots=True)
 class Finished:
     """One complete choice. `scores` is None if no log-probabilities were requested. `calls` have everything of a call
-    in one part."""
+    in one part; `parts` are those of a stream, in their order. `stop` is the stop string that has ended the text."""
 
     text: str
     finish: Finish
@@ -51,6 +51,8 @@ class Finished:
     usage: Usage = field(default_factory=Usage)
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
+    parts: tuple[Piece, ...] = ()
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
