@@ -24,11 +24,10 @@ FORMAT = "response_format.json_schema.schema"
 NAMES = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"stop(?=[.:])", "stop_sequences"),
         (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
-        (r"tools\.(\d+)\.function", r"tools.\1"),
-        (r"tool_choice\.function", "tool_choice"),
-        (r"reasoning_effort", "output_config.effort"),
+        (r"tools\.(\d+)\.function\.name", r"tools.\1.name"),
+        (r"tool_choice\.function\.name", "tool_choice.name"),
+        (r"response_format(?=: (?!unknown))", "output_config.format"),
     )
 )
 

@@ -53,7 +53,8 @@ class LostReplica:
             return
         error = EngineDown("the replica that computed this answer is lost: send the request again")
         if started:
-            await send({"type": "http.response.body", "body": event(body_for(scope, error), "error"), "more_body": False})
+            body = event(body_for(scope, error), "error")
+            await send({"type": "http.response.body", "body": body, "more_body": False})
         else:
             await error_response(error, scope)(scope, receive, send)
 

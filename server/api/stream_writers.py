@@ -24,7 +24,7 @@ class StreamWriter(Protocol):
         ...
 
     def end(self) -> Iterator[bytes]:
-        """What comes after all answers."""
+        """The events after all answers."""
         ...
 
     def failure(self, error: ApiError) -> bytes:

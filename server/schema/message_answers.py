@@ -27,7 +27,7 @@ REASONS: Mapping[Finish, str] = {
 
 @dataclass(frozen=True, slots=True)
 class MessageHead:
-    """What an answer begins with."""
+    """The fields that an answer begins with."""
 
     id: str
     model: str

@@ -234,7 +234,7 @@ class MessageMetadata(Strict):
 
 
 class MessageTokensRequest(Body):
-    """What a prompt is made of."""
+    """The parameters that make a prompt."""
 
     unsupported = UNSUPPORTED[COUNT_TOKENS]
 
