@@ -23,55 +23,48 @@ from ..text.tokenizer import Tokenizer
 from ..text.tool_calls import ToolFormat
 from .answer_parts import Reading
 from .generation import PER_TEXT, Backend, Prompt, check_choices, generation_router, respond
-from .stream_writers import openai_shape
 
 TAIL = 16  # tokens at a prompt's end that may open the model's reasoning
 
 
 def chat_routes(backend: Backend) -> APIRouter:
-    router, card = generation_router(), backend.card
+    router, card, tokenizer = generation_router(), backend.card, backend.tokenizer
 
     @router.post("/chat/completions", responses=answered(ChatCompletion))
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-        card.check_name(body.model)
-        check_choices(backend, body, 1)
-        turn = await read_chat(backend, request, body)
-        reply = ChatReply(new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage)), turn.divided)
-        reading = turn.reading(backend.tokenizer, body) if turn.divided else None
-        shape = openai_shape(reply, body, reply.part if turn.divided else None)
-        return await respond(backend, request, body, [turn.prompt], shape, reading)
+        turn = await prepare(backend, request, body, "messages")
+        split = turn.form is not None or turn.reasoning is not None
+        envelope = new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage))
+        reading = turn.reading(tokenizer, body) if split else None
+        return await respond(backend, request, body, [turn.prompt], ChatReply(envelope, split), reading)
 
     return router
 
 
-async def read_chat(backend: Backend, request: Request, body: ChatCompletionRequest) -> ChatTurn:
-    """Raises `InvalidValue`, `ContextLengthExceeded` and `ClientGone`."""
-    context, form = backend.card.max_model_len, _tool_format(backend, body)
-    conversation = Conversation(backend.tokenizer, body.messages, body.offered, body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        conversation.suggest("reasoning_effort", body.reasoning_effort)
-    ids = await backend.encode(request, "messages", conversation.chars, lambda: conversation.ids(context))
-    reasoning = None if body.wanted is not None or body.must_call else backend.formats.reasoning
-    return ChatTurn(Prompt("messages", ids), form, reasoning)
-
-
 @dataclass(frozen=True, slots=True)
-class ChatTurn:
-    """A chat that has been read: its prompt, and the forms of the calls and of the reasoning that its answers may
-    have."""
+class Turn:
+    """An answer that is due: its prompt, and the forms of its calls and its reasoning, None where it has none."""
 
     prompt: Prompt
     form: ToolFormat | None
     reasoning: ReasoningFormat | None
 
-    @property
-    def divided(self) -> bool:
-        """True if an answer may be more than text."""
-        return self.form is not None or self.reasoning is not None
-
     def reading(self, tokenizer: Tokenizer, body: ChatCompletionRequest) -> Reading:
-        """How the answers are read in parts."""
         return _reading(tokenizer, body, self.prompt.ids, self.form, self.reasoning)
+
+
+async def prepare(backend: Backend, request: Request, body: ChatCompletionRequest, param: str) -> Turn:
+    """Check a chat and encode its prompt, which is the request's parameter `param`. Raises an `ApiError`."""
+    card = backend.card
+    card.check_name(body.model)
+    check_choices(backend, body, 1)
+    form = _tool_format(backend, body)
+    conversation = Conversation(backend.tokenizer, body.messages, body.offered, body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        conversation.suggest("reasoning_effort", body.reasoning_effort)
+    ids = await backend.encode(request, param, conversation.chars, lambda: conversation.ids(card.max_model_len))
+    reasoning = None if body.wanted is not None or body.must_call else backend.formats.reasoning
+    return Turn(Prompt(param, ids), form, reasoning)
 
 
 class Conversation:

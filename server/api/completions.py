@@ -10,7 +10,6 @@ from ..schema.openapi import Completion, answered
 from ..schema.requests import CompletionRequest
 from ..schema.responses import TextReply, new_envelope
 from .generation import PER_TEXT, Backend, Prompt, check_choices, check_token, generation_router, respond
-from .stream_writers import openai_shape
 
 
 def completion_routes(backend: Backend) -> APIRouter:
@@ -34,7 +33,7 @@ def completion_routes(backend: Backend) -> APIRouter:
             lambda: [_read(backend, prompt, bool(body.echo), suffix, specials) for prompt in body.prompt],
         )
         reply = TextReply(new_envelope("cmpl", card.id, bool(body.streaming.include_usage)))
-        return await respond(backend, request, body, prompts, openai_shape(reply, body))
+        return await respond(backend, request, body, prompts, reply)
 
     return router
 

@@ -23,7 +23,7 @@ from ..http.sse import EventStream, merge, until_gone
 from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
 from ..schema.requests import GenerationRequest
-from ..schema.responses import Finished, ModelCard, usage_json
+from ..schema.responses import EventWriter, Finished, ModelCard, Reply, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.answer_formats import AnswerFormats
@@ -32,7 +32,6 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import PartReader, Reading, joined
 from .infill_lengths import lengths, likeliest
-from .stream_writers import AnswerShape, StreamWriter
 
 T = TypeVar("T")
 
@@ -126,7 +125,7 @@ async def respond(
     request: Request,
     body: GenerationRequest,
     prompts: Sequence[Prompt],
-    shape: AnswerShape,
+    reply: Reply,
     reading: Reading | None = None,
 ) -> Response:
     """Queue all answers of a request, and send them as a stream or as one response; with a `reading`, in parts. Raises
@@ -173,7 +172,7 @@ async def respond(
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
         ]
         if body.stream:
-            writer = shape.writer(prompt_tokens, echoes)
+            writer = reply.writer(body, echoes, prompt_tokens)
             return EventStream(_events(answers, writer, record, readers), stack.pop_all())
         tried = iter(await until_gone(request.receive, _collect(answers, echoes, record, readers)))
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
@@ -184,7 +183,7 @@ async def respond(
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
     usages = {number: choice.usage for number, choice in enumerate(finished)}
-    return JSONResponse(shape.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
+    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
 
 
 def _check_tokens(backend: Backend, body: GenerationRequest, sizes: Sequence[int]) -> None:
@@ -275,10 +274,7 @@ async def _collect(
 
 
 async def _events(
-    answers: Sequence[Answer],
-    writer: StreamWriter,
-    record: RequestRecord,
-    readers: Sequence[PartReader] | None = None,
+    answers: Sequence[Answer], writer: EventWriter, record: RequestRecord, readers: Sequence[PartReader] | None = None
 ) -> AsyncGenerator[bytes, None]:
     """The events of one streamed response; with `readers`, its answers are read in parts. An error before the first
     event is raised."""
@@ -287,8 +283,11 @@ async def _events(
     try:
         async with aclosing(merge(answers)) as deltas:
             async for index, delta in deltas:
-                begun = True
-                parts: Sequence[Piece] = ()
+                if not begun:
+                    begun = True
+                    for data in writer.begin():
+                        yield data
+                parts: Sequence[Piece] | None = None
                 if readers is not None:
                     parts, delta = readers[index].read(delta)
                 record.note(index, delta)
@@ -307,7 +306,8 @@ async def _events(
         # The status has been sent: the error becomes an event, and the stream ends.
         if not isinstance(error, errors.ApiError):
             logging.getLogger(__name__).exception("a stream failed")
-        yield writer.failure(errors.from_exception(error))
+        for data in writer.fail(errors.from_exception(error)):
+            yield data
 
 
 def _check_complete(answers: Sequence[Answer], ends: dict[int, Any]) -> None:

@@ -9,24 +9,16 @@ from starlette.responses import Response
 
 from ..errors import InvalidValue
 from ..http.body import JsonRoute
-from ..schema.message_answers import (
-    ANSWERED,
-    MESSAGE_REFUSALS,
-    MessageHead,
-    MessageTokens,
-    MessageWriter,
-)
+from ..schema.message_answers import ANSWERED, MESSAGE_REFUSALS, MessageReply, MessageTokens
 from ..schema.messages import MessagesRequest, MessageTokensRequest
 from ..schema.requests import ChatCompletionRequest
-from .chat import ChatTurn, read_chat
+from .chat import Turn, prepare
 from .generation import AnswerRoute, Backend, respond
-from .stream_writers import AnswerShape
 
 SWITCH = "enable_thinking"  # the variable of chat templates that switches reasoning
 
 
 def message_routes(backend: Backend) -> list[APIRouter]:
-    card = backend.card
     router, counts = (
         APIRouter(prefix="/v1", tags=["messages"], responses=MESSAGE_REFUSALS, route_class=kind)
         for kind in (AnswerRoute, JsonRoute)
@@ -35,9 +27,8 @@ def message_routes(backend: Backend) -> list[APIRouter]:
     @router.post("/messages", responses=ANSWERED)
     async def messages(body: MessagesRequest, request: Request) -> Response:
         chat, turn = await _read(backend, request, body)
-        head = MessageHead(f"msg_{uuid.uuid4().hex}", card.id, request.state.request_id)
-        shape = AnswerShape(head.whole, lambda prompt_tokens, _: MessageWriter(head, prompt_tokens))
-        return await respond(backend, request, chat, [turn.prompt], shape, turn.reading(backend.tokenizer, chat))
+        reply = MessageReply(f"msg_{uuid.uuid4().hex}", backend.card.id, request.state.request_id)
+        return await respond(backend, request, chat, [turn.prompt], reply, turn.reading(backend.tokenizer, chat))
 
     @counts.post("/messages/count_tokens", response_model=MessageTokens)
     async def count_tokens(body: MessageTokensRequest, request: Request) -> dict[str, int]:
@@ -47,14 +38,11 @@ def message_routes(backend: Backend) -> list[APIRouter]:
     return [router, counts]
 
 
-async def _read(
-    backend: Backend, request: Request, body: MessageTokensRequest
-) -> tuple[ChatCompletionRequest, ChatTurn]:
-    """The chat that a request is, and what is read of it. Raises what `read_chat` does, and `UnknownModel`."""
-    backend.card.check_name(body.model)
+async def _read(backend: Backend, request: Request, body: MessageTokensRequest) -> tuple[ChatCompletionRequest, Turn]:
+    """The chat that a request is, and the answer that is due. Raises what `prepare` does."""
     chat = _switched(backend, body)
     try:
-        return chat, await read_chat(backend, request, chat)
+        return chat, await prepare(backend, request, chat, "messages")
     except InvalidValue as error:
         raise body.placed(error) from None
 

@@ -16,7 +16,8 @@ from ..http.sse import event
 from ..message_errors import OTHERS, TYPES, message_error
 from ..text.splitter import CallPart, Piece, Reasoning
 from .openapi import REFUSALS, Responses, shape
-from .responses import Finished, Json, usage_json
+from .requests import GenerationRequest
+from .responses import EventWriter, Finished, Json, usage_json
 
 REASONS: Mapping[Finish, str] = {
     Finish.STOP: "end_turn",
@@ -26,8 +27,8 @@ REASONS: Mapping[Finish, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class MessageHead:
-    """The fields that an answer begins with."""
+class MessageReply:
+    """Implements `Reply`: one answer, and the fields that it begins with."""
 
     id: str
     model: str
@@ -37,29 +38,30 @@ class MessageHead:
         head = {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
         return {**head, "content": content, **stop, "usage": usage}
 
+    def writer(self, body: GenerationRequest, echoes: Sequence[str], prompt_tokens: int) -> EventWriter:
+        return MessageWriter(self, prompt_tokens)
+
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         (answer,) = choices
         return self.message(content_of(answer.parts), _stop(answer.finish, answer.stop), _usage(usage))
 
 
 class MessageWriter:
-    """Implements `StreamWriter` for one answer to a prompt of so many tokens."""
+    """Implements `EventWriter`. What of the prompt had been computed before is known at the end."""
 
-    def __init__(self, head: MessageHead, prompt_tokens: int) -> None:
-        self._head = head
+    def __init__(self, reply: MessageReply, prompt_tokens: int) -> None:
+        self._reply = reply
         self._prompt_tokens = prompt_tokens
-        self._begun = False
         self._blocks = 0
         self._last: Piece | None = None
 
-    def write(self, index: int, delta: Delta, parts: Sequence[Piece]) -> Iterator[bytes]:
-        usage = _usage(usage_json(self._prompt_tokens, {0: delta.usage or Usage()}, 1))
-        if not self._begun:
-            self._begun = True
-            message = self._head.message([], _stop(None, None), {**usage, "output_tokens": 0})
-            yield _event("message_start", message=message)
-            yield _event("ping")
-        for part in parts:
+    def begin(self) -> Iterator[bytes]:
+        message = self._reply.message([], _stop(None, None), self._usage(Usage()))
+        yield _event("message_start", message=message)
+        yield _event("ping")
+
+    def write(self, index: int, delta: Delta, parts: Sequence[Piece] | None) -> Iterator[bytes]:
+        for part in parts or ():
             if opens(part, self._last):
                 yield from self._close()
                 self._blocks += 1
@@ -69,13 +71,17 @@ class MessageWriter:
                 yield _event("content_block_delta", index=self._blocks - 1, delta=added)
         if delta.finish is not None:
             yield from self._close()
+            usage = self._usage(delta.usage or Usage())
             yield _event("message_delta", delta=_stop(delta.finish, delta.stop), usage=usage)
 
     def end(self) -> Iterator[bytes]:
         yield _event("message_stop")
 
-    def failure(self, error: ApiError) -> bytes:
-        return event(message_error(error.status, error.message, self._head.request_id), "error")
+    def fail(self, error: ApiError) -> Iterator[bytes]:
+        yield event(message_error(error.status, error.message, self._reply.request_id), "error")
+
+    def _usage(self, usage: Usage) -> Json:
+        return _usage(usage_json(self._prompt_tokens, {0: usage}, 1))
 
     def _close(self) -> Iterator[bytes]:
         if self._last is not None:
