@@ -21,6 +21,7 @@ from ..scheduler import ALL_DECODERS, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
 from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
+from .api.messages import message_routes
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
@@ -95,6 +96,7 @@ def create_app(
     for router in (
         chat_routes(backend),
         completion_routes(backend),
+        *message_routes(backend),
         token_routes(backend),
         ops_routes(engine, metrics, card),
         page_routes(),

@@ -88,7 +88,7 @@ class Settings:
         0,
         128,
     )
-    api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
+    api_key: str | None = _word(None, "if given, requests must carry it, as a bearer token or in x-api-key")
     allowed_origins: str | None = _word(
         None,
         "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"

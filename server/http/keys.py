@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -123,8 +123,8 @@ def _digest(key: bytes) -> bytes:
 
 
 class RequireKey:
-    """Refuses requests without `Authorization: Bearer KEY`, except to `open_paths`, and more of one key at once than it
-    may have. The others carry their `Key` in the state of their scope."""
+    """Refuses requests without `Authorization: Bearer KEY` or `x-api-key: KEY`, except to `open_paths`, and more of one
+    key at once than it may have. The others carry their `Key` in the state of their scope."""
 
     def __init__(self, app: ASGIApp, keys: Keys, open_paths: Collection[str]) -> None:
         self._app = app
@@ -136,21 +136,30 @@ class RequireKey:
         if scope["type"] != "http" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
-        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-        key = self._keys.find(given.strip()) if scheme.lower() == b"bearer" else None
+        key = next(filter(None, map(self._keys.find, _given(scope))), None)
         if key is None:
-            await error_response(Unauthorized())(scope, receive, send)
+            await error_response(Unauthorized(), scope)(scope, receive, send)
             return
         scope.setdefault("state", {})["key"] = key
         if self._served[key.name] >= -(-key.max_requests // self._keys.processes):
             full = Overloaded(f"this key has as many requests at once as it may have: {key.max_requests}")
-            await error_response(full)(scope, receive, send)
+            await error_response(full, scope)(scope, receive, send)
         else:
             self._served[key.name] += 1
             try:
                 await self._app(scope, receive, send)
             finally:
                 self._served[key.name] -= 1
+
+
+def _given(scope: Scope) -> Iterator[bytes]:
+    """The keys that a request carries. Clients of OpenAI's API send a bearer token, many of Anthropic's `x-api-key`."""
+    headers = dict(scope["headers"])
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        yield token.strip()
+    if b"x-api-key" in headers:
+        yield headers[b"x-api-key"].strip()
 
 
 def key_of(scope: Scope) -> Key | None:

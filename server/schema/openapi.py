@@ -152,9 +152,12 @@ def document(app: FastAPI, open_paths: Collection[str], has_key: bool) -> None:
                     if path in open_paths:
                         operation["responses"].pop("401", None)
                     elif has_key:
-                        operation["security"] = [{"key": []}]
+                        operation["security"] = [{"key": []}, {"key_header": []}]
             if has_key:
-                app.openapi_schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                app.openapi_schema["components"]["securitySchemes"] = {
+                    "key": {"type": "http", "scheme": "bearer"},
+                    "key_header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+                }
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign] # as FastAPI's documentation has it

@@ -131,6 +131,26 @@ async def test_a_named_key_is_the_client_its_weight_and_the_root_of_its_salts(ap
     ]
 
 
+async def test_a_key_may_come_in_a_header_of_its_own(api: Any, file: Path) -> None:
+    engine = FakeEngine()
+    async with api(engine, api_keys_file=str(file)) as client:
+        for headers, status in (
+            ({"x-api-key": "k1"}, 200),
+            ({"x-api-key": " k1 ", "authorization": "Basic k:2="}, 200),
+            ({"x-api-key": "k1", **bearer("k:2=")}, 200),
+            ({"x-api-key": "k1", **bearer("wrong")}, 200),
+            ({"x-api-key": "wrong", **bearer("k:2=")}, 200),
+            ({"x-api-key": "Bearer k1"}, 401),
+            ({"x-api-key": ""}, 401),
+        ):
+            response = await client.http.post("/v1/chat/completions", json=CHAT, headers=headers)
+            assert response.status_code == status, headers
+        document = (await client.http.get("/openapi.json", headers=bearer("k1"))).json()
+    assert [options.client for options in engine.options] == ["alice", "alice", "bob", "alice", "bob"]
+    assert document["components"]["securitySchemes"]["key_header"]["name"] == "x-api-key"
+    assert document["paths"]["/v1/messages"]["post"]["security"] == [{"key": []}, {"key_header": []}]
+
+
 async def test_the_log_has_a_keys_name_and_never_the_key(
     api: Any, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
