@@ -14,6 +14,7 @@ from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
 from .decoding.resolve import defaults_of, resolve, suits
 from .decoding.vocabulary import Vocabulary
+from .decoding.words import all_words, takes, words_of
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
 from .logit_bias import NEUTRAL, Preferences
@@ -67,10 +68,13 @@ __all__ = [
     "Values",
     "Vocabulary",
     "VocabularyFacts",
+    "all_words",
     "defaults_of",
     "plain",
     "plugins",
     "refuse",
     "resolve",
     "suits",
+    "takes",
+    "words_of",
 ]
