@@ -126,6 +126,7 @@ def test_the_result_of_a_race_is_in_view(visit: Open) -> None:
     finished(page)
     expect(page.locator(".result")).not_to_be_empty()
     result, message = page.locator(".finish").bounding_box(), page.locator("#composer").bounding_box()
-    assert result and message
+    assert result
+    assert message
     assert result["y"] + result["height"] <= message["y"]
     assert not re.search(r"\b1 forwards", page.locator(".result").text_content() or "")
