@@ -13,6 +13,7 @@ from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
 from .decoding.resolve import defaults_of, resolve, suits
+from .decoding.summaries import SUMMARIES
 from .decoding.vocabulary import Vocabulary
 from .decoding.words import all_words, takes, words_of
 from .grammar_guide import Constraint
@@ -32,6 +33,7 @@ __all__ = [
     "NEUTRAL",
     "NONE",
     "PLAIN",
+    "SUMMARIES",
     "AttentionPattern",
     "Boundary",
     "Budget",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 from ...scheduler import (
@@ -13,6 +13,7 @@ from ...scheduler import (
     ALL_PARAMS,
     ALL_RULES,
     PLAIN,
+    SUMMARIES,
     AttentionPattern,
     Choice,
     DecoderSpec,
@@ -49,7 +50,9 @@ def decoders_main(name: str | None, markdown: bool) -> int:
         print(section(name), end="\n" if markdown else "")
     else:
         width = max(map(len, ALL_DECODERS))
-        print("\n".join(f"{each:{width}}  {_source(spec)}" for each, spec in ALL_DECODERS.items()))
+        print(
+            "\n".join(f"{each:{width}}  {SUMMARIES.get(each) or _source(spec)}" for each, spec in ALL_DECODERS.items())
+        )
         print(f"\nrules for the parameter `rule`: {', '.join(_rules())}", file=sys.stderr)
     for problem in plugins().problems:
         print(f"asynclane: {problem}", file=sys.stderr)
