@@ -18,11 +18,13 @@ from .decoding.vocabulary import Vocabulary
 from .decoding.words import all_words, takes, words_of
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
+from .likelihood import Scoring
 from .logit_bias import NEUTRAL, Preferences
 from .logprobs import Scored
 from .memory.pages import Limits
 from .request import Ended, Failure, Load, Outcome, Request, RequestStats, State, Update
 from .scheduler import QueueFull, Scheduler
+from .scored_sequence import scoring_decoder, scoring_room, with_rows
 from .step_cost import Budget, Halving, StepCost
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "Sampling",
     "Scheduler",
     "Scored",
+    "Scoring",
     "State",
     "StepCost",
     "StepPlan",
@@ -76,7 +79,10 @@ __all__ = [
     "plugins",
     "refuse",
     "resolve",
+    "scoring_decoder",
+    "scoring_room",
     "suits",
     "takes",
+    "with_rows",
     "words_of",
 ]

@@ -61,8 +61,8 @@ def find_model(name: str, download: bool = False, weights: bool = True) -> Path:
         nearest = get_close_matches(name.lower(), embedded_models(), 1, ALIKE)
         meant = f"did you mean {nearest[0]!r}? " if nearest else ""
         raise ModelError(
-            f"no model {name!r}: {meant}it is no directory here, not OWNER/NAME of a repository, and the embedded models"
-            f" are {', '.join(embedded_models())}"
+            f"no model {name!r}: {meant}it is no directory here, not OWNER/NAME of a repository, and the embedded"
+            f" models are {', '.join(embedded_models())}"
         )
     snapshot = repository.fetch(read_config) if download else repository.snapshot()
     _require_files(snapshot)

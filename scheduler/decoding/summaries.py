@@ -23,7 +23,8 @@ SUMMARIES: Mapping[str, str] = {
     "dkv": "`llada` whose decoded positions are cached one forward later",
     "dllm-cache": "`llada` whose prompt and response are recomputed at separate intervals",
     "eoser": "a quota; end tokens weigh less at first",
-    "ete": "explore, then exploit: where no position is certain, one uncertain position commits (our rule, after the abstract)",
+    "ete": "explore, then exploit: where no position is certain, one uncertain position commits"
+    " (our rule, after the abstract)",
     "freedave": "drafts its next steps and checks them in one forward; the answer equals one token a forward",
     "klass": "commits a token that is certain and has been the same for two forwards",
     "leap": "commits a token that stays the same when likely tokens are put beside it",
