@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -44,6 +44,31 @@ GROUPS = {
     "step_timeout_s": "limits of steps, connections and formats",
     "drain_s": "end, metrics, log and traces",
 }
+# The settings that `generate` and `trace` take: those of the model, and of what computes one answer.
+OF_ONE_ANSWER = (
+    "model",
+    "download",
+    "dtype",
+    "device",
+    "tensor_parallel_size",
+    "load_format",
+    "quantization",
+    "deterministic",
+    "cuda_graph_sizes",
+    "compile_cache",
+    "threads",
+    "max_model_len",
+    "max_num_seqs",
+    "max_step_tokens",
+    "chunked_prefill_size",
+    "kv_cache_tokens",
+    "gpu_memory_utilization",
+    "page_size",
+    "prefix_sharing",
+    "decoder",
+    "step_timeout_s",
+    "max_failed_steps",
+)
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -243,12 +268,14 @@ class Settings:
         return self.frontends
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one flag for each field. Its default is None; `read_settings` fills it in."""
+def add_flags(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
+    """Add one flag for each field, or for those of these `names`. Its default is None; `read_settings` fills it in."""
     group: argparse._ActionsContainer = parser
     for field in dataclasses.fields(Settings):
         if field.name in GROUPS:
             group = parser.add_argument_group(GROUPS[field.name])
+        if names is not None and field.name not in names:
+            continue
         text = field.metadata["help"]
         if field.metadata["type"] is bool:
             group.add_argument(_flag(field.name), action=argparse.BooleanOptionalAction, help=text, default=None)

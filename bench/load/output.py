@@ -104,6 +104,12 @@ def check_outputs(parser: argparse.ArgumentParser, plot: Path | None, *files: Pa
         parser.error(fault)
 
 
+def require(parser: argparse.ArgumentParser, package: str) -> None:
+    """End the program now if a package of the extra `bench` is not installed."""
+    if find_spec(package) is None:
+        parser.error(f"this needs {package}: in a checkout `make .venv/with-bench`")
+
+
 def json_line(figures: Mapping[str, object]) -> str:
     """Return `figures` and what is needed to repeat them: date, machine and versions (null: not installed).
 
