@@ -13,7 +13,9 @@ from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
 from .decoding.resolve import defaults_of, resolve, suits
+from .decoding.summaries import SUMMARIES
 from .decoding.vocabulary import Vocabulary
+from .decoding.words import all_words, takes, words_of
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
 from .likelihood import Scoring
@@ -33,6 +35,7 @@ __all__ = [
     "NEUTRAL",
     "NONE",
     "PLAIN",
+    "SUMMARIES",
     "AttentionPattern",
     "Boundary",
     "Budget",
@@ -70,6 +73,7 @@ __all__ = [
     "Values",
     "Vocabulary",
     "VocabularyFacts",
+    "all_words",
     "defaults_of",
     "plain",
     "plugins",
@@ -78,5 +82,7 @@ __all__ = [
     "scoring_decoder",
     "scoring_room",
     "suits",
+    "takes",
     "with_rows",
+    "words_of",
 ]

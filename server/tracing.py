@@ -30,6 +30,7 @@ SERVICE = "asynclane"
 FLUSH_S = 2.0  # at the end, for the spans that wait
 OPERATIONS = {  # by the end of the path
     "/v1/chat/completions": "chat",
+    "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/v1/responses": "chat",
 }

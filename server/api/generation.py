@@ -1,4 +1,4 @@
-"""The path that both completion endpoints share, streamed or whole, so that their texts cannot differ."""
+"""The path that chats, messages and completions share, streamed or whole, so that their texts cannot differ."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ async def _collect(
     parts: list[list[Piece]] = [[] for _ in answers]
     texts: list[list[str]] = [[echo] for echo in echoes]
     scores: list[list[TokenLogprob]] = [[] for _ in answers]
-    ends: dict[int, tuple[Finish, Usage]] = {}
+    ends: dict[int, tuple[Finish, Usage, str | None]] = {}
     async with aclosing(merge(answers)) as deltas:
         async for index, delta in deltas:
             if readers is not None:
@@ -304,9 +304,11 @@ async def _collect(
             texts[index].append(delta.text)
             scores[index] += delta.scores
             if delta.finish is not None:
-                ends[index] = (delta.finish, delta.usage or Usage())
+                ends[index] = (delta.finish, delta.usage or Usage(), delta.stop)
     _check_complete(answers, ends)
-    finished = [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
+    finished = [
+        Finished("".join(text), ends[at][0], scores[at], ends[at][1], stop=ends[at][2]) for at, text in enumerate(texts)
+    ]
     return finished if readers is None else list(map(joined, parts, finished))
 
 

@@ -25,13 +25,14 @@ COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `co
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """The model as clients see it. `decoders` maps names to their parameters' defaults; `created` is the Unix time of
-    the server's start."""
+    the server's start; `words` are what each decoder's parameters may be besides numbers."""
 
     id: str
     max_model_len: int
     decoders: Mapping[str, Mapping[str, object]]
     default_decoder: str
     created: int = 0
+    words: Mapping[str, Mapping[str, Sequence[object]]] = field(default_factory=dict)
 
     def check_name(self, name: str) -> None:
         if name != self.id:
@@ -39,13 +40,16 @@ class ModelCard:
 
     def json(self) -> Json:
         decoders = {name: dict(defaults) for name, defaults in self.decoders.items()}
-        return {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
+        card = {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
+        del card["words"]  # `/openapi.json` has them
+        return card
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """One complete choice. `scores` is None if no log-probabilities were requested. `calls` have everything of a call
-    in one part; `parts` are all pieces in their order, where the answer was read in parts."""
+    in one part; `parts` are all pieces in their order, where the answer was read in parts. `stop` is the stop string
+    that has ended the text."""
 
     text: str
     finish: Finish
@@ -54,6 +58,7 @@ class Finished:
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
     parts: tuple[Piece, ...] = ()
+    stop: str | None = None
     probabilities: tuple[tuple[str, float], ...] = ()
 
     @property
