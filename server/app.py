@@ -21,9 +21,11 @@ from ..scheduler import ALL_DECODERS, all_words, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
 from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
+from .api.messages import message_routes
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
+from .api.responses import response_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
@@ -95,6 +97,8 @@ def create_app(
     for router in (
         chat_routes(backend),
         completion_routes(backend),
+        response_routes(backend),
+        *message_routes(backend),
         token_routes(backend),
         ops_routes(engine, metrics, card),
         page_routes(),

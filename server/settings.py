@@ -113,7 +113,7 @@ class Settings:
         0,
         128,
     )
-    api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
+    api_key: str | None = _word(None, "if given, requests must carry it, as a bearer token or in x-api-key")
     allowed_origins: str | None = _word(
         None,
         "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
@@ -316,7 +316,9 @@ def traces_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
         if protocol not in ("", "http/protobuf"):
             raise SettingsError(f"{variable} must be http/protobuf, not {protocol!r}: spans are sent in no other way")
     if not all(map(_installed, SDK)):
-        raise SettingsError(f"{source} needs OpenTelemetry's SDK: pip install 'asynclane[otel]'")
+        raise SettingsError(
+            f"{source} needs OpenTelemetry's SDK: in the checkout, pip install --constraint constraints.txt '.[otel]'"
+        )
     return url if source == OTLP_TRACES or url.endswith("/v1/traces") else f"{url.rstrip('/')}/v1/traces"
 
 

@@ -77,9 +77,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def missing_output(plot: Path | None, *files: Path | None) -> str | None:
     """Return why the results could not be written, or None. Call it before measuring, which takes minutes."""
     if plot is not None and find_spec("matplotlib") is None:
-        return (
-            "--plot needs matplotlib: in a checkout `make .venv/with-bench`, elsewhere pip install 'asynclane[bench]'"
-        )
+        return "--plot needs matplotlib: in the checkout, pip install --constraint constraints.txt '.[bench]'"
     if plot is not None and plot.suffix.lower() != ".png":
         return f"--plot draws a PNG: {plot.name} should end with .png"
     faults = (_unwritable(path) for path in (plot, *files) if path is not None)

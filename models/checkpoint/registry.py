@@ -167,7 +167,7 @@ def _lacking() -> str | None:
         name = torch.cuda.get_device_name()
         return f"{name} has compute capability {capability[0]}.{capability[1]}: {OLDEST[0]}.{OLDEST[1]} is needed"
     if importlib.util.find_spec("triton") is None:
-        return "Triton is missing: install asynclane[gpu]"
+        return "Triton is missing: in the checkout, pip install --constraint constraints.txt '.[gpu]'"
     return None
 
 
