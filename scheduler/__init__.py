@@ -3,7 +3,7 @@
 All that other packages use is here; `scheduler.contract` is for those who compute the steps.
 """
 
-from .contract import MOST_RANKS, DeviceLost, Executor, Sampling, StepPlan, StepResult
+from .contract import MOST_RANKS, DeviceLost, Executor, Measure, Sampling, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.boundaries import Boundary
 from .decoding.commit.base import CommitDecision, HostCommitRule, StepView
@@ -12,7 +12,7 @@ from .decoding.compatibility import VocabularyFacts, refuse
 from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
-from .decoding.resolve import defaults_of, resolve, suits
+from .decoding.resolve import defaults_of, resolve, suits, unknown_decoder
 from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
@@ -47,6 +47,7 @@ __all__ = [
     "LaneEvents",
     "Limits",
     "Load",
+    "Measure",
     "Outcome",
     "ParamError",
     "Params",
@@ -73,4 +74,5 @@ __all__ = [
     "refuse",
     "resolve",
     "suits",
+    "unknown_decoder",
 ]
