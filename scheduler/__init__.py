@@ -16,11 +16,13 @@ from .decoding.resolve import defaults_of, resolve, suits, unknown_decoder
 from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
+from .likelihood import Scoring
 from .logit_bias import NEUTRAL, Preferences
 from .logprobs import Scored
 from .memory.pages import Limits
 from .request import Ended, Failure, Load, Outcome, Request, RequestStats, State, Update
 from .scheduler import QueueFull, Scheduler
+from .scored_sequence import scoring_decoder, scoring_room, with_rows
 from .step_cost import Budget, Halving, StepCost
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "Sampling",
     "Scheduler",
     "Scored",
+    "Scoring",
     "State",
     "StepCost",
     "StepPlan",
@@ -73,6 +76,9 @@ __all__ = [
     "plugins",
     "refuse",
     "resolve",
+    "scoring_decoder",
+    "scoring_room",
     "suits",
     "unknown_decoder",
+    "with_rows",
 ]

@@ -15,14 +15,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
+from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, GivenTokens, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
 from ..http.sse import DONE, EventStream, event, merge, until_gone
 from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
-from ..schema.requests import GenerationRequest
+from ..schema.requests import CompletionRequest, GenerationRequest
 from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
@@ -32,6 +32,7 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import PartReader, Reading, joined
 from .infill_lengths import lengths, likeliest
+from .likelihood import given_tokens, option_probabilities, option_tokens, with_prompt
 
 T = TypeVar("T")
 
@@ -135,6 +136,14 @@ async def respond(
     if timeout_s > longest_s:
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
+    body.check_options()
+    options_given = None
+    if body.scored_options and body.wanted is not None:
+        texts, limit = body.scored_options, backend.card.max_model_len
+        size = sum(len(text) + PER_TEXT for text in texts)
+        options_given = await backend.encode(
+            request, body.wanted.param, size, lambda: option_tokens(backend.tokenizer, texts, limit)
+        )
     grammar = None
     wanted = body.wanted if reading is None else reading.wanted or body.wanted
     if wanted is not None:
@@ -142,9 +151,12 @@ async def respond(
         grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
     context, default = backend.card.max_model_len, backend.settings.default_max_tokens
-    planned = [
-        (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
-    ]
+    if isinstance(body, CompletionRequest) and body.scores_prompt:
+        planned = [_scored_choice(body, prompt, context) for prompt in prompts]
+    else:
+        planned = [
+            (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
+        ]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
     limit = backend.settings.max_queue
     if len(submitted) > limit:
@@ -152,13 +164,17 @@ async def respond(
             f"{len(planned)} choices in several lengths are {len(submitted)} answers; at most {limit} may wait here"
         )
         raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
-    _check_tokens(backend, body, [options.max_tokens for _, options in submitted])
+    _check_tokens(backend, body, [options.max_tokens for _, options in submitted if options.scoring is None])
     bundle = uuid.uuid4().hex if len(submitted) > 1 else None
     shown = () if reading is None else reading.shown
     submitted = [
         (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown)))
         for prompt, options in submitted
     ]
+    answered = len(submitted)
+    if options_given is not None:
+        scoring = _sent_by(request, body.option_scoring(options_given, bundle, timeout_s))
+        submitted += [(replace(prompt, echo=""), scoring) for prompt in prompts]
     prompt_tokens = sum(prompt.tokens for prompt in prompts)
     echoes = [prompt.echo for prompt, _ in submitted]
     record: RequestRecord = request.state.record
@@ -174,16 +190,39 @@ async def respond(
         if body.stream:
             parting = None if reading is None else (reading, readers or [])
             return EventStream(_events(answers, echoes, reply, body, record, parting), stack.pop_all())
-        tried = iter(await until_gone(request.receive, _collect(answers, echoes, record, readers)))
+        collected = await until_gone(request.receive, _collect(answers, echoes, record, readers))
+    tried, scored = iter(collected[:answered]), collected[answered:]
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
+    if isinstance(body, CompletionRequest) and body.scores_prompt:
+        finished = [
+            with_prompt(backend.tokenizer, prompt.ids, prompt.echo, body, one)
+            for prompt, one in zip(prompts, finished, strict=True)
+        ]
+    if options_given is not None:
+        finished = [
+            replace(one, probabilities=_probabilities(body, options_given, scored[at // body.choices]))
+            for at, one in enumerate(finished)
+        ]
     choices = [
         choice if body.shows_scores else replace(choice, scores=None)
         for start in range(0, len(finished), body.choices)
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
-    usages = {number: choice.usage for number, choice in enumerate(finished)}
+    usages = {number: choice.usage for number, choice in enumerate([*finished, *scored])}
     return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
+
+
+def _probabilities(body: GenerationRequest, given: GivenTokens, scored: Finished) -> tuple[tuple[str, float], ...]:
+    found = option_probabilities(given, scored.scores or ())
+    return tuple(zip(body.scored_options, found, strict=True))
+
+
+def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:
+    """A prompt that is scored: the tokens before the first that is, and the options that give the others."""
+    start, given = given_tokens(body, prompt.ids, context)
+    options = replace(body.options(max(1, len(prompt.ids) - start), body.draw_seed()), scoring=given)
+    return replace(prompt, ids=prompt.ids[:start], echo=""), [options]
 
 
 def _check_tokens(backend: Backend, body: GenerationRequest, sizes: Sequence[int]) -> None:

@@ -52,8 +52,11 @@ AssistantMessage = shape(
     content=str | None,
     refusal=None,
 )
+OptionProbability = shape("OptionProbability", choice=str, probability=float)
+OPTIONS = {"choice_probabilities": list_of(OptionProbability)}
 ChatChoice = shape(
     "ChatChoice",
+    OPTIONS,
     index=int,
     message=AssistantMessage,
     logprobs=ChatLogprobs | None,
@@ -64,16 +67,25 @@ ChatCompletion = shape("ChatCompletion", **ENVELOPE, object=Literal["chat.comple
 TextLogprobs = shape(
     "TextLogprobs",
     tokens=list[str],
-    token_logprobs=list[float],
-    top_logprobs=list[dict[str, float]],
+    token_logprobs=list[float | None],
+    top_logprobs=list[dict[str, float] | None],
     text_offset=list[int],
-    steps=list[int],
+    steps=list[int | None],
 )
-TextChoice = shape("TextChoice", index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH)
+TextChoice = shape("TextChoice", OPTIONS, index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH)
 Completion = shape("Completion", **ENVELOPE, object=Literal["text_completion"], choices=list_of(TextChoice))
 
 Tokenized = shape("Tokenized", count=int, max_model_len=int, tokens=list[int], token_strs=list[str] | None)
 Detokenized = shape("Detokenized", prompt=str)
+TokenizerInfo = shape(
+    "TokenizerInfo",
+    bos_token=str | None,
+    eos_token=str | None,
+    pad_token=str | None,
+    chat_template=str | None,
+    vocab_size=int,
+    max_model_len=int,
+)
 Model = shape(
     "Model",
     id=str,

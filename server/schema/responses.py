@@ -51,6 +51,13 @@ class Finished:
     usage: Usage = field(default_factory=Usage)
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
+    probabilities: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def options(self) -> Json:
+        """The probabilities of the texts of which it is one, if they were requested."""
+        found = [{"choice": text, "probability": probability} for text, probability in self.probabilities]
+        return {"choice_probabilities": found} if found else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,7 @@ class ChatReply:
                 "message": self._message(choice),
                 "logprobs": _chat_logprobs(choice.scores),
                 "finish_reason": choice.finish,
+                **choice.options,
             }
             for index, choice in enumerate(choices)
         ]
@@ -158,7 +166,10 @@ class TextReply:
         return self._wrap(_text_choice(index, "", finish))
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
-        shaped = [_text_choice(index, one.text, one.finish, one.scores) for index, one in enumerate(choices)]
+        shaped = [
+            {**_text_choice(index, one.text, one.finish, one.scores), **one.options}
+            for index, one in enumerate(choices)
+        ]
         return {**self._wrap(*shaped), "usage": usage}
 
     def _wrap(self, *choices: Json) -> Json:
@@ -198,15 +209,18 @@ def _chat_token(token: Token, logprob: float) -> Json:
 
 def _text_logprobs(scores: Scores | None) -> Json | None:
     """OpenAI's older form: lists, and at each position a table from text to log-probability. It always has the answer's
-    own token; of two tokens with the same name it has the likelier. `steps` is an extension."""
+    own token; of two tokens with the same name it has the likelier. `steps` is an extension. One without score has
+    null."""
     if scores is None:
         return None
     return {
         "tokens": [_name(score.token) for score in scores],
-        "token_logprobs": [score.logprob for score in scores],
-        "top_logprobs": [_by_text([*score.ranked, (score.token, score.logprob)]) for score in scores],
+        "token_logprobs": [score.logprob if score.known else None for score in scores],
+        "top_logprobs": [
+            _by_text([*score.ranked, (score.token, score.logprob)]) if score.known else None for score in scores
+        ],
         "text_offset": [score.offset for score in scores],
-        "steps": [score.step for score in scores],
+        "steps": [score.step if score.known else None for score in scores],
     }
 
 

@@ -60,7 +60,13 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 
 # By endpoint: the parameters that only the other one has, and its path.
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
-    CHAT: dict.fromkeys(("prompt", "best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
+    CHAT: dict.fromkeys(
+        (
+            *("prompt", "best_of", "echo", "suffix", "add_special_tokens"),
+            *("likelihood", "likelihood_samples", "likelihood_start"),
+        ),
+        COMPLETIONS,
+    ),
     COMPLETIONS: dict.fromkeys(
         (
             *("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"),
