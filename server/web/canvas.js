@@ -4,7 +4,7 @@
 export const HUES = 6; // of `chat.css`
 const LINE = 10; // pixels of a step in the score
 const DOES = { generate: "generates", refine: "refines" };
-const FATES = { live: "", forked: " and forks", finished: " and is done", cancelled: " and is given up" };
+const FATES = { live: "", forked: " and forks", finished: " and is done", cancelled: " and is cancelled" };
 
 const hue = (lane) => `hue${lane.id % HUES}`;
 const laneAt = (step, position) => step.lanes.find((lane) => lane.start <= position && position < lane.end);

@@ -49,7 +49,7 @@ async function connect() {
   race.enter(Object.keys(model.decoders));
 }
 
-// --- Asking -------------------------------------------------------------------------------------------------
+// --- Questions ----------------------------------------------------------------------------------------------
 
 async function ask(question) {
   if (!model) await connect();
