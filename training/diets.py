@@ -23,14 +23,26 @@ from .prose import passages
 
 PROSE_SIZES: Sizes = ((224, 176), (320, 240), (464, 272))
 CHAT_SIZES: Sizes = ((96, 72), (152, 104), (224, 160), (368, 272), (640, 448))
-Probe = Callable[[Network, Tokenizer, int, int], dict[str, float]]
+PROBE_SEED = 1  # of problems
+Probe = Callable[[Network, Tokenizer, int], dict[str, float]]  # of so many problems or passages
+
+
+def right_answers(network: Network, tokenizer: Tokenizer, count: int) -> dict[str, float]:
+    """Shares of right answers to problems."""
+    return accuracy(network, tokenizer, count, PROBE_SEED)
+
+
+def both(network: Network, tokenizer: Tokenizer, count: int) -> dict[str, float]:
+    """Shares of right answers to problems and in conversations."""
+    return right_answers(network, tokenizer, count) | conversation_shares(network, tokenizer)
 
 
 @dataclass(frozen=True, slots=True)
 class Diet:
     """`roomier` is the share of examples on a longer canvas than they need (`batches.shelves`); `lean` below 1 gives
     more batches to short ones (`batches.batches`); `template` is a chat template of its own; `probe` measures a network
-    after its training. `tokenizer` is a directory, whose `files` a checkpoint has besides the tokenizer's."""
+    after its training. `tokenizer` is a directory. `files` of it are copied into the checkpoint, besides those of the
+    tokenizer."""
 
     source: Source = first_source
     tokenizer: Path = EMBEDDED / "tiny-llada"
@@ -39,12 +51,7 @@ class Diet:
     roomier: float = 0.0
     lean: float = 1.0
     template: Path | None = None
-    probe: Probe = accuracy
-
-
-def both(network: Network, tokenizer: Tokenizer, count: int, seed: int) -> dict[str, float]:
-    """Shares of right problems and of right answers in conversations."""
-    return accuracy(network, tokenizer, count, seed) | conversation_shares(network, tokenizer)
+    probe: Probe = right_answers
 
 
 DIETS: Mapping[str, Diet] = {
