@@ -13,7 +13,9 @@ from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
 from .decoding.resolve import defaults_of, resolve, suits, unknown_decoder
+from .decoding.summaries import SUMMARIES
 from .decoding.vocabulary import Vocabulary
+from .decoding.words import all_words, words_of
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
 from .likelihood import Scoring
@@ -33,6 +35,7 @@ __all__ = [
     "NEUTRAL",
     "NONE",
     "PLAIN",
+    "SUMMARIES",
     "AttentionPattern",
     "Boundary",
     "Budget",
@@ -71,6 +74,7 @@ __all__ = [
     "Values",
     "Vocabulary",
     "VocabularyFacts",
+    "all_words",
     "defaults_of",
     "plain",
     "plugins",
@@ -81,4 +85,5 @@ __all__ = [
     "suits",
     "unknown_decoder",
     "with_rows",
+    "words_of",
 ]

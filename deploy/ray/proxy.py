@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...server.errors import EngineDown, error_response
+from ...server.errors import EngineDown, body_for, error_response
 from ...server.http.sse import event
 
 SESSION = b"x-session-id"
@@ -53,9 +53,10 @@ class LostReplica:
             return
         error = EngineDown("the replica that computed this answer is lost: send the request again")
         if started:
-            await send({"type": "http.response.body", "body": event(error.body(), "error"), "more_body": False})
+            body = event(body_for(scope, error), "error")
+            await send({"type": "http.response.body", "body": body, "more_body": False})
         else:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
 
 
 class PromptSession:

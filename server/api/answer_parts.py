@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..engine.messages import Delta, Finish
-from ..schema.responses import Finished, Scores
+from ..schema.responses import Finished
 from ..structured.grammar import Wanted
 from ..text.detokenizer import Detokenizer
 from ..text.splitter import AnswerSplitter, CallPart, Piece, Reasoning, Text
@@ -16,12 +15,11 @@ from ..text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the answers of a request are read: a new splitter for each, the special tokens that have text in them, and
-    the chunk of a stream for a part. `wanted` is the grammar of its calls."""
+    """How the answers of a request are read: a new splitter for each, and the special tokens that have text in them.
+    `wanted` is the grammar of its calls."""
 
     splitter: Callable[[], AnswerSplitter]
     shown: tuple[int, ...]
-    chunk: Callable[[int, Piece | None, Scores | None], dict[str, Any]]
     wanted: Wanted | None = None
 
 
@@ -76,4 +74,5 @@ def joined(parts: Sequence[Piece], whole: Finished) -> Finished:
         text="".join(part.text for part in parts if isinstance(part, Text)),
         reasoning="".join(part.text for part in parts if isinstance(part, Reasoning)),
         calls=tuple(calls.values()),
+        parts=tuple(parts),
     )

@@ -1,10 +1,10 @@
-"""The path that both completion endpoints share, streamed or whole, so that their texts cannot differ."""
+"""The path that chats, messages and completions share, streamed or whole, so that their texts cannot differ."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,11 +19,11 @@ from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Given
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
-from ..http.sse import DONE, EventStream, event, merge, until_gone
+from ..http.sse import EventStream, merge, until_gone
 from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
 from ..schema.requests import CompletionRequest, GenerationRequest
-from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
+from ..schema.responses import EventWriter, Finished, ModelCard, Reply, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.answer_formats import AnswerFormats
@@ -188,8 +188,8 @@ async def respond(
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
         ]
         if body.stream:
-            parting = None if reading is None else (reading, readers or [])
-            return EventStream(_events(answers, echoes, reply, body, record, parting), stack.pop_all())
+            writer = reply.writer(body, echoes, prompt_tokens)
+            return EventStream(_events(answers, writer, record, readers), stack.pop_all())
         collected = await until_gone(request.receive, _collect(answers, echoes, record, readers))
     tried, scored = iter(collected[:answered]), collected[answered:]
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
@@ -294,7 +294,7 @@ async def _collect(
     parts: list[list[Piece]] = [[] for _ in answers]
     texts: list[list[str]] = [[echo] for echo in echoes]
     scores: list[list[TokenLogprob]] = [[] for _ in answers]
-    ends: dict[int, tuple[Finish, Usage]] = {}
+    ends: dict[int, tuple[Finish, Usage, str | None]] = {}
     async with aclosing(merge(answers)) as deltas:
         async for index, delta in deltas:
             if readers is not None:
@@ -304,78 +304,49 @@ async def _collect(
             texts[index].append(delta.text)
             scores[index] += delta.scores
             if delta.finish is not None:
-                ends[index] = (delta.finish, delta.usage or Usage())
+                ends[index] = (delta.finish, delta.usage or Usage(), delta.stop)
     _check_complete(answers, ends)
-    finished = [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
+    finished = [
+        Finished("".join(text), ends[at][0], scores[at], ends[at][1], stop=ends[at][2]) for at, text in enumerate(texts)
+    ]
     return finished if readers is None else list(map(joined, parts, finished))
 
 
 async def _events(
-    answers: Sequence[Answer],
-    echoes: Sequence[str],
-    reply: Reply,
-    body: GenerationRequest,
-    record: RequestRecord,
-    parting: tuple[Reading, Sequence[PartReader]] | None = None,
+    answers: Sequence[Answer], writer: EventWriter, record: RequestRecord, readers: Sequence[PartReader] | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """The events of one streamed response; with `parting`, its answers are read in parts. An error before the first
+    """The events of one streamed response; with `readers`, its answers are read in parts. An error before the first
     event is raised."""
     begun = False
-    usages: dict[int, Usage] = {}
     ends: dict[int, Finish] = {}
-    prompt_tokens = record.prompt_tokens or 0
-
-    def chunk(payload: dict[str, Any]) -> bytes:
-        so_far = (
-            {"usage": usage_json(prompt_tokens, usages, body.choices)} if body.streaming.continuous_usage_stats else {}
-        )
-        return event({**payload, **so_far})
-
-    def opening() -> Iterator[bytes]:
-        for index, echo in enumerate(echoes):
-            first = reply.opening(index)
-            if first is not None:
-                yield chunk(first)
-            if echo:
-                yield chunk(reply.delta(index, echo))
-
     try:
         async with aclosing(merge(answers)) as deltas:
             async for index, delta in deltas:
                 if not begun:
                     begun = True
-                    for data in opening():
+                    for data in writer.begin():
                         yield data
-                parts: Sequence[Piece] = ()
-                if parting is not None:
-                    parts, delta = parting[1][index].read(delta)
+                parts: Sequence[Piece] | None = None
+                if readers is not None:
+                    parts, delta = readers[index].read(delta)
                 record.note(index, delta)
-                usages[index] = delta.usage or usages.get(index, Usage())
-                if delta.lanes is not None:
-                    yield chunk(reply.lanes(index, delta.lanes))
-                scores = delta.scores if body.shows_scores else None
-                if parting is not None:
-                    for part in parts or ((None,) if scores else ()):
-                        yield chunk(parting[0].chunk(index, part, scores))
-                        scores = None
-                elif delta.text or delta.scores:
-                    yield chunk(reply.delta(index, delta.text, scores))
+                for data in writer.write(index, delta, parts):
+                    yield data
                 if delta.finish is not None:
                     ends[index] = delta.finish
-                    yield chunk(reply.closing(index, delta.finish))
         _check_complete(answers, ends)
-        if body.streaming.include_usage:
-            yield event(usage_chunk(reply, usage_json(prompt_tokens, usages, body.choices)))
-        yield DONE
+        for data in writer.end():
+            yield data
     except Exception as error:
         if not begun:
             raise
         record.failed = True
         record.blame(error)
-        # The status has been sent: the error becomes an event, and the stream ends without DONE.
+        # The status has been sent: the error becomes an event, and the stream ends.
         if not isinstance(error, errors.ApiError):
             logging.getLogger(__name__).exception("a stream failed")
-        yield event(errors.from_exception(error).body(), "error")
+        for data in writer.fail(errors.from_exception(error)):
+            yield data
 
 
 def _check_complete(answers: Sequence[Answer], ends: dict[int, Any]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 
 from ...scheduler import (
     ALL_DECODERS,
     ALL_PARAMS,
     ALL_RULES,
     PLAIN,
+    SUMMARIES,
     AttentionPattern,
     Choice,
     DecoderSpec,
@@ -22,16 +23,12 @@ from ...scheduler import (
     plugins,
     resolve,
     unknown_decoder,
+    words_of,
 )
 
 WIDTH = 100
-LENGTH = 1 << 9  # of a canvas that all defaults and all values fit
+CANVAS_LENGTH = 1 << 9  # positions of a canvas that all defaults fit
 BLOCKS = AttentionPattern(block_size=16)
-# Values that are allowed only together with another parameter.
-NEEDS: Mapping[tuple[str, object], Mapping[str, object]] = {
-    ("cache", "dual"): {"lookahead": "canvas"},
-    ("boundary", "stable"): {"stable_steps": 1},
-}
 INTRODUCTION = """# Decoders
 
 A decoder combines a lane policy, a commit rule and a cache policy, with default parameters. A request names a decoder
@@ -52,7 +49,9 @@ def decoders_main(name: str | None, markdown: bool) -> int:
         print(section(name), end="\n" if markdown else "")
     else:
         width = max(map(len, ALL_DECODERS))
-        print("\n".join(f"{each:{width}}  {_source(spec)}" for each, spec in ALL_DECODERS.items()))
+        print(
+            "\n".join(f"{each:{width}}  {SUMMARIES.get(each) or _source(spec)}" for each, spec in ALL_DECODERS.items())
+        )
         print(f"\nrules for the parameter `rule`: {', '.join(_rules())}", file=sys.stderr)
     for problem in plugins().problems:
         print(f"asynclane: {problem}", file=sys.stderr)
@@ -73,7 +72,7 @@ def _source(spec: DecoderSpec) -> str:
 def section(name: str, without: Container[object] = ()) -> str:
     """A decoder in Markdown: its source, its three parts, its parameters. Rules in `without` are not listed."""
     spec, pattern = ALL_DECODERS[name], pattern_for(name)
-    decoder = resolve(name, {}, LENGTH, pattern)
+    decoder = resolve(name, {}, CANVAS_LENGTH, pattern)
     rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
     lines = [f"## {name}", f"Source: {_source(spec)}.", ""]
@@ -132,25 +131,10 @@ def _shown(value: object) -> str:
 
 
 def _values(name: str, param: str, kind: Values, without: Container[object]) -> str:
-    """The values that a decoder takes when all else is default, or with the other parameter that a value needs."""
-    words = kind.values if isinstance(kind, Choice) else kind.words
-    taken = [
-        _shown(word)
-        for word in words
-        if word not in without
-        and any(_takes(name, {**more, param: word}) for more in ({}, NEEDS.get((param, word), {})))
-    ]
+    taken = [_shown(word) for word in words_of(name, param, pattern_for(name)) if word not in without]
     if isinstance(kind, Choice):
         return ", ".join(taken)
     return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])
-
-
-def _takes(name: str, params: Mapping[str, object]) -> bool:
-    try:
-        resolve(name, params, LENGTH, pattern_for(name))
-    except ParamError:
-        return False
-    return True
 
 
 def _wrapped(text: str) -> str:

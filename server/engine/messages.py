@@ -259,7 +259,7 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Text that has become final. The last delta carries `finish`; its text may be empty. `usage` counts from the
-    start of the request; `token_ids` are new since the last delta.
+    start of the request; `token_ids` are new since the last delta; `stop` is the stop string that has ended the text.
 
     With lane events there is one delta for each step, with or without text. `scores` belong to the tokens whose text is
     complete with this delta.
@@ -271,6 +271,7 @@ class Delta:
     lanes: LaneEvent | None = None
     scores: tuple[TokenLogprob, ...] = ()
     token_ids: tuple[int, ...] = ()
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

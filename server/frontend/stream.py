@@ -61,7 +61,7 @@ class AnswerReader:
         fresh = tuple(self._token_ids[self._sent :])
         self._sent = len(self._token_ids)
         usage = Usage(self._sent if self._counts else 0, progress.stats, progress.queue_s, progress.first_forward_s)
-        return Delta(text, progress.finish, usage, lanes, scores, fresh)
+        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop)
 
 
 class AnswerStream:

@@ -136,13 +136,14 @@ def answered(model: type[BaseModel]) -> Responses:
     return {200: {"model": model, "description": "The answer.", "content": content}}
 
 
-def document(app: FastAPI, open_paths: Collection[str], has_key: bool) -> None:
+def document(app: FastAPI, open_paths: Collection[str], has_key: bool, words: Mapping[str, Any]) -> None:
     """Set the application's document: without FastAPI's 422, which is never sent, and with the API key that all paths
-    but `open_paths` require."""
+    but `open_paths` require. `x-decoder-words` are the `words` that each decoder takes for its parameters."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            app.openapi_schema["x-decoder-words"] = words
             schemas = app.openapi_schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
@@ -152,9 +153,12 @@ def document(app: FastAPI, open_paths: Collection[str], has_key: bool) -> None:
                     if path in open_paths:
                         operation["responses"].pop("401", None)
                     elif has_key:
-                        operation["security"] = [{"key": []}]
+                        operation["security"] = [{"key": []}, {"key_header": []}]
             if has_key:
-                app.openapi_schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+                app.openapi_schema["components"]["securitySchemes"] = {
+                    "key": {"type": "http", "scheme": "bearer"},
+                    "key_header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+                }
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign] # as FastAPI's documentation has it

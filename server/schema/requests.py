@@ -224,6 +224,11 @@ Stops = Annotated[list[Stop], Field(fail_fast=True, max_length=limits.STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Ranks = Annotated[int, Field(ge=0, le=MOST_RANKS)]
 Choices = Annotated[int, Field(ge=1, le=16)]
+Salt = Annotated[str, Field(min_length=1, max_length=limits.SALT_CHARS)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+DecoderName = Annotated[
+    Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *ALL_DECODERS]})
+]
 AnswerTokens = Annotated[int, Field(ge=1, lt=INT64)]
 TokenName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})$"})]
 Biases = Annotated[
@@ -248,8 +253,8 @@ class GenerationRequest(DecoderParams, Body):
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=limits.SALT_CHARS)] | None = None
-    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
+    cache_salt: Salt | None = None
+    timeout: Seconds | None = None
     # These change nothing.
     user: Hint | None = None
     metadata: Metadata | None = None
@@ -258,9 +263,7 @@ class GenerationRequest(DecoderParams, Body):
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     safety_identifier: Hint | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    decoder: Annotated[
-        Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *ALL_DECODERS]})
-    ] = None
+    decoder: DecoderName = None
     # How tokens are drawn, and where the answer stops.
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
 
 # OpenAI's and vLLM's parameters, by where they stand, with the values that change nothing; null is one everywhere.
 UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
@@ -56,6 +57,14 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "whitespace_pattern": (),
     },
     "stream_options": {"include_obfuscation": (False,)},
+    # Anthropic's.
+    COUNT_TOKENS: {"context_management": (), "mcp_servers": ([],), "speed": ("standard",)},
+    MESSAGES: {"container": (), "inference_geo": ()},
+    "text": {"citations": ([],)},
+    "tool_use": {"caller": ({"type": "direct"},), "toolset_name": ()},
+    "tool_result": {"toolset_name": ()},
+    "input_schema": {"allowed_callers": ([], ["direct"]), "defer_loading": (False,), "input_examples": ([],)},
+    "thinking": {"budget_tokens": (), "display": ()},
 }
 
 # By endpoint: the parameters that only the other one has, and its path.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .reasoning import ReasoningFormat
 from .tool_calls import CallReader, ToolFormat
@@ -16,7 +16,10 @@ from .tool_calls import CallReader, ToolFormat
 
 @dataclass(frozen=True, slots=True)
 class Text:
+    """Text at a place in the answer, in characters."""
+
     text: str
+    at: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class AnswerSplitter:
         if not reader.name:  # no call: its marker is text, and what follows may have one
             self._may_call = False
             self._rest = self._space + self._rest
+            self._taken -= len(self._space)
             self._say(len(self._space) + len(rules.form.open))
             return True
         self.calls += wanted
@@ -184,7 +188,7 @@ class AnswerSplitter:
     def _say(self, size: int) -> None:
         """Emit so many characters as text."""
         if size:
-            self._parts.append(Text(self._rest[:size]))
+            self._parts.append(Text(self._rest[:size], self._taken))
             self._skip(size)
 
     def _skip(self, size: int) -> None:

@@ -16,15 +16,15 @@ MODEL, VOCABULARY, SHORT_TOKENS = "tiny-llada", 1400, 6
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     # Schemathesis looks at the changed body again: what is valid now counts as valid.
     if isinstance(case.body, dict) and "FUZZ_WILD" not in os.environ:
-        case.body = tamed(case.body)
+        case.body = tamed(case.body, answered=case.path.endswith(("/completions", "/messages")))
 
 
-def tamed(body: dict[str, Any]) -> dict[str, Any]:
+def tamed(body: dict[str, Any], answered: bool) -> dict[str, Any]:
     """The served model, a short answer, known tokens, one decoding parameter, no options that exclude each other."""
     body = dict(body)
     if isinstance(body.get("model"), str):
         body["model"] = MODEL
-    if "messages" in body or "prompt" in body:
+    if "prompt" in body or ("messages" in body and answered):
         body.setdefault("max_tokens", SHORT_TOKENS)
     for name in ("max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of"):
         if type(body.get(name)) is int and body[name] > 0:
