@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Diet:
     """`roomier` is the share of examples on a longer canvas than they need (`batches.shelves`); `lean` below 1 gives
     more batches to short ones (`batches.batches`); `template` is a chat template of its own; `probe` measures a network
     after its training. `tokenizer` is a directory. `files` of it are copied into the checkpoint, besides those of the
-    tokenizer."""
+    tokenizer. `of_corpus` takes the directory of a corpus that was collected."""
 
     source: Source = first_source
     tokenizer: Path = EMBEDDED / "tiny-llada"
@@ -52,34 +52,28 @@ class Diet:
     lean: float = 1.0
     template: Path | None = None
     probe: Probe = right_answers
+    of_corpus: Callable[[Diet, Path], Diet] | None = None
+
+
+def prose(diet: Diet, corpus: Path) -> Diet:
+    """The diet with the directory that `prose.collect` has written."""
+    source = partial(passages.source, directory=corpus)
+    return replace(diet, source=source, tokenizer=corpus, probe=partial(tokens_a_forward, directory=corpus))
 
 
 DIETS: Mapping[str, Diet] = {
     "tiny-chat": Diet(encoded, sizes=CHAT_SIZES, roomier=0.15, lean=0.65, template=TEMPLATE, probe=both),
+    "tiny-prose": Diet(files=(RESERVED,), sizes=PROSE_SIZES, roomier=0.5, of_corpus=prose),
 }
-
-
-def prose(corpus: Path) -> Diet:
-    """A diet from the directory that `prose.collect` has written."""
-    return Diet(
-        partial(passages.source, directory=corpus),
-        tokenizer=corpus,
-        files=(RESERVED,),
-        sizes=PROSE_SIZES,
-        roomier=0.5,
-        probe=partial(tokens_a_forward, directory=corpus),
-    )
-
-
-COLLECTED: Mapping[str, Callable[[Path], Diet]] = {"tiny-prose": prose}
 
 
 def diet(model: str, corpus: Path | None = None) -> Diet:
     """Raises `ValueError` where a `corpus` is missing or has no use."""
-    if model not in COLLECTED:
+    found = DIETS.get(model, Diet())
+    if found.of_corpus is None:
         if corpus:
             raise ValueError(f"{model} takes no --corpus")
-        return DIETS.get(model, Diet())
+        return found
     if corpus is None or not (corpus / passages.CORPUS).is_file():
         raise ValueError(f"{model} needs --corpus, a directory that has {passages.CORPUS}")
-    return COLLECTED[model](corpus)
+    return found.of_corpus(found, corpus)
