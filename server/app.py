@@ -25,6 +25,7 @@ from .api.messages import message_routes
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
+from .api.responses import response_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
@@ -96,6 +97,7 @@ def create_app(
     for router in (
         chat_routes(backend),
         completion_routes(backend),
+        response_routes(backend),
         *message_routes(backend),
         token_routes(backend),
         ops_routes(engine, metrics, card),

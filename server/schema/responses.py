@@ -265,18 +265,18 @@ def _text_choice(index: int, text: str, finish: Finish | None = None, scores: Sc
 
 
 def _chat_logprobs(scores: Scores | None) -> Json | None:
-    """`step` is an extension: the request's own step that committed the token."""
     if scores is None:
         return None
-    content = [
-        {
-            **_chat_token(score.token, score.logprob),
-            "step": score.step,
-            "top_logprobs": [_chat_token(token, logprob) for token, logprob in score.ranked],
-        }
-        for score in scores
-    ]
-    return {"content": content, "refusal": None}
+    return {"content": [scored_token(score) for score in scores], "refusal": None}
+
+
+def scored_token(score: TokenLogprob) -> Json:
+    """`step` is an extension: the request's own step that committed the token."""
+    return {
+        **_chat_token(score.token, score.logprob),
+        "step": score.step,
+        "top_logprobs": [_chat_token(token, logprob) for token, logprob in score.ranked],
+    }
 
 
 def _chat_token(token: Token, logprob: float) -> Json:

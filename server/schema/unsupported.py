@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
 
 # OpenAI's and vLLM's parameters, by where they stand, with the values that change nothing; null is one everywhere.
@@ -39,6 +39,48 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "tool_choice": ("none", "auto"),
         "tools": ([],),
         "top_logprobs": (0,),
+    },
+    # Nothing is stored, runs in the background, or calls tools by itself. What follows `n` has another name here.
+    RESPONSES: {
+        "access_programs": (),
+        "add_special_tokens": (False,),
+        "background": (False,),
+        "background_options": (),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "max_tool_calls": (),
+        "previous_response_id": (),
+        "prompt": (),
+        "prompt_cache_options": (),
+        "store": (False,),
+        "stream_options": ({}, {"include_obfuscation": False}),
+        "truncation": ("disabled",),
+        "n": (1,),
+        "best_of": (1,),
+        "echo": (False,),
+        "logprobs": (False,),
+        "max_completion_tokens": (),
+        "max_tokens": (),
+        "messages": (),
+        "reasoning_effort": (),
+        "response_format": ({"type": "text"},),
+        "suffix": ("",),
+    },
+    "input": {"async": (False,), "caller": (), "encrypted_content": (), "namespace": (), "phase": ()},
+    "input_text": {"annotations": ([],), "prompt_cache_breakpoint": ()},
+    "function tools": {
+        "allowed_callers": (["direct"],),
+        "async": (False,),
+        "defer_loading": (False,),
+        "output_schema": (),
+    },
+    # There are no summaries: `auto` wants one where there is one.
+    "reasoning": {
+        "context": ("auto",),
+        "generate_summary": ("auto",),
+        "mode": ("standard",),
+        "summary": ("auto",),
     },
     # SDKs send these back with an earlier answer's message.
     "messages": {
@@ -83,6 +125,12 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         ),
         CHAT,
     ),
+    RESPONSES: {
+        **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start"), COMPLETIONS),
+        **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
+        **dict.fromkeys(("logprobs", "reasoning_effort"), CHAT),
+        **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
+    },
 }
 
 

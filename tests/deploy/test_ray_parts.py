@@ -188,6 +188,15 @@ async def test_a_prompt_has_the_session_of_its_head() -> None:
     assert len({await session_of(one, path="/v1/completions") for one in ids}) == 1
 
 
+async def test_the_items_of_a_response_have_the_session_of_the_first() -> None:
+    first = {"role": "user", "content": "hello"}
+    body = [json.dumps({"input": [first, *more]}).encode() for more in ([], [{"role": "assistant", "content": "hi"}])]
+    sessions = {await session_of(one, path="/v1/responses") for one in body}
+    assert len(sessions) == 1
+    assert None not in sessions
+    assert await session_of(json.dumps({"input": "good day"}).encode(), path="/v1/responses") not in sessions
+
+
 async def test_a_session_of_the_client_is_kept() -> None:
     assert await session_of(chat("a", "b"), (b"x-session-id", b"mine")) == b"mine"
 
@@ -201,7 +210,7 @@ async def test_what_has_no_prompt_has_no_session(body: bytes) -> None:
 
 async def test_other_requests_have_no_session() -> None:
     assert await session_of(chat("a", "b"), path="/tokenize") is None
-    assert beginning(b'{"prompt": ""}') is not None
+    assert beginning(b'{"prompt": ""}', "prompt") is not None
 
 
 class Name(NamedTuple):
