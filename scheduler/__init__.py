@@ -3,7 +3,7 @@
 All that other packages use is here; `scheduler.contract` is for those who compute the steps.
 """
 
-from .contract import MOST_RANKS, DeviceLost, Executor, Sampling, StepPlan, StepResult
+from .contract import MOST_RANKS, DeviceLost, Executor, Measure, Sampling, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.boundaries import Boundary
 from .decoding.commit.base import CommitDecision, HostCommitRule, StepView
@@ -12,10 +12,10 @@ from .decoding.compatibility import VocabularyFacts, refuse
 from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
-from .decoding.resolve import defaults_of, resolve, suits
+from .decoding.resolve import defaults_of, resolve, suits, unknown_decoder
 from .decoding.summaries import SUMMARIES
 from .decoding.vocabulary import Vocabulary
-from .decoding.words import all_words, takes, words_of
+from .decoding.words import all_words, words_of
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
 from .likelihood import Scoring
@@ -52,6 +52,7 @@ __all__ = [
     "LaneEvents",
     "Limits",
     "Load",
+    "Measure",
     "Outcome",
     "ParamError",
     "Params",
@@ -82,7 +83,7 @@ __all__ = [
     "scoring_decoder",
     "scoring_room",
     "suits",
-    "takes",
+    "unknown_decoder",
     "with_rows",
     "words_of",
 ]

@@ -410,9 +410,8 @@ def _convert(field: dataclasses.Field[Any], text: str, source: str) -> Any:
         raise SettingsError(f"{source} must be a {kind}, not {text!r}{hint}") from None
 
 
-# By the type of a setting: the types of its values, and what they are called.
+# By the type of a setting, but for bool: the types of its values, and what they are called.
 KINDS: Mapping[type, tuple[Any, str]] = {
-    bool: (bool, "true or false"),
     str: (str, "a text"),
     int: (int, "a whole number"),
     float: (int | float, "a number"),
@@ -423,13 +422,14 @@ def _check(field: dataclasses.Field[Any], value: Any, source: str) -> Any:
     wanted: Mapping[str, Any] = field.metadata
     if value is None and field.default is None:
         return value
-    kind, name = KINDS[wanted["type"]]
-    if wanted["type"] is not bool and (isinstance(value, bool) or not isinstance(value, kind)):
-        raise SettingsError(f"{source} must be {name}, not {value!r}")
     if wanted["type"] is bool:
         if not isinstance(value, bool):
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
-    elif wanted["type"] is str:
+        return value
+    kind, name = KINDS[wanted["type"]]
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise SettingsError(f"{source} must be {name}, not {value!r}")
+    if wanted["type"] is str:
         if wanted["choices"] and value not in wanted["choices"]:
             raise SettingsError(f"{source} must be one of {', '.join(wanted['choices'])}, not {value!r}")
         if not value.strip():

@@ -41,6 +41,8 @@ NAMES = frozenset(
     " verdict survey lending NAMELESS".split()
 )
 WIRE = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|'[^'\n]*'|--[a-z-]+")  # quoted: fields, flags, values
+ONE_WORD = re.compile(r"[\w.-]*")  # a field or a value
+SCRIPT = re.compile(r'//.*|"(?:[^"\\]|\\.)*"|`[^`]*`')  # comments and strings
 PROMPT = re.compile(r"Tell me a short story|[Tt]ells whether the text")  # what the embedded models have been trained on
 
 
@@ -51,13 +53,18 @@ def tracked(*patterns: str) -> list[Path]:
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """The prose of a file: (line, text) of each comment, docstring and message, or of each line of a page."""
+    if path.suffix == ".js":
+        for line, code in enumerate(path.read_text().splitlines(), 1):
+            found = (each[0].strip('"`') for each in SCRIPT.finditer(code))
+            yield from ((line, text) for text in found if not ONE_WORD.fullmatch(text))
+        return
     if path.suffix != ".py":
         yield from enumerate(path.read_text().splitlines(), 1)
         return
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING):
             text = token.string if token.type == tokenize.COMMENT else token.string.strip("\"'rbfRBF")
-            if not re.fullmatch(r"[\w.-]*", text):  # one word: a field or a value
+            if not ONE_WORD.fullmatch(text):
                 yield token.start[0], PROMPT.sub("", text)
 
 
@@ -101,7 +108,8 @@ def test_code_uses_the_words_of_the_glossary(package: str) -> None:
 
 
 def test_pages_use_the_words_of_the_glossary() -> None:
-    pages = [path for path in tracked("*.md") if path.relative_to(ROOT).as_posix() not in EXEMPT]
+    read = (*tracked("*.md"), *tracked("server/web/*.js", "server/web/*.html", ":!server/web/vendor/"))
+    pages = [path for path in read if path.relative_to(ROOT).as_posix() not in EXEMPT]
     assert [word for path in pages for word in old_words(path)] == []
 
 

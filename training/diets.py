@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,14 +23,26 @@ from .prose import passages
 
 PROSE_SIZES: Sizes = ((224, 176), (320, 240), (464, 272))
 CHAT_SIZES: Sizes = ((96, 72), (152, 104), (224, 160), (368, 272), (640, 448))
-Probe = Callable[[Network, Tokenizer, int, int], dict[str, float]]
+PROBE_SEED = 1  # of problems
+Probe = Callable[[Network, Tokenizer, int], dict[str, float]]  # of so many problems or passages
+
+
+def right_answers(network: Network, tokenizer: Tokenizer, count: int) -> dict[str, float]:
+    """Shares of right answers to problems."""
+    return accuracy(network, tokenizer, count, PROBE_SEED)
+
+
+def both(network: Network, tokenizer: Tokenizer, count: int) -> dict[str, float]:
+    """Shares of right answers to problems and in conversations."""
+    return right_answers(network, tokenizer, count) | conversation_shares(network, tokenizer)
 
 
 @dataclass(frozen=True, slots=True)
 class Diet:
     """`roomier` is the share of examples on a longer canvas than they need (`batches.shelves`); `lean` below 1 gives
     more batches to short ones (`batches.batches`); `template` is a chat template of its own; `probe` measures a network
-    after its training. `tokenizer` is a directory, whose `files` a checkpoint has besides the tokenizer's."""
+    after its training. `tokenizer` is a directory. `files` of it are copied into the checkpoint, besides those of the
+    tokenizer. `of_corpus` takes the directory of a corpus that was collected."""
 
     source: Source = first_source
     tokenizer: Path = EMBEDDED / "tiny-llada"
@@ -39,40 +51,29 @@ class Diet:
     roomier: float = 0.0
     lean: float = 1.0
     template: Path | None = None
-    probe: Probe = accuracy
+    probe: Probe = right_answers
+    of_corpus: Callable[[Diet, Path], Diet] | None = None
 
 
-def both(network: Network, tokenizer: Tokenizer, count: int, seed: int) -> dict[str, float]:
-    """Shares of right problems and of right answers in conversations."""
-    return accuracy(network, tokenizer, count, seed) | conversation_shares(network, tokenizer)
+def prose(diet: Diet, corpus: Path) -> Diet:
+    """The diet with the directory that `prose.collect` has written."""
+    source = partial(passages.source, directory=corpus)
+    return replace(diet, source=source, tokenizer=corpus, probe=partial(tokens_a_forward, directory=corpus))
 
 
 DIETS: Mapping[str, Diet] = {
     "tiny-chat": Diet(encoded, sizes=CHAT_SIZES, roomier=0.15, lean=0.65, template=TEMPLATE, probe=both),
+    "tiny-prose": Diet(files=(RESERVED,), sizes=PROSE_SIZES, roomier=0.5, of_corpus=prose),
 }
-
-
-def prose(corpus: Path) -> Diet:
-    """A diet from the directory that `prose.collect` has written."""
-    return Diet(
-        partial(passages.source, directory=corpus),
-        tokenizer=corpus,
-        files=(RESERVED,),
-        sizes=PROSE_SIZES,
-        roomier=0.5,
-        probe=partial(tokens_a_forward, directory=corpus),
-    )
-
-
-COLLECTED: Mapping[str, Callable[[Path], Diet]] = {"tiny-prose": prose}
 
 
 def diet(model: str, corpus: Path | None = None) -> Diet:
     """Raises `ValueError` where a `corpus` is missing or has no use."""
-    if model not in COLLECTED:
+    found = DIETS.get(model, Diet())
+    if found.of_corpus is None:
         if corpus:
             raise ValueError(f"{model} takes no --corpus")
-        return DIETS.get(model, Diet())
+        return found
     if corpus is None or not (corpus / passages.CORPUS).is_file():
         raise ValueError(f"{model} needs --corpus, a directory that has {passages.CORPUS}")
-    return COLLECTED[model](corpus)
+    return found.of_corpus(found, corpus)

@@ -21,20 +21,17 @@ def sure(look: Look) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def tokens_a_forward(
-    network: Network, tokenizer: Tokenizer, count: int, seed: int, directory: Path
-) -> dict[str, float]:
-    """Tokens of the answers over forwards, and tokens an answer, of the first `count` passages or all that there are.
-    They are the same for every `seed`."""
+def tokens_a_forward(network: Network, tokenizer: Tokenizer, count: int, directory: Path) -> dict[str, float]:
+    """Tokens of the answers over forwards, and tokens an answer, of the first `count` passages, or of all."""
     writer = Writer(tokenizer)
-    asked = [writer.prompt(text) for text in prompts(directory)[:count]]
+    messages = [writer.prompt(text) for text in prompts(directory)[:count]]
     forwards = 0
 
     def watch(look: Look) -> None:
         nonlocal forwards
         forwards += len(look.rows)
 
-    canvases = decode(network, asked, network.embedding.weight.device, watch, sure).tolist()
-    answers = [ids[len(prompt) : len(prompt) + CANVAS] for prompt, ids in zip(asked, canvases, strict=True)]
+    canvases = decode(network, messages, network.embedding.weight.device, watch, sure).tolist()
+    answers = [ids[len(prompt) : len(prompt) + CANVAS] for prompt, ids in zip(messages, canvases, strict=True)]
     tokens = sum(next((i + 1 for i, token in enumerate(answer) if token in ENDS), CANVAS) for answer in answers)
-    return {"tokens a forward at 0.9": tokens / forwards, "tokens an answer": tokens / len(asked)}
+    return {"tokens a forward at 0.9": tokens / forwards, "tokens an answer": tokens / len(messages)}

@@ -38,7 +38,6 @@ REPORT_S = 20.0
 LEAST_TOKENS = sum(SIZES[-1])
 FIRST_PARTS = 16  # of the corpus, which are enough to compile for
 VALIDATION = 4096  # examples, at most
-PROBE_SEED = 1  # of problems
 CROPPED = 0.25  # share of batches
 
 
@@ -77,18 +76,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     started, step = time.monotonic(), 0
     shape = SHAPES[options.model]
     try:
-        eaten = diet(options.model, options.corpus)
+        recipe = diet(options.model, options.corpus)
     except ValueError as error:
         parser.error(str(error))
     plan = Plan(options.steps, options.decay, options.tokens, started, started + options.seconds, options.clock)
-    tokenizer = eaten.tokenizer
+    tokenizer = recipe.tokenizer
     if options.resume:
         step = resumed(options.resume, options.model)
     if step >= plan.steps and not plan.clock:
         parser.error(f"--steps {plan.steps}: all of them, those before --resume counted, are done")
     options.out.mkdir(parents=True, exist_ok=True)  # now, not when all is trained
     course = stages(shape, plan, bool(options.resume))
-    with parts(tokenizer / "tokenizer.json", options.seed, options.examples, eaten.source) as written:
+    with parts(tokenizer / "tokenizer.json", options.seed, options.examples, recipe.source) as written:
         examples = [example for part in islice(written, FIRST_PARTS) for example in part]
         torch.manual_seed(options.seed)
         trainer = Trainer(shape, device)
@@ -96,20 +95,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             restore(trainer.network, options.resume)
         if device.type == "cuda":  # compiles while the other parts are written
             compile_ahead(
-                trainer, examples, eaten, plan, next(block for block, until in course if plan.done(step) < until)
+                trainer, examples, recipe, plan, next(block for block, until in course if plan.done(step) < until)
             )
         examples += [example for part in written for example in part]
     _say(f"{len(examples)} examples of {sum(len(ids) for ids, _ in examples) / len(examples):.0f} tokens on average,"
          f" {time.monotonic() - started:.0f} s")  # fmt: skip
     torch.manual_seed(options.seed * 1_000_003 + step)
     validation = min(VALIDATION, len(examples) // 8)
-    call = Call(examples[:-validation], options.seed, eaten)
+    call = Call(examples[:-validation], options.seed, recipe)
     for block, until in course:
         step = run(trainer, call, plan, block, step, until)
-    loss = validation_loss(trainer, examples[-validation:], plan.tokens, eaten)
+    loss = validation_loss(trainer, examples[-validation:], plan.tokens, recipe)
     _say(f"validation loss {loss:.4f} after {step} steps, {step * plan.tokens / 1e9:.3f} B tokens")
-    export(trainer.network, options.out, tokenizer, eaten.template)
-    for name in eaten.files:
+    export(trainer.network, options.out, tokenizer, recipe.template)
+    for name in recipe.files:
         shutil.copyfile(tokenizer / name, options.out / name)
     (options.out / STATE).write_text(
         json.dumps({"model": options.model, "step": step, "seed": options.seed}) + "\n", encoding="utf-8"
@@ -118,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plain = Network(shape).to(device)  # one that was not compiled for the shapes of training
         restore(plain, options.out)
         read = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-        shares = eaten.probe(plain, read, options.problems, PROBE_SEED)
+        shares = recipe.probe(plain, read, options.problems)
         _say(f"{options.problems} problems: "
              + ", ".join(f"{task} {share:.3f}" for task, share in shares.items()))  # fmt: skip
     return 0

@@ -126,6 +126,13 @@ def json_line(figures: Mapping[str, object]) -> str:
     )
 
 
+def write_over(figures: Mapping[str, object], path: Path) -> None:
+    """Write the line of JSON to `path` at once: a program that is ended leaves the old file or the new one."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(json_line(figures) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
 def finish(figures: Mapping[str, object], path: Path | None = None) -> None:
     """End a program: write the line of JSON to `path`, if there is one, and print it."""
     line = json_line(figures)

@@ -21,7 +21,7 @@ from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
 from ...server.engine.wiring import open_checkpoint
-from ..load.output import check_outputs, finish, json_line, table
+from ..load.output import check_outputs, finish, table, write_over
 from ..report.interval import Interval
 from ..report.plot import COSTS, Cost, draw_field
 from .sweep import MODELS, arguments, terms
@@ -52,6 +52,10 @@ INTRODUCTION = """# Every decoder on every embedded model
   `problems` are compared; the slowest ran fewer, for lack of time.
 
 A list below each table names the decoders that the model refuses, with the reason.
+
+`ce`, `ete`, `leap` and `tspd` were written from papers, or summaries of them, without code; `learn2pd` and `tspd` have
+weights of our own; `d2cache` and `dllm-cache` select positions otherwise than the authors do. Their figures are of our
+versions, not of the authors'.
 """
 # Combinations of decoders and parameters beyond the defaults.
 COMBINATIONS = (
@@ -267,10 +271,8 @@ def _measure(field: Field, options: argparse.Namespace) -> None:
     ]
     for job, figures in measure_each([job for job in jobs if job not in done], terms(options), options.processes):
         field.runs.append({"model": job.model, **figures})
-        if options.json:  # atomic: a program that is ended leaves the old file or the new one
-            new = options.json.with_name(options.json.name + ".new")
-            new.write_text(json_line(field.figures()) + "\n", encoding="utf-8")
-            new.replace(options.json)
+        if options.json:
+            write_over(field.figures(), options.json)
 
 
 def read(paths: Sequence[Path]) -> Field:

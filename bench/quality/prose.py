@@ -51,11 +51,11 @@ def prompts(directory: Path) -> list[str]:
         raise ValueError(f"no prompts in {directory / RESERVED}: {type(error).__name__} {error}") from None
 
 
-def measure(engine: Engine, choice: Choice, asked: Sequence[str]) -> Sequence[Reply]:
+def measure(engine: Engine, choice: Choice, messages: Sequence[str]) -> Sequence[Reply]:
     options = AnswerOptions(
         MAX_TOKENS, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
     )
-    return engine.chat(asked, options)
+    return engine.chat(messages, options)
 
 
 def figures(label: str, replies: Sequence[Reply], first: Sequence[Reply]) -> Figures:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
     options = parser.parse_args(argv)
     try:
-        asked = prompts(options.model)[: options.passages]
+        messages = prompts(options.model)[: options.passages]
         checkpoint = open_checkpoint(str(options.model))
         choices = [parse_decoder(text, MAX_TOKENS, checkpoint) for text in options.decoders or DECODERS]
         settings = Settings(model=str(options.model), dtype=DTYPE, max_num_seqs=options.batch)
@@ -88,12 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     first: Sequence[Reply] = ()
     with open_offline(settings) as engine:
         for choice in choices:
-            replies = measure(engine, choice, asked)
+            replies = measure(engine, choice, messages)
             first = first or replies
             found.append(figures(choice.label, replies, first))
             print(f"{choice.label}: {found[-1].tokens_per_forward:.2f}", file=sys.stderr, flush=True)
     head = ("decoder", "tokens/forward", "forwards", "tokens", "computed/token", "cut", "same")
-    count = len(asked)
+    count = len(messages)
     print(table(head, [
         [
             f.decoder, f"{f.tokens_per_forward:.2f}", f"{f.forwards / count:.1f}", f"{f.tokens / count:.1f}",

@@ -159,7 +159,7 @@ def _questions(options: argparse.Namespace) -> tuple[list[str], list[Problem]]:
 
 def _figures(recording: Recording) -> str:
     calls = [call for answer in recording.answers for call in answer]
-    rate = f"{sum(len(call.committed) for call in calls) / len(calls):.2f} tokens a call"
+    rate = f"{sum(len(call.committed) for call in calls) / len(calls):.2f} tokens a forward"
     return f"{recording.right} of {recording.graded} right, {rate}" if recording.graded else rate
 
 

@@ -2,7 +2,7 @@
 
 Usage: python -m asynclane.bench.steps.simulate [--requests 1,2,4] [--plot blocks.png] [--json blocks.json]
 Recorded calls of a model (`steps.recordings`) are replayed at the step times of a measured curve. More than one
-file of `--recordings` gives a table for each: forwards of another model commit more or fewer tokens than tiny-llada's.
+file of `--recordings` gives a table for each, since models differ in tokens a forward.
 """
 
 from __future__ import annotations

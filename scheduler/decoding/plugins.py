@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -49,20 +49,16 @@ class Table(Mapping[str, Row]):
     """A table whose rows are read at the first look."""
 
     def __init__(self, read: Callable[[], Mapping[str, Row]]) -> None:
-        self._read = read
-
-    @cached_property
-    def _rows(self) -> Mapping[str, Row]:
-        return self._read()
+        self._rows = cache(read)
 
     def __getitem__(self, name: str) -> Row:
-        return self._rows[name]
+        return self._rows()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter(self._rows())
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows())
 
 
 @cache
@@ -106,7 +102,7 @@ def _loaded(entry: EntryPoint, others: Plugins) -> type[HostCommitRule]:
         raise PluginError(f"{entry.value} is no HostCommitRule with a method `choose`")
     if name != rule.NAME:
         raise PluginError(f"its class has the NAME {rule.NAME!r}")
-    if rule.layout is not Layout.PACKED or rule.rows_param:
+    if rule.layout is not Layout.PACKED or rule.rows_param or rule.replica_count:
         raise PluginError("only built-in rules have further rows in a step")
     for param, allowed in rule.PARAMS.items():
         if not PARAM.fullmatch(param.removeprefix(f"{name}.")) or not param.startswith(f"{name}."):

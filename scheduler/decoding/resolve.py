@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from difflib import get_close_matches
+from types import MappingProxyType
 
 from ..contract import Measure
 from .attention_pattern import PLAIN, AttentionPattern
 from .cache import CACHES
+from .commit import HOST_RULES
 from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, HostDecides
 from .commit.device import CommitAtFork, Factor, Quota, Threshold, Timesteps
 from .commit.host.applied import Applied
@@ -36,6 +39,20 @@ def defaults_of(name: str, pattern: AttentionPattern = PLAIN) -> Mapping[str, ob
     return _defaults(spec, None if spec.rule is None else ALL_RULES[spec.rule], pattern)
 
 
+def unknown_decoder(name: str) -> str:
+    """Say that there is no decoder `name`, and which one may be meant; of a commit rule, which decoders have it."""
+    if name not in ALL_RULES:
+        nearest = get_close_matches(name.lower(), [*ALL_DECODERS, *ALL_RULES], 1)
+        meant = f": did you mean {nearest[0]!r}?" if nearest else ";"
+        return f"unknown decoder {name!r}{meant} known: {', '.join(ALL_DECODERS)}"
+    found = {
+        "have it": [each for each, spec in ALL_DECODERS.items() if spec.rule == name],
+        "take it by `rule`": [each for each in ALL_DECODERS if suits(each, PLAIN, {"rule": name})],
+    }
+    listed = [f"{verb}: {', '.join(names)}" for verb, names in found.items() if names]
+    return f"{name!r} is a commit rule, not a decoder; decoders that {'; that '.join(listed)}"
+
+
 def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
     """The decoder `name` with `overrides`, for a canvas of `length` positions and a network of this pattern.
 
@@ -43,7 +60,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     `compatibility` refuses.
     """
     if name not in ALL_DECODERS:
-        raise ParamError("decoder", f"unknown decoder {name!r}; known: {', '.join(ALL_DECODERS)}")
+        raise ParamError("decoder", unknown_decoder(name))
     spec, rule = ALL_DECODERS[name], _rule_named(name, overrides)
     params = _params(name, rule, overrides, pattern)
     facts = DecoderFacts(name, spec, rule, params, overrides, length, pattern)
@@ -88,6 +105,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
 
 def _made(rule: type[HostCommitRule], param: str, params: Params, length: int) -> HostCommitRule:
     """The rule of a request. A plug-in's may raise: `ParamError` is its refusal."""
+    if rule.NAME in HOST_RULES:
+        return rule(params, length)
     try:
         return rule(params, length)
     except ParamError:
@@ -102,10 +121,10 @@ def _branch_row(params: Params, isolated: bool, lookahead: int | None) -> int:
     return params.integer("block_length") + (lookahead or 0 if isolated else 0)
 
 
-def suits(name: str, pattern: AttentionPattern) -> bool:
-    """True if a network of this pattern takes the decoder `name` at all."""
+def suits(name: str, pattern: AttentionPattern, overrides: Mapping[str, object] = MappingProxyType({})) -> bool:
+    """True if a network of this pattern takes the decoder `name` at all, with `overrides`."""
     try:
-        resolve(name, {}, 1, pattern)
+        resolve(name, overrides, 1, pattern)
     except ParamError:
         return False
     return True

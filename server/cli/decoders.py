@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator
-from difflib import get_close_matches
+from collections.abc import Container, Iterator
 
 from ...scheduler import (
     ALL_DECODERS,
@@ -23,7 +22,7 @@ from ...scheduler import (
     plain,
     plugins,
     resolve,
-    takes,
+    unknown_decoder,
     words_of,
 )
 
@@ -43,9 +42,9 @@ too. A combination that is not allowed is refused with HTTP 400, which names the
 def decoders_main(name: str | None, markdown: bool) -> int:
     """Print one decoder, or all. Raises `ParamError` for an unknown name."""
     if name is not None and name not in ALL_DECODERS:
-        raise ParamError("decoder", _unknown(name))
+        raise ParamError("decoder", unknown_decoder(name))
     if markdown and name is None:
-        print("\n".join([INTRODUCTION, *map(section, ALL_DECODERS), _rules_section()]))
+        print(_page())
     elif name is not None:
         print(section(name), end="\n" if markdown else "")
     else:
@@ -59,25 +58,19 @@ def decoders_main(name: str | None, markdown: bool) -> int:
     return 0
 
 
+def _page() -> str:
+    """All built-in decoders in Markdown: the page is the same whichever plug-ins are installed."""
+    without = plugins().rules
+    names = [name for name in ALL_DECODERS if name not in without]
+    return "\n".join([INTRODUCTION, *(section(name, without) for name in names), _rules_section(without)])
+
+
 def _source(spec: DecoderSpec) -> str:
     return f"{spec.source} (plug-in: {spec.origin})" if spec.origin else spec.source
 
 
-def _unknown(name: str) -> str:
-    if name not in ALL_RULES:
-        nearest = get_close_matches(name.lower(), [*ALL_DECODERS, *ALL_RULES], 1)
-        meant = f": did you mean {nearest[0]!r}?" if nearest else ";"
-        return f"unknown decoder {name!r}{meant} known: {', '.join(ALL_DECODERS)}"
-    found = {
-        "have it": [each for each, spec in ALL_DECODERS.items() if spec.rule == name],
-        "take it by `rule`": [each for each in ALL_DECODERS if takes(each, {"rule": name}, pattern_for(each))],
-    }
-    listed = [f"{verb}: {', '.join(names)}" for verb, names in found.items() if names]
-    return f"{name!r} is a commit rule, not a decoder; decoders that {'; that '.join(listed)}"
-
-
-def section(name: str) -> str:
-    """A decoder in Markdown: its source, its three parts, its parameters."""
+def section(name: str, without: Container[object] = ()) -> str:
+    """A decoder in Markdown: its source, its three parts, its parameters. Rules in `without` are not listed."""
     spec, pattern = ALL_DECODERS[name], pattern_for(name)
     decoder = resolve(name, {}, CANVAS_LENGTH, pattern)
     rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
@@ -87,7 +80,7 @@ def section(name: str) -> str:
         which = f"Only for block-causal models. The table is for blocks of {pattern.block_size}, where"
         lines.append(f"{which} the cache `prefix` is exact: `Compact` without its refreshes.\n")
     lines += [_wrapped(f"- **{part}** (`{type(made).__name__}`): {described(made)}") for part, made in parts.items()]
-    return "\n".join([*lines, "", *_table(name), ""])
+    return "\n".join([*lines, "", *_table(name, without), ""])
 
 
 def pattern_for(name: str) -> AttentionPattern:
@@ -97,12 +90,14 @@ def pattern_for(name: str) -> AttentionPattern:
 
 def _rules() -> list[str]:
     """The rules that a request may name."""
-    return [name for name, rule in ALL_RULES.items() if not rule.rows_param]
+    allowed = ALL_PARAMS["rule"]
+    assert isinstance(allowed, Choice)
+    return [str(name) for name in allowed.values]
 
 
-def _rules_section() -> str:
+def _rules_section(without: Container[object]) -> str:
     lines = ["## Rules by name", "Values of the parameter `rule`, with the parameters of each rule.", ""]
-    for name in _rules():
+    for name in (name for name in _rules() if name not in without):
         rule = ALL_RULES[name]
         params = ", ".join(f"`{param}` ({_shown(value)})" for param, value in rule.DEFAULTS.items())
         lines.append(_wrapped(f"- **{name}**: {params}. Source: {rule.SOURCE}."))
@@ -122,11 +117,11 @@ def described(made: object) -> str:
     return " ".join(" ".join(about).split())
 
 
-def _table(name: str) -> Iterator[str]:
+def _table(name: str, without: Container[object]) -> Iterator[str]:
     yield "| parameter | default | values |"
     yield "|---|---|---|"
     for param, value in defaults_of(name, pattern_for(name)).items():
-        yield f"| `{param}` | {_shown(value)} | {_values(name, param, ALL_PARAMS[param])} |"
+        yield f"| `{param}` | {_shown(value)} | {_values(name, param, ALL_PARAMS[param], without)} |"
 
 
 def _shown(value: object) -> str:
@@ -135,8 +130,8 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _values(name: str, param: str, kind: Values) -> str:
-    taken = [_shown(word) for word in words_of(name, param, pattern_for(name))]
+def _values(name: str, param: str, kind: Values, without: Container[object]) -> str:
+    taken = [_shown(word) for word in words_of(name, param, pattern_for(name)) if word not in without]
     if isinstance(kind, Choice):
         return ", ".join(taken)
     return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])

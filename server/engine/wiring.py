@@ -29,6 +29,7 @@ from ...scheduler import (
     plugins,
     refuse,
     resolve,
+    unknown_decoder,
 )
 from ..metrics import DeviceCounts, Metrics
 from ..settings import Settings, SettingsError, split_sizes
@@ -118,7 +119,7 @@ def build_parts(settings: Settings) -> EngineParts:
     for problem in plugins().problems:
         logging.getLogger(__name__).warning(problem)  # each is a message of its own, as all are shown
     if settings.decoder not in ALL_DECODERS:
-        raise SettingsError(f"unknown decoder {settings.decoder!r}; known: {', '.join(ALL_DECODERS)}")
+        raise SettingsError(unknown_decoder(settings.decoder))
     dummy = settings.load_format == "dummy"
     checkpoint = open_checkpoint(settings.model, settings.download, weights=not dummy)
     config, text = checkpoint.config, checkpoint.text

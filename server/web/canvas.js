@@ -4,7 +4,7 @@
 export const HUES = 6; // of `chat.css`
 const LINE = 10; // pixels of a step in the score
 const DOES = { generate: "generates", refine: "refines" };
-const FATES = { live: "", forked: " and forks", finished: " and is done", cancelled: " and is given up" };
+const FATES = { live: "", forked: " and forks", finished: " and is done", cancelled: " and is cancelled" };
 
 export const count = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
 

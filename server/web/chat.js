@@ -58,7 +58,7 @@ async function connect() {
   race.enter(Object.keys(model.decoders));
 }
 
-// --- Asking -------------------------------------------------------------------------------------------------
+// --- Questions ----------------------------------------------------------------------------------------------
 
 async function ask(question) {
   if (!model) await connect();

@@ -80,7 +80,7 @@ export const ABOUT = {
   eotp: "The canvas is cut after an end that the filter predicts.",
   extrapolate: "A forecast raises the score of a position.",
   creation_weight: "Weight of the confidence with which a branch was made.",
-  lowest_share: "Share of the least confident masks that a branch is judged by.",
+  lowest_share: "Share of the least confident masks by which branches are ranked.",
   near_threshold: "Confidence that is enough near a certain position.",
   reach: "Positions that count as near.",
   answer_at: "The position at which the answer proper begins; open: wherever it is.",

@@ -99,6 +99,23 @@ def test_from_arguments_to_the_last_line(
     assert llada["computed_tokens_per_answer_token"] == 10
 
 
+def test_a_run_that_is_cut_short_leaves_the_decoders_that_it_has_measured(
+    opened: list[FakeOffline], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file, chat = tmp_path / "out.json", FakeOffline.chat
+
+    def once(self: FakeOffline, prompts: Sequence[str], options: AnswerOptions) -> list[FakeAnswer]:
+        if self.asked:
+            raise KeyboardInterrupt
+        return chat(self, prompts, options)
+
+    monkeypatch.setattr(FakeOffline, "chat", once)
+    with pytest.raises(KeyboardInterrupt):
+        run(opened, "llada", "asynclane", "--json", str(file))
+    assert [row["decoder"] for row in json.loads(file.read_text())["decoders"]] == ["llada"]
+    assert [*tmp_path.iterdir()] == [file]
+
+
 def test_the_engine_is_opened_once_and_closed(opened: list[FakeOffline]) -> None:
     run(opened, "--batch", "8", "--max-tokens", "64", "--model", "tiny-dream")
     (engine,) = opened

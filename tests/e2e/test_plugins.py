@@ -127,9 +127,11 @@ def test_front_ends_and_engine_know_it(server: Server) -> None:
         ({"leftward.sure": 2}, "leftward.sure"),
         ({"decoder": "fast-dllm", "leftward.sure_from": 1}, "leftward.sure_from"),
         ({"decoder": "broken"}, "decoder"),
+        ({"decoder": "leftwards"}, "decoder"),
     ):
         refused = httpx.post(f"{server.url}/v1/chat/completions", json={**body, **wrong})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert "did you mean 'leftward'?" in refused.json()["error"]["message"]
 
 
 def test_the_command_lists_it_with_its_package_and_says_what_is_left_out(path: str) -> None:
@@ -143,6 +145,12 @@ def test_the_command_lists_it_with_its_package_and_says_what_is_left_out(path: s
     shown = run(path, *ASYNCLANE, "decoders", "leftward").stdout
     assert "| `leftward.sure_from` | 0.9 | 0 to 1 |" in shown
     assert "Source: CONTRIBUTING.md (plug-in: asynclane-leftward 1.0)." in shown
+    assert "leftward" in run(path, *ASYNCLANE, "decoders", "fast-dllm").stdout
+
+
+def test_the_page_of_all_decoders_has_the_built_in_ones_alone(path: str) -> None:
+    page = run(path, *ASYNCLANE, "decoders", "--markdown").stdout
+    assert page == (ROOT / "docs" / "decoders.md").read_text()
 
 
 def test_it_may_be_the_default_decoder(path: str) -> None:

@@ -81,8 +81,8 @@ def test_a_page_is_read_as_its_sentences() -> None:
 def test_a_paragraph_that_came_before_is_left_out(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.html").write_text(PAGE, encoding="utf-8")
-    seen: set[int] = set()
-    found = list(collect(Manual("made-up", "MIT", "*.html"), tmp_path, seen))
+    seen: set[str] = set()
+    found = list(collect(Manual("made-up", "MIT", "*.html", "?"), tmp_path, seen))
     assert len(found) == 1
     assert len(found[0].text.split("\n\n")) == len(seen) == 3
 
@@ -210,6 +210,6 @@ def test_its_calls_are_recorded_without_grades(checkpoint: Path, tmp_path: Path)
 def test_the_probe_counts_a_token_for_each_forward_where_nothing_is_sure(corpus: Path, tokenizer: Tokenizer) -> None:
     torch.manual_seed(0)
     network = Network(replace(SHAPES["tiny-prose"], dim=32, layers=1, heads=2, kv_heads=1, ff=48))
-    found = tokens_a_forward(network, tokenizer, 2, 0, corpus)
+    found = tokens_a_forward(network, tokenizer, 2, corpus)
     assert found["tokens an answer"] <= 256
     assert found["tokens a forward at 0.9"] <= 1.0

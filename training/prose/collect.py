@@ -43,7 +43,7 @@ class Manual:
     package: str
     license: str
     pages: str
-    without: str = "?"  # in a page's path
+    without: str  # in a page's path
 
 
 MANUALS = (
@@ -70,14 +70,14 @@ class Source:
     characters: int
 
 
-def collect(manual: Manual, folder: Path, seen: set[int]) -> Iterator[Section]:
+def collect(manual: Manual, folder: Path, seen: set[str]) -> Iterator[Section]:
     """The sections of a package that is unpacked in `folder`, without paragraphs that were `seen`."""
     for page in sorted(folder.glob(manual.pages)):
         if not page.is_file() or page.is_symlink() or manual.without in f"/{page.relative_to(folder)}":
             continue
         kept, length = [], 0
         for paragraph in paragraphs(page.read_text(encoding="utf-8", errors="replace")):
-            key = zlib.crc32(paragraph.lower().encode()) << 32 | zlib.crc32(paragraph[::-1].lower().encode())
+            key = paragraph.lower()
             if key in seen:
                 continue
             seen.add(key)
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, metavar="DIR")
     options = parser.parse_args(argv)
-    seen: set[int] = set()
+    seen: set[str] = set()
     sections: list[Section] = []
     sources: list[Source] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -34,8 +34,8 @@ class _TwoRules:
 
 
 class Threshold(_TwoRules):
-    """Every position of at least `threshold` confidence commits; in lanes after the leftmost one of at least `later`,
-    if that is more. Source: Fast-dLLM, arXiv 2505.22618; `later` is ours."""
+    """Every position of at least `threshold` confidence commits; in lanes after the leftmost one of at least
+    `later_threshold`, if that is more. Source: Fast-dLLM, arXiv 2505.22618; `later_threshold` is ours."""
 
     def __init__(self, threshold: float, later: float = 0.0) -> None:
         super().__init__(shared_rule(1, threshold), shared_rule(0, max(threshold, later)))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from asynclane.scheduler import ALL_DECODERS, ALL_RULES, Params, Range, resolve
+from asynclane.scheduler import ALL_DECODERS, ALL_RULES, ParamError, Params, Range, resolve
 from asynclane.scheduler.decoding.commit.host.entropy import Entropy
 from asynclane.scheduler.decoding.lane_tree import Layout
 from asynclane.scheduler.decoding.plugins import GROUP, Plugins, plugin_spec, read
@@ -60,10 +60,11 @@ def test_a_rule_is_taken_with_its_defaults(module: ModuleType) -> None:
         ({"DEFAULTS": {"good.gain": 9.0}}, "good.gain must be a number from 0 to 8, not 9.0"),
         ({"PARAMS": {"good.gain": (0, 1)}}, "the values of its parameter 'good.gain' are no Range or Choice"),
         ({"layout": Layout.ENSEMBLE}, "only built-in rules have further rows"),
+        ({"replica_count": 1}, "only built-in rules have further rows"),
         ({"__init__": raising(ZeroDivisionError("a line\nand another"))}, "ZeroDivisionError: a line and another"),
         ({"__init__": raising(SystemExit(3))}, "SystemExit: 3"),
     ],
-    ids="name param range value kind layout raises exits".split(),
+    ids="name param range value kind layout replicas raises exits".split(),
 )
 def test_a_rule_that_does_not_fit_is_left_out(module: ModuleType, changed: dict[str, Any], reason: str) -> None:
     module.Rule = type("Rule", (Good,), changed)  # type: ignore[attr-defined]
@@ -110,11 +111,20 @@ def test_an_interrupt_is_no_fault_of_a_plug_in(module: ModuleType) -> None:
         loaded()
 
 
-def test_a_rule_that_fails_for_one_request_is_refused_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_that_fails_for_one_request_is_refused_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Good, "__init__", raising(ZeroDivisionError("no such length")))
+    tables = "asynclane.scheduler.decoding.resolve"
+    monkeypatch.setattr(f"{tables}.ALL_RULES", {**ALL_RULES, "good": Good})
+    monkeypatch.setattr(f"{tables}.ALL_DECODERS", {**ALL_DECODERS, "good": plugin_spec(Good, "a package 1.0")})
+    with pytest.raises(ParamError, match="rule 'good' fails with these parameters: ZeroDivisionError") as refused:
+        resolve("good", {}, 64)
+    assert refused.value.param == "decoder"
+
+
+def test_a_built_in_rule_that_fails_is_no_fault_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Entropy, "__init__", raising(ZeroDivisionError("no such length")))
-    with pytest.raises(ValueError, match="rule 'entropy' fails with these parameters: ZeroDivisionError") as refused:
+    with pytest.raises(ZeroDivisionError):
         resolve("d3llm", {}, 64)
-    assert refused.value.param == "decoder"  # type: ignore[attr-defined]
 
 
 def test_tables_without_plug_ins_are_the_projects_own() -> None:
