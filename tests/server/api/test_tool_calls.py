@@ -117,6 +117,36 @@ async def test_the_template_shows_tools_calls_and_results(chat: Any, tool_text: 
     assert engine.options[0].grammar is None
 
 
+async def test_a_number_of_many_digits_is_shown(api: Any, tmp_path: Path) -> None:
+    template = TEMPLATE + "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    engine, model = FakeEngine(), Tokenizer(write_checkpoint_with(tmp_path / "model", template))
+    fields = {**called(arguments='{"time": 1795840153, "id": -9007199254740991}'), **tool(parameters=MAXIMUM)}
+    async with api(engine, tokenizer=model) as client:
+        assert (await client.chat(**fields)).status_code == 200
+    prompt = model.decode(engine.prompts[0])
+    assert '{"time": 1795840153, "id": -9007199254740991}' in prompt
+    assert '"maximum": 9007199254740991' in prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (lambda: {**called(arguments='{"n": 1795840153}'), **TOOLS}, "messages.1"),
+        (lambda: {"tools": [NOW, {**WEATHER, "function": {"name": "f", "parameters": MAXIMUM}}]}, "tools.1"),
+    ],
+)
+async def test_a_number_that_a_template_takes_for_a_width_is_named_by_its_place(
+    api: Any, tmp_path: Path, fields: Any, param: str
+) -> None:
+    template = TEMPLATE + (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ 'x' * (c.function.arguments.n | default(1)) }}{% endfor %}"
+        "{% endfor %}{% for t in tools or [] %}{{ 'x' * (t.function.parameters.properties.n | default({})).maximum | default(1) }}{% endfor %}"
+    )
+    async with api(tokenizer=Tokenizer(write_checkpoint_with(tmp_path / "model", template))) as client:
+        error = error_of(await client.chat(**fields()), 400)
+    assert error["param"] == param
+
+
 @pytest.mark.parametrize("said", ["<|eot_id|>", "<|mdm_mask|>"])
 async def test_special_tokens_that_tools_and_calls_spell_are_text(chat: Any, tool_text: Tokenizer, said: str) -> None:
     engine = FakeEngine()
@@ -162,6 +192,9 @@ async def test_log_probabilities_are_those_of_all_tokens(chat: Any) -> None:
 
 def tool(**function: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": "f", **function}}]}
+
+
+MAXIMUM = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**53 - 1}}}
 
 
 def called(**function: Any) -> dict[str, Any]:
