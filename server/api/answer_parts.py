@@ -32,6 +32,7 @@ class PartReader:
         self._splitter = reading.splitter()
         self._shown = reading.shown
         self._tokenizer = tokenizer
+        self._said = False  # text
         self._token_ids: list[int] = []
         self._reasoning_tokens: int | None = None  # once the reasoning has ended
 
@@ -43,8 +44,11 @@ class PartReader:
         finish = delta.finish
         if finish is not None:
             parts += splitter.end()
+            if not splitter.calls and not self._said and not any(isinstance(part, Text) for part in parts):
+                parts.append(Text(""))  # content is null only beside calls
             if finish is Finish.STOP and splitter.calls and not splitter.broken:
                 finish = Finish.TOOL_CALLS
+        self._said = self._said or any(isinstance(part, Text) for part in parts)
         usage = delta.usage
         if usage is not None and (reasoning_tokens := self._count()):
             usage = replace(usage, reasoning_tokens=reasoning_tokens)

@@ -86,7 +86,7 @@ class Reply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """With `split`, an answer may be without text: its content is null then."""
+    """With `split`, an answer may be calls without text: its content is null then."""
 
     envelope: Envelope
     split: bool = False
@@ -125,7 +125,7 @@ class ChatReply:
         return {**self.envelope.wrap("chat.completion", shaped), "usage": usage}
 
     def _message(self, choice: Finished) -> Json:
-        content = None if self.split and not choice.text else choice.text
+        content = None if choice.calls and not choice.text else choice.text
         message: Json = {"role": "assistant", "content": content, "refusal": None}
         if choice.reasoning:
             message["reasoning_content"] = choice.reasoning

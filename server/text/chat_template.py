@@ -231,7 +231,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, str | bytes):
             self._count(method.__name__, owner, [*args, *kwargs.values()])
         else:
-            written = isinstance(method, Macro) or isinstance(owner, dict | list) or method is dict or method is Namespace
+            written = (
+                isinstance(method, Macro) or isinstance(owner, dict | list) or method is dict or method is Namespace
+            )
             self._spend(STEP + sum(self._length(value, written) for value in (*args, *kwargs.values())))
         return super().call(context, obj, *args, **kwargs)
 

@@ -1,7 +1,7 @@
 """Splits an answer's text, which comes in pieces, into the model's reasoning, its calls of tools, and the rest.
 
 What adds up from all pieces does not depend on how the text was cut. White space next to reasoning and to calls is
-left out. Text that looks like a call and is none stays text.
+left out, but a newline stands for a call between two texts. Text that looks like a call and is none stays text.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class AnswerSplitter:
         self._taken = 0  # characters before the rest
         self._space = ""  # before the call that is being read
         self._after_mark = inside  # white space that follows is left out
+        self._said = False  # text
+        self._apart = False  # a call stands between the text so far and what follows
         self._may_call = True  # here, without a marker
         self._reader: CallReader | None = None
         self._sent: tuple[bool, int] = (False, 0)  # of the call that is being read: its name, and so many characters
@@ -170,6 +172,7 @@ class AnswerSplitter:
         self.broken = wanted and not reader.complete
         self._skip(reader.end)
         self._after_mark = self._may_call = True
+        self._apart = self._said
         return True
 
     def _send(self, reader: CallReader) -> None:
@@ -184,7 +187,8 @@ class AnswerSplitter:
     def _say(self, size: int) -> None:
         """Emit so many characters as text."""
         if size:
-            self._parts.append(Text(self._rest[:size]))
+            self._parts.append(Text("\n" * self._apart + self._rest[:size]))
+            self._said, self._apart = True, False
             self._skip(size)
 
     def _skip(self, size: int) -> None:

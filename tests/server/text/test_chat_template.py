@@ -198,7 +198,9 @@ def test_a_large_number_that_is_only_written_costs_its_digits(source: str, expec
 
 
 def test_a_number_with_many_digits_costs_them_each_time() -> None:
-    template = ChatTemplate("{{ messages[0].content }}{% for i in range(v | default(0)) %}{{ w }}{% endfor %}", SPECIALS)
+    template = ChatTemplate(
+        "{{ messages[0].content }}{% for i in range(v | default(0)) %}{{ w }}{% endfor %}", SPECIALS
+    )
     for times in (100, 99999):
         variables = {"v": times, "w": 10**4000}
         if times == 100:
