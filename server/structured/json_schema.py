@@ -101,7 +101,7 @@ def _unwritten(node: Mapping[str, Any]) -> str:
 
 
 def _matches_unwritten(pattern: object) -> bool:
-    """True for an expression that asks for such a character. Ranges and negated classes are enforced."""
+    """True for an expression with such a character. Ranges and negated classes are enforced."""
     if not isinstance(pattern, str):
         return False
     rest = CLASS.sub(lambda found: "" if _has_range(found[1] or "") else found[0], pattern)
