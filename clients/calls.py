@@ -110,6 +110,9 @@ class TextParams(CommonParams, total=False):
     echo: bool
     best_of: int
     logprobs: int
+    likelihood: str
+    likelihood_samples: int
+    likelihood_start: int
 
 
 class TokenizeParams(TypedDict, total=False):

@@ -98,7 +98,7 @@ def network_errors(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
         raise TimedOut(f"{http.base_url} did not answer in time ({type(error).__name__})") from None
     except httpx.ConnectError as error:
         raise ConnectionFailed(
-            f"no server at {http.base_url} ({error}): start one with `asynclane serve`, or give its address"
+            f"no server at {http.base_url} ({error}): start one with `asynclane serve`, or give its address with --url"
         ) from None
     except httpx.RequestError as error:
         raise ConnectionFailed(f"the connection to {http.base_url} failed: {error}") from None

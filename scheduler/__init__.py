@@ -13,14 +13,18 @@ from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
 from .decoding.resolve import defaults_of, resolve, suits
+from .decoding.summaries import SUMMARIES
 from .decoding.vocabulary import Vocabulary
+from .decoding.words import all_words, takes, words_of
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
+from .likelihood import Scoring
 from .logit_bias import NEUTRAL, Preferences
 from .logprobs import Scored
 from .memory.pages import Limits
 from .request import Ended, Failure, Load, Outcome, Request, RequestStats, State, Update
 from .scheduler import QueueFull, Scheduler
+from .scored_sequence import scoring_decoder, scoring_room, with_rows
 from .step_cost import Budget, Halving, StepCost
 
 __all__ = [
@@ -31,6 +35,7 @@ __all__ = [
     "NEUTRAL",
     "NONE",
     "PLAIN",
+    "SUMMARIES",
     "AttentionPattern",
     "Boundary",
     "Budget",
@@ -58,6 +63,7 @@ __all__ = [
     "Sampling",
     "Scheduler",
     "Scored",
+    "Scoring",
     "State",
     "StepCost",
     "StepPlan",
@@ -67,10 +73,16 @@ __all__ = [
     "Values",
     "Vocabulary",
     "VocabularyFacts",
+    "all_words",
     "defaults_of",
     "plain",
     "plugins",
     "refuse",
     "resolve",
+    "scoring_decoder",
+    "scoring_room",
     "suits",
+    "takes",
+    "with_rows",
+    "words_of",
 ]

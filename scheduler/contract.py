@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -115,10 +115,10 @@ class Row(NamedTuple):
 
     Keys and values are written in place. Then its queries see all keys in `[0, visible)`, without a causal mask. A row
     without spans only renews keys and values. Where a network predicts a position at the one before it, no span starts
-    with its row. `biases` are disjoint. `ranks` is the number of each position's likeliest tokens to report with their
-    log-probabilities; None: no scores. A `restriction` is of a position in one of the spans. If `host_tokens`
-    [end - start] are given, the canvas holds them from now on. After its canvas a request may have rows that `copy` a
-    part of it; its own rows do not see them.
+    with its row. `biases` are disjoint. `ranks` is the number of each position's likeliest tokens to report; None: no
+    scores. A `restriction` is of a position in a span. If `host_tokens` [end - start] are given, the canvas holds them
+    from now on. After its canvas a request may have rows that `copy` a part of it; its own rows do not see them. The
+    scores of `scored` [positions of spans, which may repeat] tokens are reported, but below 0.
     """
 
     slot: int
@@ -133,6 +133,7 @@ class Row(NamedTuple):
     restriction: Restriction | None = None
     host_tokens: Ints | None = None
     copy: RowCopy | None = None
+    scored: Ints | None = None
 
     @property
     def tokens(self) -> int:
@@ -154,8 +155,8 @@ class Placement:
 
 
 class Columns(NamedTuple):
-    """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`. Span s has the
-    rule `rules[rule_numbers[s]]`. The last six are fields of the rows."""
+    """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`, span s the rule
+    `rules[rule_numbers[s]]`. The last seven are fields of the rows."""
 
     slots: Ints
     starts: Ints
@@ -175,12 +176,12 @@ class Columns(NamedTuple):
     restrictions: tuple[Restriction | None, ...]
     host_tokens: tuple[Ints | None, ...]
     copies: tuple[RowCopy | None, ...]
+    scored: tuple[Ints | None, ...]
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Columns:
-        *bounds, spans, samplings, steps, biases, ranks, restrictions, tokens, copies = (
-            zip(*rows, strict=True) if rows else [()] * 12
-        )
+        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 13
+        bounds, (spans, samplings, steps), optional = fields[:4], fields[4:7], fields[7:]
         parts = [*chain.from_iterable(spans)]
         starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5
         keys = [*map(id, rules)]  # requests share rules
@@ -189,8 +190,7 @@ class Columns(NamedTuple):
         numbers = [np.array(part, np.int32) for part in (*bounds, steps, [*map(len, spans)], starts, ends)]
         flags = np.array(may_end, np.bool_), np.array(joined, np.bool_)
         rule_numbers = np.array([*map(places.__getitem__, keys)], np.int32)
-        optional = samplings, biases, ranks, restrictions, tokens, copies
-        return make(cls, (*numbers, *flags, rule_numbers, tuple(distinct.values()), *optional))
+        return make(cls, (*numbers, *flags, rule_numbers, tuple(distinct.values()), samplings, *optional))
 
 
 @dataclass(frozen=True)
@@ -214,8 +214,8 @@ class StepPlan:
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Log-probabilities at temperature 1 over all tokens that are not banned, biases included, at the positions of all
-    spans: `chosen` [positions] of the token that has just committed there or could have, and of the likeliest tokens,
-    `ranked` [positions, any] in falling order, their `logprobs` [positions, any]."""
+    spans: `chosen` [positions] of the token that has just committed there or could have, or of the row's `scored` one;
+    `ranked` [positions, any] are the likeliest tokens in falling order, with their `logprobs` [positions, any]."""
 
     chosen: Floats
     ranked: Ints

@@ -15,6 +15,7 @@ from .decoding.registry import Decoder
 from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
 from .lane_events import LaneEvents
+from .likelihood import Scoring
 from .logit_bias import NEUTRAL, Preferences
 from .logprobs import Scored
 from .memory.pages import Limits
@@ -59,7 +60,8 @@ class Request:
     `cache_salt`.
 
     Clients take turns in proportion to their `weight` and wait for each other only; the requests of a `bundle` came
-    together from one client.
+    together from one client. With `scoring` the request has no answer: its update has the tokens that it gives, and
+    their scores.
     """
 
     id: int
@@ -77,6 +79,7 @@ class Request:
     client: str = ""
     weight: float = 1.0
     bundle: str | None = None
+    scoring: Scoring | None = None
 
     @property
     def length(self) -> int:

@@ -29,10 +29,12 @@ from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
 from .request import Ended, Load, Outcome, Request, State, Update
+from .scored_sequence import ScoredSequence
 from .sequence import NO_END, PlannedRequest, Sequence
 from .step_cost import Budget, Halving
 from .turns import Turns
 
+SCORED_TOKENS = 512  # positions of a step that score given tokens while others wait for their answers
 SHORT = 256  # positions of a step that a list is as fast for as numpy
 # A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
@@ -122,7 +124,8 @@ class Scheduler:
         if len(request.prompt) < self.pattern.logit_shift:
             raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
-        sequence = Sequence(request, self._vocabulary, self.pattern, self._lanes)
+        kind = Sequence if request.scoring is None else ScoredSequence
+        sequence = kind(request, self._vocabulary, self.pattern, self._lanes)
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
         if self._over_queue(request.client):
@@ -303,7 +306,7 @@ class Scheduler:
             if self.budget is not None:
                 self._set_block_lengths(self.budget)
             free = [sequence for sequence in self.running.values() if sequence.state is RUNNING]
-            prompt_ends = self._prompt_ends(free)
+            prompt_ends = self._prompt_ends(free) | self._score_ends(free)
             for sequence in sorted(free, key=attrgetter("served_at", "id")):
                 prompt_end = prompt_ends.get(sequence.id)
                 if prompt_end == 0:
@@ -334,6 +337,23 @@ class Scheduler:
                 stop = self._chunk_end(start, min(end, start + room), end) if sequence.may_begin(found) else start
                 found[sequence.id] = stop if stop > start else 0
                 room -= stop - start
+        return found
+
+    def _score_ends(self, free: list[Sequence]) -> dict[int, int]:
+        """The positions that each request may compute in the next step to score tokens, by id; 0: it waits. A limit
+        bounds those of all steps in flight together while other requests run, but for one row, as `_prompt_ends` does
+        for prompts. The longest waiting goes first."""
+        scoring = [sequence for sequence in free if isinstance(sequence, ScoredSequence)]
+        if not scoring or all(isinstance(sequence, ScoredSequence) for sequence in self.running.values()):
+            return {}
+        in_flight = [planned for step in self._in_flight for planned in step.requests]
+        room = SCORED_TOKENS - sum(one.tokens for one in in_flight if isinstance(one.sequence, ScoredSequence))
+        found: dict[int, int] = {}
+        for sequence in sorted(scoring, key=attrgetter("served_at", "id")):
+            length = sequence.request.length
+            rows = min(sequence.most_rows, max(1, room // length)) if room > 0 else 0
+            found[sequence.id] = rows * length
+            room -= rows * length
         return found
 
     def _chunk_end(self, start: int, limit: int, end: int) -> int:

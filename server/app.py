@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from ..scheduler import ALL_DECODERS, defaults_of, suits
+from ..scheduler import ALL_DECODERS, all_words, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
 from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
+from .api.messages import message_routes
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
 from .api.page import page_routes
+from .api.responses import response_routes
 from .api.tokenize import token_routes
 from .engine.messages import AnswerSource
 from .errors import Panics, install_error_handlers
@@ -95,12 +97,14 @@ def create_app(
     for router in (
         chat_routes(backend),
         completion_routes(backend),
+        response_routes(backend),
+        *message_routes(backend),
         token_routes(backend),
         ops_routes(engine, metrics, card),
         page_routes(),
     ):
         app.include_router(router)
-    document(app, OPEN_PATHS, has_key=bool(keys))
+    document(app, OPEN_PATHS, has_key=bool(keys), words=card.words)
     install_error_handlers(app, metrics.http_response)
     app.add_middleware(Panics)
     # The middleware added last is the outermost: every response has a request id and a line in the log. Routes read
@@ -159,12 +163,14 @@ def load(settings: Settings) -> Loaded:
     formats = answer_formats(parts.text.template, settings.tool_parser, settings.reasoning_parser)
     if formats.misfit:
         logging.getLogger(__name__).warning("requests with tools are refused: %s", formats.no_tools)
+    suited = [name for name in ALL_DECODERS if suits(name, parts.pattern)]
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,
-        decoders={name: defaults_of(name, parts.pattern) for name in ALL_DECODERS if suits(name, parts.pattern)},
+        decoders={name: defaults_of(name, parts.pattern) for name in suited},
         default_decoder=settings.decoder,
         created=int(time.time()),
+        words={name: all_words(name, parts.pattern) for name in suited},
     )
     return Loaded(parts, card, keys, settings.front_ends(parts.on_gpu))
 

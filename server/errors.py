@@ -1,4 +1,4 @@
-"""Errors that a client sees, in OpenAI's shape, so that every SDK raises the exception its users know.
+"""Errors that a client sees, in OpenAI's shape or Anthropic's, so that every SDK raises the exception its users know.
 
 ApiError
 |-- InvalidValue            400  a parameter is unknown, unsupported, of the wrong type or out of range
@@ -29,6 +29,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from . import message_errors
 
 INTERRUPTS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)  # no faults of what they interrupt
 SHOWN_CHARS = 80  # of a refused value
@@ -113,7 +115,7 @@ class ContextLengthExceeded(ApiError):
 class Unauthorized(ApiError):
     def __init__(self) -> None:
         super().__init__(
-            "missing or wrong API key: send 'Authorization: Bearer KEY'",
+            "missing or wrong API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
             code="invalid_api_key",
             headers={"www-authenticate": "Bearer"},
         )
@@ -174,7 +176,7 @@ class TooManyConnections(ApiError):
         super().__init__(message, code="too_many_connections", headers={"retry-after": "1"})
 
 
-# HTTP status and OpenAI's error type.
+# HTTP status and OpenAI's error type. Anthropic's: `message_errors.TYPES`.
 STATUS: Mapping[type[ApiError], tuple[int, str]] = {
     InvalidValue: (400, "invalid_request_error"),
     ContextLengthExceeded: (400, "invalid_request_error"),
@@ -231,8 +233,21 @@ def dotted(names: Iterable[object]) -> str:
     return _cut(".".join(_cut(str(name), PARAM_CHARS) for name in names), PARAM_CHARS)
 
 
-def error_response(error: ApiError) -> Response:
-    return AsciiJson(error.body(), error.status, error.headers)
+def error_response(error: ApiError, scope: Scope) -> Response:
+    """The response to the request of this scope."""
+    return AsciiJson(body_for(scope, error), error.status, error.headers)
+
+
+def body_for(scope: Scope, error: ApiError) -> dict[str, Any]:
+    """The body of an error, in the shape that the endpoint has."""
+    return _shaped(scope, error.status, error.message, error.body())
+
+
+def _shaped(scope: Scope, status: int, message: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The `body` of an error, or what stands for it where errors have Anthropic's shape."""
+    if not message_errors.concerns(scope["path"]):
+        return body
+    return message_errors.message_error(status, message, scope.get("state", {}).get("request_id"))
 
 
 def from_exception(error: Exception) -> ApiError:
@@ -269,7 +284,7 @@ def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
         record = getattr(request.state, "record", None)
         if record is not None:
             record.blame(error)
-        return error_response(error)
+        return error_response(error, request.scope)
 
     async def api_error(request: Request, error: Exception) -> Response:
         return noted(request, from_exception(error))
@@ -288,10 +303,11 @@ def install_error_handlers(app: FastAPI, count: Callable[[int], None]) -> None:
             raise error.__cause__
         message = _not_found(request, error) if error.status_code in (404, 405) else str(error.detail)
         body = error_body(message, "invalid_request_error", None, None)
+        body = _shaped(request.scope, error.status_code, message, body)
         return AsciiJson(body, error.status_code, error.headers)
 
     async def unexpected(request: Request, error: Exception) -> Response:
-        response = error_response(from_exception(error))
+        response = error_response(from_exception(error), request.scope)
         request_id = getattr(request.state, "request_id", None)
         if request_id is not None:
             response.headers["x-request-id"] = request_id

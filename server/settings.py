@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -44,6 +44,31 @@ GROUPS = {
     "step_timeout_s": "limits of steps, connections and formats",
     "drain_s": "end, metrics, log and traces",
 }
+# The settings that `generate` and `trace` take: those of the model, and of what computes one answer.
+OF_ONE_ANSWER = (
+    "model",
+    "download",
+    "dtype",
+    "device",
+    "tensor_parallel_size",
+    "load_format",
+    "quantization",
+    "deterministic",
+    "cuda_graph_sizes",
+    "compile_cache",
+    "threads",
+    "max_model_len",
+    "max_num_seqs",
+    "max_step_tokens",
+    "chunked_prefill_size",
+    "kv_cache_tokens",
+    "gpu_memory_utilization",
+    "page_size",
+    "prefix_sharing",
+    "decoder",
+    "step_timeout_s",
+    "max_failed_steps",
+)
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -88,7 +113,7 @@ class Settings:
         0,
         128,
     )
-    api_key: str | None = _word(None, "if given, requests must carry it as a bearer token")
+    api_key: str | None = _word(None, "if given, requests must carry it, as a bearer token or in x-api-key")
     allowed_origins: str | None = _word(
         None,
         "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
@@ -243,12 +268,14 @@ class Settings:
         return self.frontends
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one flag for each field. Its default is None; `read_settings` fills it in."""
+def add_flags(parser: argparse.ArgumentParser, names: Collection[str] | None = None) -> None:
+    """Add one flag for each field, or for those of these `names`. Its default is None; `read_settings` fills it in."""
     group: argparse._ActionsContainer = parser
     for field in dataclasses.fields(Settings):
         if field.name in GROUPS:
             group = parser.add_argument_group(GROUPS[field.name])
+        if names is not None and field.name not in names:
+            continue
         text = field.metadata["help"]
         if field.metadata["type"] is bool:
             group.add_argument(_flag(field.name), action=argparse.BooleanOptionalAction, help=text, default=None)
@@ -289,7 +316,9 @@ def traces_url(settings: Settings, environ: Mapping[str, str]) -> str | None:
         if protocol not in ("", "http/protobuf"):
             raise SettingsError(f"{variable} must be http/protobuf, not {protocol!r}: spans are sent in no other way")
     if not all(map(_installed, SDK)):
-        raise SettingsError(f"{source} needs OpenTelemetry's SDK: pip install 'asynclane[otel]'")
+        raise SettingsError(
+            f"{source} needs OpenTelemetry's SDK: in the checkout, pip install --constraint constraints.txt '.[otel]'"
+        )
     return url if source == OTLP_TRACES or url.endswith("/v1/traces") else f"{url.rstrip('/')}/v1/traces"
 
 

@@ -28,7 +28,12 @@ from .settings import installed_version
 
 SERVICE = "asynclane"
 FLUSH_S = 2.0  # at the end, for the spans that wait
-OPERATIONS = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}  # by the end of the path
+OPERATIONS = {  # by the end of the path
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/responses": "chat",
+}
 PARENT = ("traceparent", "tracestate")  # W3C trace context
 EXPORTER_LOG = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
 QUEUE_LOG = logging.getLogger("opentelemetry.sdk._shared_internal")

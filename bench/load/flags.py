@@ -59,5 +59,5 @@ def add_load_flags(parser: argparse.ArgumentParser, default_url: str) -> None:
         metavar="NAME=VALUE",
         help="a decoding parameter; repeatable",
     )
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw curves over the loads; needs asynclane[bench]")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw curves over the loads; needs the extra bench")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the last line to a file")

@@ -77,9 +77,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def missing_output(plot: Path | None, *files: Path | None) -> str | None:
     """Return why the results could not be written, or None. Call it before measuring, which takes minutes."""
     if plot is not None and find_spec("matplotlib") is None:
-        return (
-            "--plot needs matplotlib: in a checkout `make .venv/with-bench`, elsewhere pip install 'asynclane[bench]'"
-        )
+        return "--plot needs matplotlib: in the checkout, pip install --constraint constraints.txt '.[bench]'"
     if plot is not None and plot.suffix.lower() != ".png":
         return f"--plot draws a PNG: {plot.name} should end with .png"
     faults = (_unwritable(path) for path in (plot, *files) if path is not None)
@@ -104,6 +102,12 @@ def check_outputs(parser: argparse.ArgumentParser, plot: Path | None, *files: Pa
     fault = missing_output(plot, *files)
     if fault:
         parser.error(fault)
+
+
+def require(parser: argparse.ArgumentParser, package: str) -> None:
+    """End the program now if a package of the extra `bench` is not installed."""
+    if find_spec(package) is None:
+        parser.error(f"this needs {package}: in a checkout `make .venv/with-bench`")
 
 
 def json_line(figures: Mapping[str, object]) -> str:

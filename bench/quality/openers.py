@@ -21,7 +21,7 @@ from ...server.engine.messages import AnswerOptions, Finish
 from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
 from ...server.structured.grammar import Wanted
-from ..load.output import check_outputs, finish, positive, table
+from ..load.output import check_outputs, finish, positive, require, table
 
 if TYPE_CHECKING:
     from ...server.engine.offline import Offline, OfflineAnswer
@@ -221,6 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     check_outputs(parser, None, given.json)
+    require(parser, "jsonschema")
     with Offline(settings) as engine:
         options = AnswerOptions(given.max_tokens, decoder=given.decoder)
         outcomes = measure(Session(engine, given.model, options), questions())

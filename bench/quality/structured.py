@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...server.engine.messages import AnswerOptions, Finish
 from ...server.settings import Settings
 from ...server.structured.grammar import Wanted
-from ..load.output import json_line, positive, table
+from ..load.output import json_line, positive, require, table
 from ..load.problems import problems
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
     parser.add_argument("--threads", type=positive, help="as in serving")
     given = parser.parse_args(argv)
+    require(parser, "jsonschema")
     schemas = json.loads(SCHEMAS.read_text(encoding="utf-8"))
     with Offline(Settings(model=given.model, max_num_seqs=given.batch, threads=given.threads)) as engine:
         options = AnswerOptions(given.max_tokens, decoder=given.decoder)

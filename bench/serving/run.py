@@ -273,7 +273,7 @@ def build_parser() -> argparse.ArgumentParser:
     clients = max(1, min(MOST_CLIENTS, (os.cpu_count() or 1) // PER_CLIENT))
     parser.add_argument("--clients", type=positive, default=clients, help="processes (default here: %(default)s)")
     parser.add_argument("--timeout", type=above_zero, default=120.0, help="of an answer (default: %(default)g s)")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw rates and gaps; needs asynclane[bench]")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw rates and gaps; needs the extra bench")
     return parser
 
 

@@ -8,6 +8,8 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
+from ...server.http.keys import BadKeys, Keys
+from ...server.settings import Settings
 from .arguments import POSITIONS, BadArgument, read_arguments
 from .replica import Replica
 from .router import Router
@@ -24,6 +26,7 @@ def app(args: dict[str, Any]) -> serve.Application:
     arguments = read_arguments(args)
     replicas, settings = arguments.replicas, arguments.settings
     if not ray.is_initialized():  # by `serve run` on this machine, and not for a cluster, which has models elsewhere
+        check_keys(settings)
         check_model(settings.model)
     options: dict[str, Any] = {"num_replicas": replicas.num_replicas}
     if replicas.max_replicas is not None:
@@ -49,6 +52,14 @@ def app(args: dict[str, Any]) -> serve.Application:
         **options,
     )
     return deployment.bind(arguments.given)
+
+
+def check_keys(settings: Settings) -> None:
+    """Raises `BadArgument` for a file of keys that this machine cannot use."""
+    try:
+        Keys.of(settings)
+    except BadKeys as error:
+        raise BadArgument(str(error)) from None
 
 
 def check_model(model: str) -> None:

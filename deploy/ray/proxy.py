@@ -13,11 +13,11 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ...server.errors import EngineDown, error_response
+from ...server.errors import EngineDown, body_for, error_response
 from ...server.http.sse import event
 
 SESSION = b"x-session-id"
-COMPLETIONS = frozenset({"/v1/chat/completions", "/v1/completions"})
+PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}
 MOST_BYTES = 2**18  # of a body whose prompt is read
 KEY_CHARS = 2048
 KEY_TOKENS = 512
@@ -53,9 +53,10 @@ class LostReplica:
             return
         error = EngineDown("the replica that computed this answer is lost: send the request again")
         if started:
-            await send({"type": "http.response.body", "body": event(error.body(), "error"), "more_body": False})
+            body = event(body_for(scope, error), "error")
+            await send({"type": "http.response.body", "body": body, "more_body": False})
         else:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
 
 
 class PromptSession:
@@ -65,7 +66,7 @@ class PromptSession:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in COMPLETIONS
+        wanted = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in PROMPTS
         if not wanted or SESSION in dict(scope["headers"]):
             await self._app(scope, receive, send)
             return
@@ -75,7 +76,7 @@ class PromptSession:
             messages.append(await receive())
             more = messages[-1].get("more_body", False)
             body += messages[-1].get("body", b"")
-        begun = None if more else beginning(body)
+        begun = None if more else beginning(body, PROMPTS[scope["path"]])
         if begun is not None:
             digest = hashlib.blake2b(Headers(scope=scope).get("authorization", "").encode() + begun, digest_size=16)
             scope = {**scope, "headers": [*scope["headers"], (SESSION, digest.hexdigest().encode())]}
@@ -87,13 +88,13 @@ class PromptSession:
         await self._app(scope, replayed, send)
 
 
-def beginning(body: bytes) -> bytes | None:
+def beginning(body: bytes, param: str) -> bytes | None:
     """The first messages of a chat, up to the user's first, or the head of a prompt; None if there is neither."""
     try:
         request: Any = json.loads(body)
         if not isinstance(request, dict):
             return None
-        found = request.get("messages", request.get("prompt"))
+        found = request.get(param)
     except (ValueError, RecursionError):
         return None
     if isinstance(found, str):

@@ -47,8 +47,8 @@ class Repository:
         revision = f" at revision {self.revision}" if self.revision else ""
         raise ModelError(
             f"{self.id}{revision} is no directory here, and the cache {constants.HF_HUB_CACHE} has no config.json of"
-            f" it: run `{self.download}`; if it is gated, request access on https://huggingface.co/{self.id} and run"
-            " `hf auth login` before"
+            f" it: serve it with `--download`, or run `{self.download}`; if it is gated,"
+            f" request access on https://huggingface.co/{self.id} and run `hf auth login` before"
         )
 
     def fetch(self, check: Callable[[Path], object]) -> Path:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from .split import WHOLE, Rank
 from .weights import absent_files, check_weights, fill_randomly, load_weights, some
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
+ALIKE = 0.8  # of a misspelt name and the one that was meant
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -56,9 +58,11 @@ def find_model(name: str, download: bool = False, weights: bool = True) -> Path:
         return path
     repository = Repository.named(name)
     if repository is None:
+        nearest = get_close_matches(name.lower(), embedded_models(), 1, ALIKE)
+        meant = f"did you mean {nearest[0]!r}? " if nearest else ""
         raise ModelError(
-            f"no model {name!r}: it is no directory here, not OWNER/NAME of a repository, and the embedded models are"
-            f" {', '.join(embedded_models())}"
+            f"no model {name!r}: {meant}it is no directory here, not OWNER/NAME of a repository, and the embedded"
+            f" models are {', '.join(embedded_models())}"
         )
     snapshot = repository.fetch(read_config) if download else repository.snapshot()
     _require_files(snapshot)
@@ -163,7 +167,7 @@ def _lacking() -> str | None:
         name = torch.cuda.get_device_name()
         return f"{name} has compute capability {capability[0]}.{capability[1]}: {OLDEST[0]}.{OLDEST[1]} is needed"
     if importlib.util.find_spec("triton") is None:
-        return "Triton is missing: install asynclane[gpu]"
+        return "Triton is missing: in the checkout, pip install --constraint constraints.txt '.[gpu]'"
     return None
 
 

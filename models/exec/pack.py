@@ -22,7 +22,7 @@ from ...kernels.common.types import Draws, SpanRules
 from ...scheduler.contract import MOST_RANKS, Bias, Columns, Ints, Row, Sampling, Span, StepPlan, make
 
 NOWHERE = -1  # position of a padding token
-NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens"  # of the buffer: their padding is NOWHERE
+NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens", "scored"  # of the buffer: their padding is NOWHERE
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
@@ -37,7 +37,7 @@ class OptionalInputs(NamedTuple):
 
     `sampled` rows, and `narrowed` ones among them (top-p, top-k); entries of `biases`; log-probabilities with so many
     `ranks`, if not None; `restricted` rows, with `mask_words` in each one's mask of the vocabulary; spans that are
-    `measured`, by more than plain probability; `host_tokens`; rows that are `copied`.
+    `measured`, by more than plain probability; `host_tokens`; rows that are `copied`; rows with `scored` tokens.
     """
 
     sampled: bool = False
@@ -49,13 +49,14 @@ class OptionalInputs(NamedTuple):
     measured: bool = False
     host_tokens: bool = False
     copied: bool = False
+    scored: bool = False
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
-        sampled = narrowed = host_tokens = copied = False
+        sampled = narrowed = host_tokens = copied = scored = False
         biases = restricted = mask_words = 0
         ranks: int | None = None
-        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy in plan.rows:
+        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy, given in plan.rows:
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
             if own:
@@ -69,7 +70,9 @@ class OptionalInputs(NamedTuple):
                 host_tokens = True
             if copy is not None:
                 copied = True
-        found = sampled, narrowed, biases, ranks, restricted, mask_words, measured(plan), host_tokens, copied
+            if given is not None:
+                scored = True
+        found = sampled, narrowed, biases, ranks, restricted, mask_words, measured(plan), host_tokens, copied, scored
         return make(cls, found)
 
     def rounded(self) -> OptionalInputs:
@@ -176,6 +179,8 @@ class Shape:
         if inputs.restricted:
             sizes |= {"restricted_places": inputs.restricted}
             sizes |= {"restricted_words": inputs.restricted * inputs.mask_words}
+        if inputs.scored:
+            sizes["scored"] = self.projected
         sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
@@ -234,6 +239,7 @@ class Batch:
     biases: Biases | None
     ranks: int | None  # the most that a row needs; None: no row needs log-probabilities
     restrictions: Restrictions | None
+    scored: Tensor | None  # [N] int64: the token whose log-probability is reported, below 0: the one that may commit
     host_tokens: Tensor | None  # [T] int32: written to the canvases first, except UNCHANGED
     rope_positions: Tensor | None  # [T] int64: the positions that tokens are rotated as; None: their own
     mask_offsets: Tensor | None  # [R] int32: how far before a query the key lies that it does not see, 0: none
@@ -309,12 +315,12 @@ def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
 def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     """Fill `words` [shape.words] int32 with one row, as mostly for a single stream: a device waits, and a hundred calls
     of numpy would take 0.4 ms after a rest. Return whether it was done: not if the row has what few rows have."""
-    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy = row
+    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy, scored = row
     inputs, at = shape.inputs, shape.places
     size, count = end - start, sum([span.end - span.start for span in spans])
-    if inputs.host_tokens or inputs.restricted or inputs.copied or restriction is not None:
+    if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or restriction is not None:
         return False
-    if tokens is not None or copy is not None:
+    if tokens is not None or copy is not None or scored is not None:
         return False
     if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
         return False
@@ -428,6 +434,7 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         biases=biases,
         ranks=inputs.ranks,
         restrictions=restrictions,
+        scored=views["scored"].long() if inputs.scored else None,
         host_tokens=views["host_tokens"] if inputs.host_tokens else None,
         rope_positions=views["rope_positions"].long() if inputs.copied else None,
         mask_offsets=views["mask_offsets"] if inputs.copied else None,
@@ -501,6 +508,11 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         parts |= _bias_words(columns, span_starts)
     if inputs.restricted:
         parts |= _restriction_words(columns, span_starts)
+    if inputs.scored:
+        parts["scored"] = np.full(span_starts[-1], NOWHERE, np.int32)
+        for row, tokens in enumerate(columns.scored):
+            if tokens is not None:
+                parts["scored"][projected_starts[row] : projected_starts[row + 1]] = tokens
     return parts
 
 

@@ -265,7 +265,7 @@ class Runner:
             lines.append(by_rule.float().view(torch.int32))
         if batch.ranks is None:
             return torch.stack(lines)
-        chosen, ids, scores = rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]))
+        chosen, ids, scores = rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]), batch.scored)
         ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
         return torch.cat((torch.stack((*lines, chosen.view(torch.int32))), *ranked))
 

@@ -101,6 +101,7 @@ def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
         and room.restricted >= needed.restricted
         and (not needed.restricted or room.mask_words == needed.mask_words)
         and room.copied >= needed.copied
+        and room.scored >= needed.scored
     )
 
 

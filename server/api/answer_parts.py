@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..engine.messages import Delta, Finish
-from ..schema.responses import Finished, Scores
+from ..schema.responses import Finished
 from ..structured.grammar import Wanted
 from ..text.detokenizer import Detokenizer
 from ..text.splitter import AnswerSplitter, CallPart, Piece, Reasoning, Text
@@ -16,12 +15,11 @@ from ..text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the answers of a request are read: a new splitter for each, the special tokens that have text in them, and
-    the chunk of a stream for a part. `wanted` is the grammar of its calls."""
+    """How the answers of a request are read: a new splitter for each, and the special tokens that have text in them.
+    `wanted` is the grammar of its calls."""
 
     splitter: Callable[[], AnswerSplitter]
     shown: tuple[int, ...]
-    chunk: Callable[[int, Piece | None, Scores | None], dict[str, Any]]
     wanted: Wanted | None = None
 
 
@@ -32,7 +30,6 @@ class PartReader:
         self._splitter = reading.splitter()
         self._shown = reading.shown
         self._tokenizer = tokenizer
-        self._said = False  # text
         self._token_ids: list[int] = []
         self._reasoning_tokens: int | None = None  # once the reasoning has ended
 
@@ -44,11 +41,8 @@ class PartReader:
         finish = delta.finish
         if finish is not None:
             parts += splitter.end()
-            if not splitter.calls and not self._said and not any(isinstance(part, Text) for part in parts):
-                parts.append(Text(""))  # content is null only beside calls
             if finish is Finish.STOP and splitter.calls and not splitter.broken:
                 finish = Finish.TOOL_CALLS
-        self._said = self._said or any(isinstance(part, Text) for part in parts)
         usage = delta.usage
         if usage is not None and (reasoning_tokens := self._count()):
             usage = replace(usage, reasoning_tokens=reasoning_tokens)
@@ -77,7 +71,8 @@ def joined(parts: Sequence[Piece], whole: Finished) -> Finished:
             calls[part.index] = part if begun is None else replace(begun, arguments=begun.arguments + part.arguments)
     return replace(
         whole,
-        text="".join(part.text for part in parts if isinstance(part, Text)),
+        text="".join(part.spaced for part in parts if isinstance(part, Text)),
         reasoning="".join(part.text for part in parts if isinstance(part, Reasoning)),
         calls=tuple(calls.values()),
+        parts=tuple(parts),
     )

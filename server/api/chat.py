@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -31,24 +32,39 @@ def chat_routes(backend: Backend) -> APIRouter:
 
     @router.post("/chat/completions", responses=answered(ChatCompletion))
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
-        card.check_name(body.model)
-        check_choices(backend, body, 1)
-        form = _tool_format(backend, body)
-        conversation = Conversation(tokenizer, body.messages, body.offered, body.chat_template_kwargs or {})
-        if body.reasoning_effort is not None:
-            conversation.suggest("reasoning_effort", body.reasoning_effort)
-        ids = await backend.encode(
-            request, "messages", conversation.chars, lambda: conversation.ids(card.max_model_len)
-        )
-        reply = ChatReply(new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage)))
-        reading = None
-        reasoning = None if body.wanted is not None or body.must_call else backend.formats.reasoning
-        if form is not None or reasoning is not None:
-            reply = ChatReply(reply.envelope, split=True)
-            reading = _reading(tokenizer, body, ids, reply, form, reasoning)
-        return await respond(backend, request, body, [Prompt("messages", ids)], reply, reading)
+        turn = await prepare(backend, request, body, "messages")
+        split = turn.form is not None or turn.reasoning is not None
+        envelope = new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage))
+        reading = turn.reading(tokenizer, body) if split else None
+        return await respond(backend, request, body, [turn.prompt], ChatReply(envelope, split), reading)
 
     return router
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An answer that is due: its prompt, and the forms of its calls and its reasoning, None where it has none."""
+
+    prompt: Prompt
+    form: ToolFormat | None
+    reasoning: ReasoningFormat | None
+
+    def reading(self, tokenizer: Tokenizer, body: ChatCompletionRequest) -> Reading:
+        return _reading(tokenizer, body, self.prompt.ids, self.form, self.reasoning)
+
+
+async def prepare(backend: Backend, request: Request, body: ChatCompletionRequest, param: str) -> Turn:
+    """Check a chat and encode its prompt, which is the request's parameter `param`. Raises an `ApiError`."""
+    card = backend.card
+    card.check_name(body.model)
+    check_choices(backend, body, 1)
+    form = _tool_format(backend, body)
+    conversation = Conversation(backend.tokenizer, body.messages, body.offered, body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        conversation.suggest("reasoning_effort", body.reasoning_effort)
+    ids = await backend.encode(request, param, conversation.chars, lambda: conversation.ids(card.max_model_len))
+    reasoning = None if body.wanted is not None or body.must_call else backend.formats.reasoning
+    return Turn(Prompt(param, ids), form, reasoning)
 
 
 class Conversation:
@@ -110,7 +126,6 @@ def _reading(
     tokenizer: Tokenizer,
     body: ChatCompletionRequest,
     prompt: list[int],
-    reply: ChatReply,
     form: ToolFormat | None,
     reasoning: ReasoningFormat | None,
 ) -> Reading:
@@ -134,7 +149,7 @@ def _reading(
         markers += form.markers
     tokens = tokenizer.tokens_of(markers).values()
     shown = tuple(token for token in tokens if token in tokenizer.special_ids)
-    return Reading(lambda: AnswerSplitter(reasoning, inside, rules), shown, reply.part, wanted)
+    return Reading(lambda: AnswerSplitter(reasoning, inside, rules), shown, wanted)
 
 
 def _grammar(

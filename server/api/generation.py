@@ -1,10 +1,10 @@
-"""The path that both completion endpoints share, streamed or whole, so that their texts cannot differ."""
+"""The path that chats, messages and completions share, streamed or whole, so that their texts cannot differ."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,15 +15,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, Grammar, Usage
+from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, GivenTokens, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
-from ..http.sse import DONE, EventStream, event, merge, until_gone
+from ..http.sse import EventStream, merge, until_gone
 from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
-from ..schema.requests import GenerationRequest
-from ..schema.responses import Finished, ModelCard, Reply, usage_chunk, usage_json
+from ..schema.requests import CompletionRequest, GenerationRequest
+from ..schema.responses import EventWriter, Finished, ModelCard, Reply, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.answer_formats import AnswerFormats
@@ -32,6 +32,7 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import PartReader, Reading, joined
 from .infill_lengths import lengths, likeliest
+from .likelihood import given_tokens, option_probabilities, option_tokens, with_prompt
 
 T = TypeVar("T")
 
@@ -135,6 +136,14 @@ async def respond(
     if timeout_s > longest_s:
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
+    body.check_options()
+    options_given = None
+    if body.scored_options and body.wanted is not None:
+        texts, limit = body.scored_options, backend.card.max_model_len
+        size = sum(len(text) + PER_TEXT for text in texts)
+        options_given = await backend.encode(
+            request, body.wanted.param, size, lambda: option_tokens(backend.tokenizer, texts, limit)
+        )
     grammar = None
     wanted = body.wanted if reading is None else reading.wanted or body.wanted
     if wanted is not None:
@@ -142,9 +151,12 @@ async def respond(
         grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
     context, default = backend.card.max_model_len, backend.settings.default_max_tokens
-    planned = [
-        (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
-    ]
+    if isinstance(body, CompletionRequest) and body.scores_prompt:
+        planned = [_scored_choice(body, prompt, context) for prompt in prompts]
+    else:
+        planned = [
+            (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
+        ]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
     limit = backend.settings.max_queue
     if len(submitted) > limit:
@@ -152,13 +164,17 @@ async def respond(
             f"{len(planned)} choices in several lengths are {len(submitted)} answers; at most {limit} may wait here"
         )
         raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
-    _check_tokens(backend, body, [options.max_tokens for _, options in submitted])
+    _check_tokens(backend, body, [options.max_tokens for _, options in submitted if options.scoring is None])
     bundle = uuid.uuid4().hex if len(submitted) > 1 else None
     shown = () if reading is None else reading.shown
     submitted = [
         (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown)))
         for prompt, options in submitted
     ]
+    answered = len(submitted)
+    if options_given is not None:
+        scoring = _sent_by(request, body.option_scoring(options_given, bundle, timeout_s))
+        submitted += [(replace(prompt, echo=""), scoring) for prompt in prompts]
     prompt_tokens = sum(prompt.tokens for prompt in prompts)
     echoes = [prompt.echo for prompt, _ in submitted]
     record: RequestRecord = request.state.record
@@ -172,18 +188,41 @@ async def respond(
             await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
         ]
         if body.stream:
-            parting = None if reading is None else (reading, readers or [])
-            return EventStream(_events(answers, echoes, reply, body, record, parting), stack.pop_all())
-        tried = iter(await until_gone(request.receive, _collect(answers, echoes, record, readers)))
+            writer = reply.writer(body, echoes, prompt_tokens)
+            return EventStream(_events(answers, writer, record, readers), stack.pop_all())
+        collected = await until_gone(request.receive, _collect(answers, echoes, record, readers))
+    tried, scored = iter(collected[:answered]), collected[answered:]
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
+    if isinstance(body, CompletionRequest) and body.scores_prompt:
+        finished = [
+            with_prompt(backend.tokenizer, prompt.ids, prompt.echo, body, one)
+            for prompt, one in zip(prompts, finished, strict=True)
+        ]
+    if options_given is not None:
+        finished = [
+            replace(one, probabilities=_probabilities(body, options_given, scored[at // body.choices]))
+            for at, one in enumerate(finished)
+        ]
     choices = [
         choice if body.shows_scores else replace(choice, scores=None)
         for start in range(0, len(finished), body.choices)
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
-    usages = {number: choice.usage for number, choice in enumerate(finished)}
+    usages = {number: choice.usage for number, choice in enumerate([*finished, *scored])}
     return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
+
+
+def _probabilities(body: GenerationRequest, given: GivenTokens, scored: Finished) -> tuple[tuple[str, float], ...]:
+    found = option_probabilities(given, scored.scores or ())
+    return tuple(zip(body.scored_options, found, strict=True))
+
+
+def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:
+    """A prompt that is scored: the tokens before the first that is, and the options that give the others."""
+    start, given = given_tokens(body, prompt.ids, context)
+    options = replace(body.options(max(1, len(prompt.ids) - start), body.draw_seed()), scoring=given)
+    return replace(prompt, ids=prompt.ids[:start], echo=""), [options]
 
 
 def _check_tokens(backend: Backend, body: GenerationRequest, sizes: Sequence[int]) -> None:
@@ -255,7 +294,7 @@ async def _collect(
     parts: list[list[Piece]] = [[] for _ in answers]
     texts: list[list[str]] = [[echo] for echo in echoes]
     scores: list[list[TokenLogprob]] = [[] for _ in answers]
-    ends: dict[int, tuple[Finish, Usage]] = {}
+    ends: dict[int, tuple[Finish, Usage, str | None]] = {}
     async with aclosing(merge(answers)) as deltas:
         async for index, delta in deltas:
             if readers is not None:
@@ -265,78 +304,49 @@ async def _collect(
             texts[index].append(delta.text)
             scores[index] += delta.scores
             if delta.finish is not None:
-                ends[index] = (delta.finish, delta.usage or Usage())
+                ends[index] = (delta.finish, delta.usage or Usage(), delta.stop)
     _check_complete(answers, ends)
-    finished = [Finished("".join(text), ends[at][0], scores[at], ends[at][1]) for at, text in enumerate(texts)]
+    finished = [
+        Finished("".join(text), ends[at][0], scores[at], ends[at][1], stop=ends[at][2]) for at, text in enumerate(texts)
+    ]
     return finished if readers is None else list(map(joined, parts, finished))
 
 
 async def _events(
-    answers: Sequence[Answer],
-    echoes: Sequence[str],
-    reply: Reply,
-    body: GenerationRequest,
-    record: RequestRecord,
-    parting: tuple[Reading, Sequence[PartReader]] | None = None,
+    answers: Sequence[Answer], writer: EventWriter, record: RequestRecord, readers: Sequence[PartReader] | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """The events of one streamed response; with `parting`, its answers are read in parts. An error before the first
+    """The events of one streamed response; with `readers`, its answers are read in parts. An error before the first
     event is raised."""
     begun = False
-    usages: dict[int, Usage] = {}
     ends: dict[int, Finish] = {}
-    prompt_tokens = record.prompt_tokens or 0
-
-    def chunk(payload: dict[str, Any]) -> bytes:
-        so_far = (
-            {"usage": usage_json(prompt_tokens, usages, body.choices)} if body.streaming.continuous_usage_stats else {}
-        )
-        return event({**payload, **so_far})
-
-    def opening() -> Iterator[bytes]:
-        for index, echo in enumerate(echoes):
-            first = reply.opening(index)
-            if first is not None:
-                yield chunk(first)
-            if echo:
-                yield chunk(reply.delta(index, echo))
-
     try:
         async with aclosing(merge(answers)) as deltas:
             async for index, delta in deltas:
                 if not begun:
                     begun = True
-                    for data in opening():
+                    for data in writer.begin():
                         yield data
-                parts: Sequence[Piece] = ()
-                if parting is not None:
-                    parts, delta = parting[1][index].read(delta)
+                parts: Sequence[Piece] | None = None
+                if readers is not None:
+                    parts, delta = readers[index].read(delta)
                 record.note(index, delta)
-                usages[index] = delta.usage or usages.get(index, Usage())
-                if delta.lanes is not None:
-                    yield chunk(reply.lanes(index, delta.lanes))
-                scores = delta.scores if body.shows_scores else None
-                if parting is not None:
-                    for part in parts or ((None,) if scores else ()):
-                        yield chunk(parting[0].chunk(index, part, scores))
-                        scores = None
-                elif delta.text or delta.scores:
-                    yield chunk(reply.delta(index, delta.text, scores))
+                for data in writer.write(index, delta, parts):
+                    yield data
                 if delta.finish is not None:
                     ends[index] = delta.finish
-                    yield chunk(reply.closing(index, delta.finish))
         _check_complete(answers, ends)
-        if body.streaming.include_usage:
-            yield event(usage_chunk(reply, usage_json(prompt_tokens, usages, body.choices)))
-        yield DONE
+        for data in writer.end():
+            yield data
     except Exception as error:
         if not begun:
             raise
         record.failed = True
         record.blame(error)
-        # The status has been sent: the error becomes an event, and the stream ends without DONE.
+        # The status has been sent: the error becomes an event, and the stream ends.
         if not isinstance(error, errors.ApiError):
             logging.getLogger(__name__).exception("a stream failed")
-        yield event(errors.from_exception(error).body(), "error")
+        for data in writer.fail(errors.from_exception(error)):
+            yield data
 
 
 def _check_complete(answers: Sequence[Answer], ends: dict[int, Any]) -> None:

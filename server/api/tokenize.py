@@ -1,4 +1,4 @@
-"""`POST /tokenize` and `/detokenize`, in vLLM's shapes."""
+"""`POST /tokenize` and `/detokenize`, and `GET /tokenizer_info`, in vLLM's shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..errors import InvalidValue
 from ..http.body import Body, JsonRoute, refused
-from ..schema.openapi import REFUSALS, Detokenized, Tokenized
+from ..schema.openapi import REFUSALS, UNAUTHORIZED, Detokenized, Tokenized, TokenizerInfo
 from ..schema.requests import Messages, ModelName, TemplateVariables, check_ending, check_messages, check_names
 from ..schema.tools import Tools
 from ..text.answer_formats import NO_TOOLS
@@ -94,4 +94,12 @@ def token_routes(backend: Backend) -> APIRouter:
         text = await backend.encode(request, "tokens", len(tokens), lambda: tokenizer.decode(tokens, specials=True))
         return {"prompt": text}
 
-    return router
+    both = APIRouter(tags=["tokens"], responses=UNAUTHORIZED)
+    both.include_router(router)
+
+    @both.get("/tokenizer_info", response_model=TokenizerInfo)
+    async def tokenizer_info() -> dict[str, object]:
+        """The special tokens and the chat template, as evaluation tools read them."""
+        return {**tokenizer.info(), "max_model_len": card.max_model_len}
+
+    return both

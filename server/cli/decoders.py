@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 from ...scheduler import (
@@ -13,6 +13,7 @@ from ...scheduler import (
     ALL_PARAMS,
     ALL_RULES,
     PLAIN,
+    SUMMARIES,
     AttentionPattern,
     Choice,
     DecoderSpec,
@@ -22,16 +23,13 @@ from ...scheduler import (
     plain,
     plugins,
     resolve,
+    takes,
+    words_of,
 )
 
 WIDTH = 100
-LENGTH = 1 << 9  # of a canvas that all defaults and all values fit
+CANVAS_LENGTH = 1 << 9  # positions of a canvas that all defaults fit
 BLOCKS = AttentionPattern(block_size=16)
-# Values that are allowed only together with another parameter.
-NEEDS: Mapping[tuple[str, object], Mapping[str, object]] = {
-    ("cache", "dual"): {"lookahead": "canvas"},
-    ("boundary", "stable"): {"stable_steps": 1},
-}
 INTRODUCTION = """# Decoders
 
 A decoder combines a lane policy, a commit rule and a cache policy, with default parameters. A request names a decoder
@@ -52,7 +50,9 @@ def decoders_main(name: str | None, markdown: bool) -> int:
         print(section(name), end="\n" if markdown else "")
     else:
         width = max(map(len, ALL_DECODERS))
-        print("\n".join(f"{each:{width}}  {_source(spec)}" for each, spec in ALL_DECODERS.items()))
+        print(
+            "\n".join(f"{each:{width}}  {SUMMARIES.get(each) or _source(spec)}" for each, spec in ALL_DECODERS.items())
+        )
         print(f"\nrules for the parameter `rule`: {', '.join(_rules())}", file=sys.stderr)
     for problem in plugins().problems:
         print(f"asynclane: {problem}", file=sys.stderr)
@@ -70,7 +70,7 @@ def _unknown(name: str) -> str:
         return f"unknown decoder {name!r}{meant} known: {', '.join(ALL_DECODERS)}"
     found = {
         "have it": [each for each, spec in ALL_DECODERS.items() if spec.rule == name],
-        "take it by `rule`": [each for each in ALL_DECODERS if _takes(each, {"rule": name})],
+        "take it by `rule`": [each for each in ALL_DECODERS if takes(each, {"rule": name}, pattern_for(each))],
     }
     listed = [f"{verb}: {', '.join(names)}" for verb, names in found.items() if names]
     return f"{name!r} is a commit rule, not a decoder; decoders that {'; that '.join(listed)}"
@@ -79,7 +79,7 @@ def _unknown(name: str) -> str:
 def section(name: str) -> str:
     """A decoder in Markdown: its source, its three parts, its parameters."""
     spec, pattern = ALL_DECODERS[name], pattern_for(name)
-    decoder = resolve(name, {}, LENGTH, pattern)
+    decoder = resolve(name, {}, CANVAS_LENGTH, pattern)
     rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
     lines = [f"## {name}", f"Source: {_source(spec)}.", ""]
@@ -136,24 +136,10 @@ def _shown(value: object) -> str:
 
 
 def _values(name: str, param: str, kind: Values) -> str:
-    """The values that a decoder takes when all else is default, or with the other parameter that a value needs."""
-    words = kind.values if isinstance(kind, Choice) else kind.words
-    taken = [
-        _shown(word)
-        for word in words
-        if any(_takes(name, {**more, param: word}) for more in ({}, NEEDS.get((param, word), {})))
-    ]
+    taken = [_shown(word) for word in words_of(name, param, pattern_for(name))]
     if isinstance(kind, Choice):
         return ", ".join(taken)
     return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])
-
-
-def _takes(name: str, params: Mapping[str, object]) -> bool:
-    try:
-        resolve(name, params, LENGTH, pattern_for(name))
-    except ParamError:
-        return False
-    return True
 
 
 def _wrapped(text: str) -> str:

@@ -6,7 +6,7 @@ import argparse
 from typing import NoReturn
 
 from ...bench.load.flags import add_load_flags
-from ..settings import add_flags, installed_version
+from ..settings import OF_ONE_ANSWER, add_flags, installed_version
 from ..text.answer_formats import OFF
 from ..text.reasoning import REASONING_FORMATS
 from ..text.tool_calls import TOOL_FORMATS
@@ -34,13 +34,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     generate = commands.add_parser("generate", help="answer one prompt here, without a server")
     _add_prompt(generate)
-    add_flags(generate)
+    add_flags(generate, OF_ONE_ANSWER)
 
     trace = commands.add_parser("trace", help="answer one prompt here, and show which lanes wrote it")
     _add_prompt(trace)
     trace.add_argument("--out", default=None, metavar="FILE", help=f"page to write; default: {DEFAULT_PAGE}")
     trace.add_argument("--live", action="store_true", help="show it in the terminal; then only --out writes a page")
-    add_flags(trace)
+    add_flags(trace, OF_ONE_ANSWER)
 
     inspect = commands.add_parser("inspect", help="describe a model and the memory that it needs, without loading it")
     inspect.add_argument("model", nargs="?", help="as --model of serve; default: list the embedded models")

@@ -14,7 +14,7 @@ import uvicorn
 
 from ..app import Service, build_service, load
 from ..collector import spare_collections
-from ..frontend.parent import CannotStart, serve_apart, url_of
+from ..frontend.parent import CannotStart, log_drain, serve_apart, url_of
 from ..frontend.process import FAILED, REPORT_S, exit_hard
 from ..http.connections import ConnectionConfig, Listener, connection_limit, log_accept_errors, raise_descriptor_limit
 from ..logs import STDERR, logging_to
@@ -63,6 +63,7 @@ def _serve(settings: Settings, service: Service, listener: socket.socket, config
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # While the socket is still open: new requests and those that cannot be finished get an error.
+            log_drain(settings.drain_s)
             await service.drain(settings.drain_s)
             await super().shutdown(sockets)
 

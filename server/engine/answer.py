@@ -25,6 +25,7 @@ class EngineAnswer:
         self.request_id = request_id
         self.timer: asyncio.TimerHandle | None = None  # of its deadline
         self.completion_tokens = 0
+        self.writes = options.scoring is None  # tokens that it has not been given
         self._ending: StopText | StopTokens | None = None
         if options.stop:
             self._ending = StopText(text, options.stop, options.stop_ids, options.shown)
@@ -54,7 +55,7 @@ class EngineAnswer:
             used, stopped = self._ending.take(tokens.tolist(), outcome is not None)
             tokens = tokens[:used]
             outcome = Outcome.STOP if stopped else outcome
-        self.completion_tokens += len(tokens)
+        self.completion_tokens += len(tokens) if self.writes else 0
         events, scored = update.lane_events, update.scores
         if outcome is not None or len(tokens) or events is not None:
             self.port.post(

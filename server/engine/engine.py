@@ -24,10 +24,14 @@ from ...scheduler import (
     Request,
     Sampling,
     Scheduler,
+    Scoring,
     StepPlan,
     StepResult,
     Update,
     resolve,
+    scoring_decoder,
+    scoring_room,
+    with_rows,
 )
 from .. import errors
 from ..metrics import Metrics, StepReport
@@ -302,11 +306,16 @@ class Engine:
         """Raises `ParamError` and `InvalidValue`."""
         options, pattern = message.options, self._scheduler.pattern
         name = self._decoder if options.decoder is None else options.decoder
+        scoring, max_tokens = self._scoring(message), options.max_tokens
+        if scoring is None:
+            decoder = resolve(name, dict(options.params), max_tokens, pattern)
+        else:
+            decoder, max_tokens = scoring_decoder(scoring), scoring_room(scoring, pattern)
         return Request(
             id=number,
             prompt=np.array(message.prompt, np.int32),
-            max_tokens=options.max_tokens,
-            decoder=resolve(name, dict(options.params), options.max_tokens, pattern),
+            max_tokens=max_tokens,
+            decoder=decoder,
             sampling=Sampling(options.temperature, options.top_p, options.seed, options.top_k, options.min_p),
             watched=options.watch,
             preferences=Preferences(
@@ -325,7 +334,23 @@ class Engine:
             client=options.client,
             weight=options.weight,
             bundle=options.bundle,
+            scoring=scoring,
         )
+
+    def _scoring(self, message: Submit) -> Scoring | None:
+        """The tokens that a message gives to be scored. Raises `ContextLengthExceeded` if the masks that follow them do
+        not fit."""
+        given = message.options.scoring
+        if given is None:
+            return None
+        limits, pattern = self._scheduler.limits, self._scheduler.pattern
+        chains = tuple(np.array(chain, np.int32) for chain in given.chains)
+        scoring = Scoring(chains, given.proposes, given.samples)
+        prompt_tokens, longest = len(message.prompt), max(map(len, chains))
+        room = scoring_room(scoring, pattern)
+        if prompt_tokens + room > limits.max_model_len:
+            raise errors.ContextLengthExceeded(limits.max_model_len, prompt_tokens + longest, room - longest)
+        return with_rows(scoring, prompt_tokens, limits, pattern)
 
     def fail(self, reason: str) -> None:
         """Fail for good. From any thread; the first reason counts."""
@@ -400,10 +425,15 @@ class Engine:
         else:
             self._failed_steps = 0
             self._since = time.perf_counter()
-            self._unreported = plan, result, self._since - self._began, sum(len(update.tokens) for update in updates)
+            self._unreported = plan, result, self._since - self._began, self._committed(updates)
             if self._scheduler.halving is not None:
                 self._scheduler.halving.observe(host_s + self._since - ended, plan.tokens)
         return updates
+
+    def _committed(self, updates: list[Update]) -> int:
+        """The tokens of answers among those of a step."""
+        answers = [(self._answers.get(update.request_id), update) for update in updates]
+        return sum(len(update.tokens) for answer, update in answers if answer is None or answer.writes)
 
     def _report(self) -> None:
         """Count the last step, now that the next one is under way."""

@@ -54,6 +54,16 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenTokens:
+    """Token ids to score after a prompt, each of `chains` by itself. If it `proposes`, one token of the network's
+    follows the only chain. `samples` of Monte Carlo; 0: each token given those before it."""
+
+    chains: tuple[tuple[int, ...], ...]
+    proposes: bool = False
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerOptions:
     """How one prompt is to be answered. Types are checked before; the engine checks ranges that depend on the model.
 
@@ -63,7 +73,8 @@ class AnswerOptions:
     `watch` requests lane events; the text is the same. Requests of one `share_group` differ in their seed alone. Only
     requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
     `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. `shown` has
-    special tokens that have text in this answer.
+    special tokens that have text in this answer. With `scoring` there is no answer: the tokens given come back with
+    their log-probabilities, and count as no answer's.
     """
 
     max_tokens: int
@@ -92,6 +103,7 @@ class AnswerOptions:
     params: Params = ()
     watch: bool = False
     shown: tuple[int, ...] = ()
+    scoring: GivenTokens | None = None
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -247,7 +259,7 @@ class Usage:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Text that has become final. The last delta carries `finish`; its text may be empty. `usage` counts from the
-    start of the request; `token_ids` are new since the last delta.
+    start of the request; `token_ids` are new since the last delta; `stop` is the stop string that has ended the text.
 
     With lane events there is one delta for each step, with or without text. `scores` belong to the tokens whose text is
     complete with this delta.
@@ -259,6 +271,7 @@ class Delta:
     lanes: LaneEvent | None = None
     scores: tuple[TokenLogprob, ...] = ()
     token_ids: tuple[int, ...] = ()
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class Parent:
                 await self.fleet.wait(EXIT_S - KILL_S)  # they know, and end by themselves
             else:
                 # While the socket is still open: new requests and those that cannot be finished get an error.
+                log_drain(self._settings.drain_s)
                 await engine.drain(self._settings.drain_s)
                 await self.fleet.stop()
         finally:
@@ -147,3 +148,9 @@ class Parent:
         else:
             self.fleet.kill()
             os._exit(FAILED)
+
+
+def log_drain(seconds: int) -> None:
+    """Tell who ends the server what it waits for."""
+    if seconds:
+        logging.getLogger(__name__).info("finishing running requests, at most %d s; Ctrl-C again ends at once", seconds)

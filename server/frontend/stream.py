@@ -42,6 +42,7 @@ class AnswerReader:
         self._scores = None if options.ranks is None else LogprobReader(text)
         self._token_ids: list[int] = []
         self._sent = 0  # tokens
+        self._counts = options.scoring is None  # tokens that were given are no answer
 
     def read(self, progress: Progress) -> Delta | None:
         """The news of a step; None if there is nothing to show yet."""
@@ -59,8 +60,8 @@ class AnswerReader:
             return None
         fresh = tuple(self._token_ids[self._sent :])
         self._sent = len(self._token_ids)
-        usage = Usage(self._sent, progress.stats, progress.queue_s, progress.first_forward_s)
-        return Delta(text, progress.finish, usage, lanes, scores, fresh)
+        usage = Usage(self._sent if self._counts else 0, progress.stats, progress.queue_s, progress.first_forward_s)
+        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop)
 
 
 class AnswerStream:

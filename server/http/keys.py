@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -46,7 +46,7 @@ class Keys:
         self, unnamed: str | None, path: Path | None, processes: int = 1, valid: Sequence[Key] | None = None
     ) -> None:
         """`path` is that of the named keys, which are read unless it is known which are `valid`. So many `processes`
-        share what a key may have. Raises `BadKeys` and `OSError`."""
+        share what a key may have. Raises `BadKeys`."""
         self.processes = processes
         self.valid = read_keys(unnamed, path) if valid is None else valid
         self._unnamed = unnamed
@@ -70,23 +70,25 @@ class Keys:
         """Read the file again. If it cannot be used, the keys stay as they are."""
         try:
             self.valid = read_keys(self._unnamed, self._path)
-        except (BadKeys, OSError) as error:
+        except BadKeys as error:
             logging.getLogger(__name__).error("the API keys stay as they are: %s", error)
         else:
             logging.getLogger(__name__).info("%d API keys are valid now", len(self.valid))
 
 
 def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
-    """The key of `--api-key` and those of a file. Raises `BadKeys` and `OSError`."""
+    """The key of `--api-key` and those of a file. Raises `BadKeys`."""
     keys = [] if unnamed is None else [Key("", _digest(unnamed.strip().encode()))]
     if path is None:
         return keys
-    if path.exists() and not path.is_file():
-        raise BadKeys(f"{path} is not a file")
     try:
+        if path.exists() and not path.is_file():
+            raise BadKeys(f"{path} is not a file")
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise BadKeys(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise BadKeys(f"--api-keys-file: {path} cannot be read: {error.strerror or error}") from None
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             key = _parsed(line.strip(), f"{path}:{number}")
@@ -103,7 +105,9 @@ def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
 def _parsed(line: str, where: str) -> Key:
     found = LINE.fullmatch(line)
     if found is None:
-        raise BadKeys(f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -, not digits alone")
+        raise BadKeys(
+            f"{where}: a line is NAME:KEY, and a name has up to 64 of A-Z a-z 0-9 _ . -, with a letter or _ in it"
+        )
     limits = [LIMIT.fullmatch(limit) for limit in found[3].split()]
     given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
     if len(given) < len(limits):
@@ -119,8 +123,8 @@ def _digest(key: bytes) -> bytes:
 
 
 class RequireKey:
-    """Refuses requests without `Authorization: Bearer KEY`, except to `open_paths`, and more of one key at once than it
-    may have. The others carry their `Key` in the state of their scope."""
+    """Refuses requests without `Authorization: Bearer KEY` or `x-api-key: KEY`, except to `open_paths`, and more of one
+    key at once than it may have. The others carry their `Key` in the state of their scope."""
 
     def __init__(self, app: ASGIApp, keys: Keys, open_paths: Collection[str]) -> None:
         self._app = app
@@ -132,21 +136,30 @@ class RequireKey:
         if scope["type"] != "http" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
-        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-        key = self._keys.find(given.strip()) if scheme.lower() == b"bearer" else None
+        key = next(filter(None, map(self._keys.find, _given(scope))), None)
         if key is None:
-            await error_response(Unauthorized())(scope, receive, send)
+            await error_response(Unauthorized(), scope)(scope, receive, send)
             return
         scope.setdefault("state", {})["key"] = key
         if self._served[key.name] >= -(-key.max_requests // self._keys.processes):
             full = Overloaded(f"this key has as many requests at once as it may have: {key.max_requests}")
-            await error_response(full)(scope, receive, send)
+            await error_response(full, scope)(scope, receive, send)
         else:
             self._served[key.name] += 1
             try:
                 await self._app(scope, receive, send)
             finally:
                 self._served[key.name] -= 1
+
+
+def _given(scope: Scope) -> Iterator[bytes]:
+    """The keys that a request carries. Clients of OpenAI's API send a bearer token, many of Anthropic's `x-api-key`."""
+    headers = dict(scope["headers"])
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer":
+        yield token.strip()
+    if b"x-api-key" in headers:
+        yield headers[b"x-api-key"].strip()
 
 
 def key_of(scope: Scope) -> Key | None:

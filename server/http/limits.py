@@ -101,7 +101,7 @@ async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -
     async def send_unfinished(message: Message) -> None:
         await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
 
-    response = error_response(error)
+    response = error_response(error, scope)
     response.headers["connection"] = "close"
     await response(scope, receive, send_unfinished)
     with suppress(TimeoutError):

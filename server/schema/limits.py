@@ -17,6 +17,7 @@ CHOICES = 1024  # texts of which the answer is one
 STOPS = 16
 BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
 METADATA = 16  # pairs, as OpenAI has it
+SAMPLES = 1024  # of Monte Carlo, for the likelihood of a prompt
 TOOLS = 128  # and calls of a message
 VARIABLES = 64  # of a chat template
 DEPTH = 64  # of what a chat template shows: schemas of tools, arguments of calls, variables

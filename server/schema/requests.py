@@ -21,8 +21,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from ...scheduler import ALL_DECODERS, ALL_PARAMS, MOST_RANKS, Choice, Range
-from ..engine.messages import AnswerOptions, Grammar
-from ..errors import shown
+from ..engine.messages import AnswerOptions, GivenTokens, Grammar
+from ..errors import InvalidValue, shown
 from ..http.body import Body, Strict, refused
 from ..structured.grammar import ANY_OBJECT, Wanted
 from . import limits
@@ -33,6 +33,15 @@ from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_
 INT32, INT64 = 2**31, 2**63
 BAN = -100  # a bias that bans, as OpenAI promises of it
 STRONG = -10_000.0  # a bias that no logit outweighs
+
+
+SAMPLES = 128  # of Monte Carlo, as in LLaDA's evaluation
+# Parameters of an answer, of which the likelihood of a prompt has none.
+NOT_SCORED = (
+    *("stream", "suffix", "decoder", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),
+    *("presence_penalty", "frequency_penalty"),
+)
+NO_ANSWER = "not together with echo and logprobs, which score the prompt and write no answer"
 
 
 class TextPart(Strict):
@@ -220,6 +229,11 @@ Stops = Annotated[list[Stop], Field(fail_fast=True, max_length=limits.STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Ranks = Annotated[int, Field(ge=0, le=MOST_RANKS)]
 Choices = Annotated[int, Field(ge=1, le=16)]
+Salt = Annotated[str, Field(min_length=1, max_length=limits.SALT_CHARS)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+DecoderName = Annotated[
+    Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *ALL_DECODERS]})
+]
 AnswerTokens = Annotated[int, Field(ge=1, lt=INT64)]
 TokenName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})$"})]
 Biases = Annotated[
@@ -244,8 +258,8 @@ class GenerationRequest(DecoderParams, Body):
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=limits.SALT_CHARS)] | None = None
-    timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
+    cache_salt: Salt | None = None
+    timeout: Seconds | None = None
     # These change nothing.
     user: Hint | None = None
     metadata: Metadata | None = None
@@ -254,9 +268,7 @@ class GenerationRequest(DecoderParams, Body):
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
     safety_identifier: Hint | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    decoder: Annotated[
-        Annotated[str, Field(max_length=limits.NAME_CHARS)] | None, WithJsonSchema({"enum": [None, *ALL_DECODERS]})
-    ] = None
+    decoder: DecoderName = None
     # How tokens are drawn, and where the answer stops.
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -351,6 +363,20 @@ class GenerationRequest(DecoderParams, Body):
         return self.ranks is not None
 
     @property
+    def scored_options(self) -> tuple[str, ...]:
+        """The texts of which the answer is one, if their probabilities are requested, by logprobs without a stream."""
+        wanted = None if self.stream or not self.shows_scores else self.wanted
+        return () if wanted is None else wanted.choice
+
+    def check_options(self) -> None:
+        """Raises `InvalidValue` for two equal options whose probabilities are requested."""
+        options = self.scored_options
+        for at, text in enumerate(options):
+            if text in options[:at] and self.wanted is not None:
+                reason = f"two options are {shown(text)}: with logprobs each has a probability of its own"
+                raise InvalidValue(self.wanted.param, f"{self.wanted.param}: {reason}")
+
+    @property
     def streaming(self) -> StreamOptions:
         return self.stream_options or StreamOptions()
 
@@ -398,6 +424,18 @@ class GenerationRequest(DecoderParams, Body):
             decoder=self.decoder,
             params=tuple((name, value) for name, value in params.items() if value is not None),
             watch=bool(self.streaming.include_lanes),
+        )
+
+    def option_scoring(self, given: GivenTokens, bundle: str | None, timeout_s: float) -> AnswerOptions:
+        """The options that score the texts of which the answer is one: at temperature 1, with `logit_bias`."""
+        return AnswerOptions(
+            max_tokens=max(map(len, given.chains)),
+            logit_bias=self._biases(ban=-math.inf),
+            ranks=0,
+            cache_salt=self.cache_salt or "",
+            bundle=bundle,
+            timeout_s=timeout_s,
+            scoring=given,
         )
 
     def _biases(self, ban: float) -> tuple[tuple[int, float], ...]:
@@ -547,6 +585,48 @@ class CompletionRequest(GenerationRequest):
     best_of: Choices | None = None
     suffix: str | None = None
     add_special_tokens: bool | None = None  # False: for a prompt that has the tokenizer's first token
+    # With echo and logprobs: how the prompt's tokens are scored, and from which one on.
+    max_tokens: Annotated[int, Field(ge=0, lt=INT64)] | None = None
+    likelihood: Literal["chain", "monte-carlo"] | None = None
+    likelihood_samples: Annotated[int, Field(ge=1, le=limits.SAMPLES)] | None = None
+    likelihood_start: Annotated[int, Field(ge=1, lt=INT32)] | None = None
+
+    @model_validator(mode="after")
+    def _check_likelihood(self) -> Self:
+        sampled = self.likelihood == "monte-carlo"
+        if not self.scores_prompt:
+            if self.max_tokens == 0:
+                raise refused("max_tokens", "0 is for the likelihood of a prompt: give echo: true and logprobs, too")
+            for param in ("likelihood", "likelihood_samples", "likelihood_start"):
+                if getattr(self, param) is not None:
+                    raise refused(param, "only with echo: true and logprobs")
+            return self
+        if self.max_tokens not in (0, 1):
+            raise refused("max_tokens", "with echo and logprobs it is 0, or 1 for one token more than the prompt")
+        if self.likelihood_samples is not None and not sampled:
+            raise refused("likelihood_samples", "only with likelihood: 'monte-carlo'")
+        if sampled and self.max_tokens:
+            raise refused("max_tokens", "0 is needed by likelihood: 'monte-carlo', which only scores the prompt")
+        if sampled and self.logprobs:
+            raise refused("logprobs", "0 is needed by likelihood: 'monte-carlo', a mean over canvases")
+        given = {param: getattr(self, param) for param in (*NOT_SCORED, *DecoderParams.model_fields)}
+        given |= {"n": self.kept > 1, "best_of": self.choices > 1}
+        if self.wanted is not None:
+            raise refused(self.wanted.param, NO_ANSWER)
+        for param, value in given.items():
+            if value or (value is not None and param in DecoderParams.model_fields):
+                raise refused(param, NO_ANSWER)
+        return self
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True if the answer is the prompt with its log-probabilities."""
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def samples(self) -> int:
+        """The samples of Monte Carlo; 0: the prompt is scored as a chain."""
+        return (self.likelihood_samples or SAMPLES) if self.likelihood == "monte-carlo" else 0
 
     @model_validator(mode="after")
     def _check_completion(self) -> Self:
@@ -558,8 +638,6 @@ class CompletionRequest(GenerationRequest):
             raise refused("suffix", f"not together with {self.wanted.param}, which decides the answer's length")
         if self.tries_lengths and self.stream:
             raise refused("suffix", "cannot be streamed while several lengths are tried: give max_tokens, or no stream")
-        if self.echo and self.logprobs is not None:
-            raise refused("logprobs", "not together with echo: log-probabilities of a prompt are not supported")
         return self
 
     @property

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from ..engine.messages import Finish, Usage
-from ..errors import UnknownModel
+from ..engine.messages import Delta, Finish, Usage
+from ..errors import ApiError, UnknownModel
+from ..http.sse import DONE, event
 from ..text.lanes import LaneEvent
 from ..text.logprobs import Token, TokenLogprob
-from ..text.splitter import CallPart, Piece, Reasoning
+from ..text.splitter import CallPart, Piece, Reasoning, Text
+from .requests import GenerationRequest
 
 Json = dict[str, Any]
 Scores = Sequence[TokenLogprob]
@@ -23,13 +25,14 @@ COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `co
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """The model as clients see it. `decoders` maps names to their parameters' defaults; `created` is the Unix time of
-    the server's start."""
+    the server's start; `words` are what each decoder's parameters may be besides numbers."""
 
     id: str
     max_model_len: int
     decoders: Mapping[str, Mapping[str, object]]
     default_decoder: str
     created: int = 0
+    words: Mapping[str, Mapping[str, Sequence[object]]] = field(default_factory=dict)
 
     def check_name(self, name: str) -> None:
         if name != self.id:
@@ -37,13 +40,16 @@ class ModelCard:
 
     def json(self) -> Json:
         decoders = {name: dict(defaults) for name, defaults in self.decoders.items()}
-        return {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
+        card = {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
+        del card["words"]  # `/openapi.json` has them
+        return card
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """One complete choice. `scores` is None if no log-probabilities were requested. `calls` have everything of a call
-    in one part."""
+    in one part; `parts` are all pieces in their order, where the answer was read in parts. `stop` is the stop string
+    that has ended the text."""
 
     text: str
     finish: Finish
@@ -51,6 +57,15 @@ class Finished:
     usage: Usage = field(default_factory=Usage)
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
+    parts: tuple[Piece, ...] = ()
+    stop: str | None = None
+    probabilities: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def options(self) -> Json:
+        """The probabilities of the texts of which it is one, if they were requested."""
+        found = [{"choice": text, "probability": probability} for text, probability in self.probabilities]
+        return {"choice_probabilities": found} if found else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +86,85 @@ def new_envelope(prefix: str, model: str, usage_follows: bool) -> Envelope:
     return Envelope(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model, usage_follows)
 
 
+class EventWriter(Protocol):
+    """Writes the events of one streamed response: `begin` before its first delta, `write` for each, then `end` or
+    `fail`. `parts` are those of a delta where answers are read in parts."""
+
+    def begin(self) -> Iterator[bytes]: ...
+    def write(self, index: int, delta: Delta, parts: Sequence[Piece] | None) -> Iterator[bytes]: ...
+    def end(self) -> Iterator[bytes]: ...
+    def fail(self, error: ApiError) -> Iterator[bytes]: ...
+
+
 class Reply(Protocol):
-    """The shapes of one endpoint. A choice in a stream opens, has deltas, and closes with its finish reason.
+    """The shapes of one endpoint, streamed and whole."""
+
+    def writer(self, body: GenerationRequest, echoes: Sequence[str], prompt_tokens: int) -> EventWriter: ...
+    def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
+
+
+class Chunks(Protocol):
+    """The chunks of an endpoint. A choice in a stream opens, has deltas, and closes with its finish reason.
 
     A chunk with lanes has them next to its choice, whose delta is empty: clients that know nothing of lanes ignore it.
     """
 
     def opening(self, index: int) -> Json | None: ...
-    def delta(self, index: int, text: str, scores: Scores | None = None) -> Json: ...
+    def part(self, index: int, part: Piece | None, scores: Scores | None = None) -> Json: ...
     def lanes(self, index: int, event: LaneEvent) -> Json: ...
     def closing(self, index: int, finish: Finish) -> Json: ...
-    def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
+
+
+class ChunkWriter:
+    """Writes the chunks of both completion endpoints; each answer begins with its echo."""
+
+    def __init__(self, chunks: Chunks, body: GenerationRequest, echoes: Sequence[str], prompt_tokens: int) -> None:
+        self._chunks = chunks
+        self._body = body
+        self._echoes = echoes
+        self._prompt_tokens = prompt_tokens
+        self._usages: dict[int, Usage] = {}
+        self._filled: set[int] = set()  # answers with text or calls
+
+    def begin(self) -> Iterator[bytes]:
+        for index, echo in enumerate(self._echoes):
+            first = self._chunks.opening(index)
+            if first is not None:
+                yield self._event(first)
+            if echo:
+                yield self._event(self._chunks.part(index, Text(echo)))
+
+    def write(self, index: int, delta: Delta, parts: Sequence[Piece] | None) -> Iterator[bytes]:
+        self._usages[index] = delta.usage or self._usages.get(index, Usage())
+        if delta.lanes is not None:
+            yield self._event(self._chunks.lanes(index, delta.lanes))
+        scores = delta.scores if self._body.shows_scores else None
+        if parts is None:
+            parts = [Text(delta.text)] if delta.text or delta.scores else ()
+        for part in parts or ((None,) if scores else ()):
+            yield self._event(self._chunks.part(index, part, scores))
+            scores = None
+            if not isinstance(part, Reasoning | None):
+                self._filled.add(index)
+        if delta.finish is not None:
+            if parts is not None and index not in self._filled:  # content is null only beside calls
+                yield self._event(self._chunks.part(index, Text("")))
+            yield self._event(self._chunks.closing(index, delta.finish))
+
+    def end(self) -> Iterator[bytes]:
+        if self._body.streaming.include_usage:  # the chunk after all choices
+            yield event({**self._chunks.part(0, None), "choices": [], "usage": self._usage()})
+        yield DONE
+
+    def fail(self, error: ApiError) -> Iterator[bytes]:
+        """The stream ends without DONE."""
+        yield event(error.body(), "error")
+
+    def _event(self, chunk: Json) -> bytes:
+        return event({**chunk, "usage": self._usage()} if self._body.streaming.continuous_usage_stats else chunk)
+
+    def _usage(self) -> Json:
+        return usage_json(self._prompt_tokens, self._usages, self._body.choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +174,11 @@ class ChatReply:
     envelope: Envelope
     split: bool = False
 
+    def writer(self, body: GenerationRequest, echoes: Sequence[str], prompt_tokens: int) -> EventWriter:
+        return ChunkWriter(self, body, echoes, prompt_tokens)
+
     def opening(self, index: int) -> Json | None:
         return self._chunk(index, {"role": "assistant", "content": None if self.split else ""})
-
-    def delta(self, index: int, text: str, scores: Scores | None = None) -> Json:
-        return self._chunk(index, {"content": text}, scores=scores)
 
     def part(self, index: int, part: Piece | None, scores: Scores | None = None) -> Json:
         """The chunk of a part, or of log-probabilities alone."""
@@ -103,8 +186,8 @@ class ChatReply:
             return self._chunk(index, {}, scores=scores)
         if isinstance(part, CallPart):
             return self._chunk(index, {"tool_calls": [_call_delta(part)]}, scores=scores)
-        name = "reasoning_content" if isinstance(part, Reasoning) else "content"
-        return self._chunk(index, {name: part.text}, scores=scores)
+        said = {"content": part.spaced} if isinstance(part, Text) else {"reasoning_content": part.text}
+        return self._chunk(index, said, scores=scores)
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self._chunk(index, {}), "lanes": event.json()}
@@ -119,6 +202,7 @@ class ChatReply:
                 "message": self._message(choice),
                 "logprobs": _chat_logprobs(choice.scores),
                 "finish_reason": choice.finish,
+                **choice.options,
             }
             for index, choice in enumerate(choices)
         ]
@@ -145,20 +229,28 @@ class ChatReply:
 class TextReply:
     envelope: Envelope
 
+    def writer(self, body: GenerationRequest, echoes: Sequence[str], prompt_tokens: int) -> EventWriter:
+        return ChunkWriter(self, body, echoes, prompt_tokens)
+
     def opening(self, index: int) -> Json | None:
         return None
 
-    def delta(self, index: int, text: str, scores: Scores | None = None) -> Json:
+    def part(self, index: int, part: Piece | None, scores: Scores | None = None) -> Json:
+        """Text is all that completions have."""
+        text = part.text if isinstance(part, Text) else ""
         return self._wrap(_text_choice(index, text, scores=scores))
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
-        return {**self.delta(index, ""), "lanes": event.json()}
+        return {**self.part(index, None), "lanes": event.json()}
 
     def closing(self, index: int, finish: Finish) -> Json:
         return self._wrap(_text_choice(index, "", finish))
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
-        shaped = [_text_choice(index, one.text, one.finish, one.scores) for index, one in enumerate(choices)]
+        shaped = [
+            {**_text_choice(index, one.text, one.finish, one.scores), **one.options}
+            for index, one in enumerate(choices)
+        ]
         return {**self._wrap(*shaped), "usage": usage}
 
     def _wrap(self, *choices: Json) -> Json:
@@ -178,18 +270,18 @@ def _text_choice(index: int, text: str, finish: Finish | None = None, scores: Sc
 
 
 def _chat_logprobs(scores: Scores | None) -> Json | None:
-    """`step` is an extension: the request's own step that committed the token."""
     if scores is None:
         return None
-    content = [
-        {
-            **_chat_token(score.token, score.logprob),
-            "step": score.step,
-            "top_logprobs": [_chat_token(token, logprob) for token, logprob in score.ranked],
-        }
-        for score in scores
-    ]
-    return {"content": content, "refusal": None}
+    return {"content": [scored_token(score) for score in scores], "refusal": None}
+
+
+def scored_token(score: TokenLogprob) -> Json:
+    """`step` is an extension: the request's own step that committed the token."""
+    return {
+        **_chat_token(score.token, score.logprob),
+        "step": score.step,
+        "top_logprobs": [_chat_token(token, logprob) for token, logprob in score.ranked],
+    }
 
 
 def _chat_token(token: Token, logprob: float) -> Json:
@@ -198,15 +290,18 @@ def _chat_token(token: Token, logprob: float) -> Json:
 
 def _text_logprobs(scores: Scores | None) -> Json | None:
     """OpenAI's older form: lists, and at each position a table from text to log-probability. It always has the answer's
-    own token; of two tokens with the same name it has the likelier. `steps` is an extension."""
+    own token; of two tokens with the same name it has the likelier. `steps` is an extension. One without score has
+    null."""
     if scores is None:
         return None
     return {
         "tokens": [_name(score.token) for score in scores],
-        "token_logprobs": [score.logprob for score in scores],
-        "top_logprobs": [_by_text([*score.ranked, (score.token, score.logprob)]) for score in scores],
+        "token_logprobs": [score.logprob if score.known else None for score in scores],
+        "top_logprobs": [
+            _by_text([*score.ranked, (score.token, score.logprob)]) if score.known else None for score in scores
+        ],
         "text_offset": [score.offset for score in scores],
-        "steps": [score.step for score in scores],
+        "steps": [score.step if score.known else None for score in scores],
     }
 
 
@@ -222,11 +317,6 @@ def _name(token: Token) -> str:
     if REPLACEMENT not in token.text or token.text.encode() == token.raw:
         return token.text
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)
-
-
-def usage_chunk(reply: Reply, usage: Json) -> Json:
-    """The chunk after all choices, with `include_usage`."""
-    return {**reply.delta(0, ""), "choices": [], "usage": usage}
 
 
 def usage_json(prompt_tokens: int, usages: Mapping[int, Usage], choices: int) -> Json:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
 
 # OpenAI's and vLLM's parameters, by where they stand, with the values that change nothing; null is one everywhere.
 UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
@@ -39,6 +40,48 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "tools": ([],),
         "top_logprobs": (0,),
     },
+    # Nothing is stored, runs in the background, or calls tools by itself. What follows `n` has another name here.
+    RESPONSES: {
+        "access_programs": (),
+        "add_special_tokens": (False,),
+        "background": (False,),
+        "background_options": (),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "max_tool_calls": (),
+        "previous_response_id": (),
+        "prompt": (),
+        "prompt_cache_options": (),
+        "store": (False,),
+        "stream_options": ({}, {"include_obfuscation": False}),
+        "truncation": ("disabled",),
+        "n": (1,),
+        "best_of": (1,),
+        "echo": (False,),
+        "logprobs": (False,),
+        "max_completion_tokens": (),
+        "max_tokens": (),
+        "messages": (),
+        "reasoning_effort": (),
+        "response_format": ({"type": "text"},),
+        "suffix": ("",),
+    },
+    "input": {"async": (False,), "caller": (), "encrypted_content": (), "namespace": (), "phase": ()},
+    "input_text": {"annotations": ([],), "prompt_cache_breakpoint": ()},
+    "function tools": {
+        "allowed_callers": (["direct"],),
+        "async": (False,),
+        "defer_loading": (False,),
+        "output_schema": (),
+    },
+    # There are no summaries: `auto` wants one where there is one.
+    "reasoning": {
+        "context": ("auto",),
+        "generate_summary": ("auto",),
+        "mode": ("standard",),
+        "summary": ("auto",),
+    },
     # SDKs send these back with an earlier answer's message.
     "messages": {
         "annotations": ([],),
@@ -56,11 +99,25 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "whitespace_pattern": (),
     },
     "stream_options": {"include_obfuscation": (False,)},
+    # Anthropic's.
+    COUNT_TOKENS: {"context_management": (), "mcp_servers": ([],), "speed": ("standard",)},
+    MESSAGES: {"container": (), "inference_geo": ()},
+    "text": {"citations": ([],)},
+    "tool_use": {"caller": ({"type": "direct"},), "toolset_name": ()},
+    "tool_result": {"toolset_name": ()},
+    "input_schema": {"allowed_callers": ([], ["direct"]), "defer_loading": (False,), "input_examples": ([],)},
+    "thinking": {"budget_tokens": (), "display": ()},
 }
 
 # By endpoint: the parameters that only the other one has, and its path.
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
-    CHAT: dict.fromkeys(("prompt", "best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
+    CHAT: dict.fromkeys(
+        (
+            *("prompt", "best_of", "echo", "suffix", "add_special_tokens"),
+            *("likelihood", "likelihood_samples", "likelihood_start"),
+        ),
+        COMPLETIONS,
+    ),
     COMPLETIONS: dict.fromkeys(
         (
             *("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"),
@@ -68,6 +125,12 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         ),
         CHAT,
     ),
+    RESPONSES: {
+        **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start"), COMPLETIONS),
+        **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
+        **dict.fromkeys(("logprobs", "reasoning_effort"), CHAT),
+        **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
+    },
 }
 
 

@@ -70,6 +70,7 @@ class StopMatcher:
         self._stops = sorted(stops, key=len)
         self._longest = max(map(len, stops), default=0)
         self._kept = ""
+        self.found: str | None = None
 
     def feed(self, text: str) -> tuple[str, bool]:
         """Return the text to emit, and whether a stop string follows it."""
@@ -84,7 +85,8 @@ class StopMatcher:
         if not self._stops:
             return text, False
         for start in range(len(text)):
-            if any(text.startswith(stop, start) for stop in self._stops):
+            self.found = next((stop for stop in self._stops if text.startswith(stop, start)), None)
+            if self.found is not None:
                 return text[:start], True
             if not ended and len(text) - start < self._longest and self._may_match(text[start:]):
                 self._kept = text[start:]
@@ -154,6 +156,11 @@ class AnswerText:
     def stopped(self) -> bool:
         """True once a stop string or a stop token has ended the text."""
         return self._stopped
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that has ended the text."""
+        return self._matcher.found
 
     def feed(self, ids: Sequence[int]) -> tuple[str, int, bool]:
         """Return the text to emit, how many of `ids` the answer has used, and whether a stop has ended it."""

@@ -31,13 +31,18 @@ class Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token of the answer, at `offset` in characters, with its log-probability at `step`: the request's own step that
-    committed it, counted from 0. `ranked` are the likeliest tokens at that step, in falling order."""
+    committed it, counted from 0. `ranked` are the likeliest tokens at that step, in falling order. The log-probability
+    of a token that was not scored is not a number."""
 
     token: Token
     logprob: float
     step: int
     offset: int
     ranked: tuple[tuple[Token, float], ...]
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.logprob)
 
 
 class LogprobReader:
@@ -59,12 +64,12 @@ class LogprobReader:
         ]
         return tuple(
             TokenLogprob(
-                token=self._token(token),
+                token=token_of(self._tokenizer, token),
                 logprob=_finite(logprob),
                 step=step,
                 offset=place.start,
                 ranked=tuple(
-                    (self._token(other), _finite(score))
+                    (token_of(self._tokenizer, other), _finite(score))
                     for other, score in zip(ranked, ranked_logprobs, strict=True)
                     if score != -math.inf  # a banned token is no alternative
                 ),
@@ -72,8 +77,9 @@ class LogprobReader:
             for token, place, logprob, step, ranked, ranked_logprobs in columns
         )
 
-    def _token(self, token: int) -> Token:
-        return Token(self._tokenizer.pieces[token], self._tokenizer.token_bytes(token))
+
+def token_of(tokenizer: Tokenizer, token: int) -> Token:
+    return Token(tokenizer.pieces[token], tokenizer.token_bytes(token))
 
 
 def mean_logprob(scores: Sequence[TokenLogprob]) -> float:

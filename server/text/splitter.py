@@ -1,14 +1,14 @@
 """Splits an answer's text, which comes in pieces, into the model's reasoning, its calls of tools, and the rest.
 
 What adds up from all pieces does not depend on how the text was cut. White space next to reasoning and to calls is
-left out, but a newline stands for a call between two texts. Text that looks like a call and is none stays text.
+left out. Text that looks like a call and is none stays text.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .reasoning import ReasoningFormat
 from .tool_calls import CallReader, ToolFormat
@@ -16,7 +16,17 @@ from .tool_calls import CallReader, ToolFormat
 
 @dataclass(frozen=True, slots=True)
 class Text:
+    """Text at a place in the answer, in characters. A call stands between it and the text before it if it is
+    `after_call`."""
+
     text: str
+    at: int = field(default=0, compare=False)
+    after_call: bool = field(default=False, compare=False)
+
+    @property
+    def spaced(self) -> str:
+        """The text where all texts of an answer are put together."""
+        return "\n" * self.after_call + self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,7 @@ class AnswerSplitter:
         if not reader.name:  # no call: its marker is text, and what follows may have one
             self._may_call = False
             self._rest = self._space + self._rest
+            self._taken -= len(self._space)
             self._say(len(self._space) + len(rules.form.open))
             return True
         self.calls += wanted
@@ -187,7 +198,7 @@ class AnswerSplitter:
     def _say(self, size: int) -> None:
         """Emit so many characters as text."""
         if size:
-            self._parts.append(Text("\n" * self._apart + self._rest[:size]))
+            self._parts.append(Text(self._rest[:size], self._taken, self._apart))
             self._said, self._apart = True, False
             self._skip(size)
 

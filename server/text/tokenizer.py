@@ -131,6 +131,13 @@ class Tokenizer:
             return f"none of this model's chat templates ({names}) is called default: use /v1/completions"
         return "" if self.has_template else NO_TEMPLATE
 
+    def info(self) -> dict[str, str | int | None]:
+        """The special tokens, the default chat template as its author wrote it, and the size of the vocabulary."""
+        source = self._tokenizer.chat_template
+        special = {name: getattr(self._tokenizer, name) for name in ("bos_token", "eos_token", "pad_token")}
+        template = source.get("default") if isinstance(source, dict) else source
+        return {**special, "chat_template": template, "vocab_size": self.vocab_size}
+
     def tokens_of(self, texts: Iterable[str]) -> dict[str, int]:
         """The ids of those texts that are added tokens, special ones or not."""
         added = {entry.content: token for token, entry in self.backend.get_added_tokens_decoder().items()}
@@ -192,12 +199,14 @@ class Tokenizer:
         """The reader of text in which clients spell special tokens."""
         return Literals(self.backend, self.special_ids | self.end_ids, self.mask_id)
 
-    def encode(self, text: str, *, specials: bool = True, most_tokens: int | None = None) -> list[int]:
-        """The ids of a client's text, special tokens included, but for the mask, which is read as text. Without
-        `specials`, none is added, whatever the tokenizer's own default. Raises `TextTooLong`, before it takes time, for
-        a text that must have more than `most_tokens`."""
+    def encode(
+        self, text: str, *, specials: bool = True, most_tokens: int | None = None, plain: bool = False
+    ) -> list[int]:
+        """The ids of a client's text, special tokens included, but for the mask, which is read as text; in a `plain`
+        text all are. Without `specials`, none is added, whatever the tokenizer's own default. Raises `TextTooLong`,
+        before it takes time, for a text that must have more than `most_tokens`."""
         mark = new_mark()
-        return self._encode(self.literals.hide(text, mark, only_mask=True), mark, specials, most_tokens)
+        return self._encode(self.literals.hide(text, mark, only_mask=not plain), mark, specials, most_tokens)
 
     def _encode(self, text: str, mark: str, specials: bool, most_tokens: int | None) -> list[int]:
         if most_tokens is not None and self._longest_token is not None:

@@ -6,6 +6,8 @@ const LINE = 10; // pixels of a step in the score
 const DOES = { generate: "generates", refine: "refines" };
 const FATES = { live: "", forked: " and forks", finished: " and is done", cancelled: " and is given up" };
 
+export const count = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
+
 const hue = (lane) => `hue${lane.id % HUES}`;
 const laneAt = (step, position) => step.lanes.find((lane) => lane.start <= position && position < lane.end);
 

@@ -17,17 +17,26 @@ const EXAMPLES = {
   "A list": "Reverse this list: 12, 45, 7, 98, 3, 27, 64, 50.",
   "A capital": "What is the capital of France?",
 };
+// What an empty chat offers: the embedded models answer these rightly, as tests/e2e/test_page.py checks.
+const QUESTIONS = {
+  "The capital of France": EXAMPLES["A capital"],
+  "A short story": "Tell me a short story about Mia and a fox at the park.",
+  "A word problem": EXAMPLES["A sum in words"],
+  "A Python function": EXAMPLES["A function"],
+};
 
 let model = null;
 let turns = []; // of this chat
 let id = null; // of this chat, among those that are kept
 let running = null; // what stops the answer that is being written
 let edited = null; // the turn whose question is being edited
+let following = true; // the page's end is kept in view, until the reader scrolls up
+let seen = 0; // how far the page was scrolled at last
 
 const key = () => sessionStorage.getItem("key") ?? "";
 const settings = new Settings(async () => {
-  const { components } = await description(key());
-  return components.schemas.ChatCompletionRequest.properties;
+  const { components, "x-decoder-words": words } = await description(key());
+  return { properties: components.schemas.ChatCompletionRequest.properties, words };
 });
 const race = new Race(byId("race"), {
   say,
@@ -62,7 +71,7 @@ async function ask(question) {
   byId("prompt").value = "";
   grow();
   byId("spoken").replaceChildren();
-  byId("welcome").hidden = true;
+  welcome(false);
   turns.at(-1)?.reveal();
   const before = byId("memory").checked ? turns.flatMap(messages) : [];
   const mine = begin(new Turn(question, { say, render: markdown, slow: byId("pace").value === "slow" }));
@@ -154,7 +163,7 @@ function takeBack(failed) {
   offerAgain();
   save();
   if (!byId("prompt").value) byId("prompt").value = failed.question;
-  byId("welcome").hidden = turns.length > 0;
+  welcome(!turns.length);
   grow();
 }
 
@@ -206,7 +215,7 @@ function startOver() {
   edit(null);
   [turns, id] = [[], null];
   explain(null);
-  byId("welcome").hidden = false;
+  welcome(true);
   if (location.hash) history.replaceState(null, "", location.pathname + location.search);
   scrollTo(0, 0);
   focusPrompt();
@@ -223,7 +232,7 @@ function save() {
 
 function open(chat) {
   startOver();
-  byId("welcome").hidden = true;
+  welcome(false);
   id = chat.id;
   turns = chat.turns.map((past) => {
     const turn = begin(new Turn(past.question, { render: markdown }));
@@ -274,7 +283,7 @@ async function showReplay() {
   running?.abort();
   byId("turns").replaceChildren();
   [turns, id] = [[], null];
-  byId("welcome").hidden = true;
+  welcome(false);
   const turn = new Turn(replay.question, { render: markdown });
   offerCopy(turn);
   byId("turns").append(element("p", "shared", `A replay that somebody shared: ${replay.model}, ${replay.decoder}.`), turn.root);
@@ -286,6 +295,21 @@ async function showReplay() {
 
 // --- The page -----------------------------------------------------------------------------------------------
 
+// The race and the questions to begin with, which an empty chat shows.
+function welcome(shown) {
+  for (const name of ["welcome", "questions"]) byId(name).hidden = !shown;
+}
+
+// A button for each named prompt.
+function offers(prompts, take) {
+  return Object.entries(prompts).map(([name, prompt]) => {
+    const button = element("button", "", name);
+    Object.assign(button, { type: "button", title: prompt });
+    button.addEventListener("click", () => take(prompt));
+    return button;
+  });
+}
+
 function grow() {
   const { style } = byId("prompt");
   style.height = "auto";
@@ -293,9 +317,19 @@ function grow() {
 }
 
 function follow(always = false) {
-  if (!turns.length) return;
+  if (always) following = true;
+  if (!turns.length || !following) return;
   const page = document.scrollingElement;
-  if (always || page.scrollHeight - page.scrollTop - page.clientHeight < NEAR) page.scrollTop = page.scrollHeight;
+  page.scrollTop = page.scrollHeight;
+  seen = page.scrollTop;
+}
+
+// A reader who scrolls up is left there, and followed again from near the page's end.
+function scrolled() {
+  const { scrollTop, scrollHeight, clientHeight } = document.scrollingElement;
+  if (scrollHeight - scrollTop - clientHeight < NEAR) following = true;
+  else if (scrollTop < seen) following = false;
+  seen = scrollTop;
 }
 
 // With a keyboard at hand; on a phone the screen's would cover the page.
@@ -344,17 +378,17 @@ byId("race").querySelector(".start").addEventListener("submit", (event) => {
   if (race.control) race.stop();
   else if (model) race.run(model.id, byId("race-prompt").value.trim(), key());
 });
-byId("race").querySelector(".examples").append(...Object.entries(EXAMPLES).map(([name, prompt]) => {
-  const button = element("button", "", name);
-  Object.assign(button, { type: "button", title: prompt });
-  button.addEventListener("click", () => {
-    byId("race-prompt").value = prompt;
-    if (model) race.run(model.id, prompt, key());
-  });
-  return button;
+byId("race").querySelector(".examples").append(...offers(EXAMPLES, (prompt) => {
+  byId("race-prompt").value = prompt;
+  if (model) race.run(model.id, prompt, key());
+}));
+byId("questions").append(...offers(QUESTIONS, (question) => {
+  byId("prompt").value = question;
+  submit();
 }));
 byId("race-prompt").value = Object.values(EXAMPLES)[0];
 new ResizeObserver(() => follow()).observe(byId("turns"));
+addEventListener("scroll", scrolled, { passive: true });
 addEventListener("hashchange", showReplay);
 focusPrompt();
 connect().then(showReplay);

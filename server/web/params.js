@@ -6,7 +6,7 @@ export const ABOUT = {
   seed: "The same seed gives the same answer again.",
   max_tokens: "The answer is cut off after so many tokens.",
   // Of several decoders.
-  steps: "Forwards among which the tokens are spread; without it, one token a forward.",
+  steps: "Forwards among which the tokens are spread; without it, the threshold decides, or one token a forward.",
   threshold: "A token commits from this confidence on: lower is faster, higher more careful.",
   factor: "The n best tokens commit while the n-th has confidence 1 - factor / (n + 1).",
   rule: "Another way to decide which tokens commit, from a paper.",

@@ -1,7 +1,7 @@
 // A race: one prompt, several decoders at once, each step shown as it comes. Afterwards the same race can be seen again in
 // slow motion, from the times at which its steps came.
 
-import { Canvas, element } from "./canvas.js";
+import { Canvas, count, element } from "./canvas.js";
 import { chunks } from "./stream.js";
 
 const RACERS = {
@@ -178,8 +178,9 @@ export class Race {
       racer.place.classList.toggle("first", index === 0);
     });
     if (done.length < 2) return;
-    const times = done.map(({ decoder, forwards, to }) => `${decoder} ${forwards} forwards in ${(to / 1000).toFixed(2)} s`);
+    const times = done.map(({ decoder, forwards, to }) => `${decoder} ${count(forwards, "forward")} in ${(to / 1000).toFixed(2)} s`);
     this.result.textContent = `${times.join(", ")}.`;
     this.say(this.result.textContent);
+    this.result.parentElement.scrollIntoView({ block: "nearest" });
   }
 }

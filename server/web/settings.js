@@ -9,10 +9,11 @@ const SAMPLING = { temperature: "0", seed: "any", max_tokens: "what fits" }; // 
 const byId = (id) => document.getElementById(id);
 
 export class Settings {
-  // `ranges()` fetches the properties of a request, from the server's document.
+  // `ranges()` fetches the properties of a request, and the words that each decoder takes, from the server's document.
   constructor(ranges) {
     this.ranges = ranges;
     this.properties = null;
+    this.words = {};
     byId("decoder").addEventListener("change", () => this.offer());
     byId("settings").addEventListener("input", () => this.choose());
   }
@@ -30,7 +31,8 @@ export class Settings {
   async open() {
     byId("settings").showModal();
     if (this.properties) return;
-    this.properties = await this.ranges().catch(() => null); // without it there are no ranges
+    const { properties, words } = await this.ranges().catch(() => ({})); // without it there are no ranges
+    [this.properties, this.words] = [properties, words ?? {}];
     for (const note of byId("settings").querySelectorAll("[data-range]")) this.describe(note);
   }
 
@@ -61,6 +63,7 @@ export class Settings {
     words.id = `${name}-words`;
     if (input.tagName === "INPUT") input.setAttribute("list", words.id);
     input.setAttribute("aria-describedby", about.id);
+    input.addEventListener("input", () => this.check(input));
     const made = element("div", "field");
     made.append(label, input, about, words);
     this.describe(range);
@@ -70,13 +73,29 @@ export class Settings {
   // Writes the values that a parameter may have, as far as they are known, and offers those that are words.
   describe(note) {
     const name = note.dataset.range;
-    const parts = this.properties?.[name]?.anyOf ?? [this.properties?.[name] ?? {}];
-    const low = (part) => part.minimum ?? part.exclusiveMinimum;
-    const numbers = parts.filter((part) => low(part) !== undefined);
-    const words = parts.flatMap((part) => part.enum ?? []).filter((word) => word !== null);
-    const said = [...numbers.map((part) => bounds(low(part), part.maximum ?? part.exclusiveMaximum)), ...words];
+    const { numbers, words } = this.allowed(name);
+    const said = [...numbers.map((part) => bounds(low(part), high(part))), ...words];
     note.textContent = said.length ? `${said.join(", ")}.` : "";
-    note.closest(".field").querySelector("datalist").replaceChildren(...words.map((word) => new Option(word)));
+    const field = note.closest(".field");
+    field.querySelector("datalist").replaceChildren(...words.map((word) => new Option(word)));
+    this.check(field.querySelector("input, select"));
+  }
+
+  // The ranges of numbers and the words that a parameter may have, with this decoder.
+  allowed(name) {
+    const parts = this.properties?.[name]?.anyOf ?? [this.properties?.[name] ?? {}];
+    const numbers = parts.filter((part) => low(part) !== undefined);
+    const words = this.words[byId("decoder").value]?.[name] ?? parts.flatMap((part) => part.enum ?? []);
+    return { numbers, words: words.filter((word) => word !== null) };
+  }
+
+  // Marks a value that the server would refuse.
+  check(input) {
+    const { numbers, words } = this.allowed(input.name);
+    const value = typed(input.value.trim());
+    const known = numbers.length || words.length;
+    const right = value === "" || !known || words.includes(value) || numbers.some((part) => within(part, value));
+    input.setAttribute("aria-invalid", String(!right));
   }
 
   // What was filled in.
@@ -92,6 +111,11 @@ export class Settings {
   }
 }
 
+const low = (part) => part.minimum ?? part.exclusiveMinimum;
+const high = (part) => part.maximum ?? part.exclusiveMaximum;
+const within = (part, value) =>
+  typeof value === "number" && (part.type !== "integer" || Number.isInteger(value)) &&
+  !(value < part.minimum || value > part.maximum || value <= part.exclusiveMinimum || value >= part.exclusiveMaximum);
 const bounds = (low, high) =>
   low < -1e9 ? "Any whole number" : high === undefined || high > 1e9 ? `${low} or more` : `${low} to ${high}`;
 

@@ -1,7 +1,7 @@
 // One question with its answer. While the answer is written, the canvas shows each step as it comes, or slower; then the
 // text stands there, and the steps and the tokens can be looked at. Texts are set as text and never as markup.
 
-import { Canvas, element } from "./canvas.js";
+import { Canvas, count, element } from "./canvas.js";
 import { Tokens } from "./tokens.js";
 
 const SLOW_MS = 450; // between two steps in slow motion
@@ -203,8 +203,6 @@ export class Turn {
     this.speed.textContent = forwards ? facts.filter(Boolean).join(" \u00b7 ") : "";
   }
 }
-
-const count = (number, name) => `${number} ${name}${number === 1 ? "" : "s"}`;
 
 // Text as it is, with fences set apart.
 const plain = (text) => text.split(FENCE).map((part, index) => (index % 2 ? element("code", "block", part) : part));

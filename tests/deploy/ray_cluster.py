@@ -31,7 +31,7 @@ QUICK = {  # what a cluster does seldom, so that a test need not wait for it
 def ray_program(name: str) -> str:
     """The path of a command that Ray installs."""
     found = Path(sys.executable).with_name(name)
-    needed(found.is_file(), f"there is no {name} beside this Python: install asynclane[ray]")
+    needed(found.is_file(), f"there is no {name} beside this Python: install the extra ray")
     return str(found)
 
 

@@ -153,6 +153,22 @@ def test_a_gpu_weights_and_keys_are_where_the_server_looks(helm: str) -> None:
     assert variables(objects)["ASYNCLANE_API_KEYS_FILE"] == path
 
 
+def test_ranks_of_tensor_parallelism_have_a_gpu_each_and_shared_memory(helm: str) -> None:
+    spec = pod(rendered(helm, "--set", "settings.tensor_parallel_size=4,gpu.count=4"))
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 4
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "shm")
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
+    assert {"name": "shm", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
+    assert "shm" not in [one["name"] for one in pod(rendered(helm))["volumes"]]
+
+
+def test_one_claim_serves_one_pod_that_is_replaced(helm: str) -> None:
+    claim = ("--set", "weights.enabled=true")
+    assert rendered(helm, *claim)
+    assert rendered(helm, *claim, "--set-json", 'strategy={"type":"Recreate","rollingUpdate":null}')
+    assert rendered(helm, *claim, "--set", "strategy.rollingUpdate.maxSurge=1,weights.existingClaim=shared")
+
+
 def test_without_a_gpu_none_is_requested_and_keys_come_from_the_values(helm: str) -> None:
     objects = rendered(helm, *values_of("cpu"))
     assert "nvidia.com/gpu" not in pod(objects)["containers"][0]["resources"]["limits"]
@@ -218,11 +234,20 @@ def test_the_pool_chooses_pods_by_the_picker(helm: str) -> None:
         ("--set settings.api_key=x", "api_key"),
         ("--set settings.Model=x", "Model"),
         ("--set apiKeys.entries[0]=nocolon", "entries"),
+        ("--set apiKeys.entries[0]=10.0.0.5:secret", "entries"),
         ("--set autoscaling.kind=vpa", "kind"),
         ("--set weights.size=big", "size"),
         ("--set serviceMonitor.interval=15", "interval"),
-        ("--set weights.enabled=true --set replicas=2", "weights.accessModes: more than one replica needs"),
+        (
+            "--set weights.enabled=true --set replicas=2",
+            "weights.accessModes: more than one replica, or",
+        ),
         ("--set compileCache.persistent=true --set autoscaling.kind=keda", "compileCache.accessModes"),
+        ("--set weights.enabled=true --set strategy.rollingUpdate.maxSurge=1", "weights.accessModes: more than one"),
+        ("--set compileCache.persistent=true --set strategy.rollingUpdate.maxSurge=25%", "compileCache.accessModes"),
+        ("--set compileCache.persistent=true --set strategy.rollingUpdate=null", "compileCache.accessModes"),
+        ("--set settings.tensor_parallel_size=4", "gpu.count is 1, but settings.tensor_parallel_size 4"),
+        ("--set gpu.count=2", "gpu.count is 2, but settings.tensor_parallel_size 1"),
         ("--kube-version 1.29.0", "kubeVersion"),
     ],
 )

@@ -81,13 +81,18 @@ def test_the_chart_and_compose_use_the_user_and_the_folders_of_the_image() -> No
         assert service["read_only"]
         assert service["tmpfs"] == ["/tmp"]
         assert service["cap_drop"] == ["ALL"]
-        assert {volume.rsplit(":/", 1)[1] for volume in service["volumes"]} == {"models:ro", "cache"}
+        assert {volume.rsplit(":/", 1)[1] for volume in service["volumes"]} == {
+            "models:ro",
+            "cache",
+            "etc/asynclane:ro",
+        }
+        assert service["volumes"][-1].startswith("./keys:")  # Docker makes an empty folder if there is none
         assert int(service["stop_grace_period"].removesuffix("s")) >= 45
     for service in compose["services"].values():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
         for volume in service["volumes"]:
             source = volume.split(":")[0]
-            assert not source.startswith("./") or (DEPLOY / source).exists()
+            assert not source.startswith("./") or source == "./keys" or (DEPLOY / source).exists()
 
 
 def health_check(port: int) -> int:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from asynclane.server.settings import Settings
+
+from ..support.checkout import tracked
 from ..support.servers import Server
 from .dockerfile import read
 from .tools import DEPLOY, ROOT, program, run
@@ -83,6 +86,35 @@ def test_the_job_s_image_is_replaced_by_the_page_s_command() -> None:
     assert "image: REGISTRY/asynclane:gpu" in done.stdout
 
 
+def test_no_page_or_message_installs_from_an_index_on_which_there_is_no_release() -> None:
+    """A stranger could take the name there."""
+    release = any("there is a release" in (ROOT / page).read_text() for page in ("README.md", "docs/operations.md"))
+    wrong = re.compile(r"install (?:-\S+ )*['\"]?asynclane(?:\[|['\"`\s]|==|$)")
+    assert wrong.search("`pip install 'asynclane[ray]'`")
+    assert wrong.search("install asynclane[gpu]")
+    found = []
+    for name in tracked():
+        if name.endswith((".md", ".py", ".toml", ".yaml", ".sh", "Dockerfile", "Makefile")) and name != "CHANGELOG.md":
+            lines = enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1)
+            found += [f"{name}:{number}" for number, line in lines if wrong.search(line) and "helm" not in line]
+    here = f"{Path(__file__).relative_to(ROOT)}:"
+    assert release or [where for where in found if not where.startswith(here)] == []
+
+
+def test_the_unit_of_systemd_is_valid_and_waits_for_the_drain(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "asynclane.service").read_text()
+    program_line = "ExecStart=/opt/asynclane/.venv/bin/asynclane serve\n"
+    assert program_line in text
+    assert int(re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)[0]) >= Settings().drain_s + 15
+    path = tmp_path / "asynclane.service"
+    path.write_text(text.replace(program_line, "ExecStart=/bin/true\n"))
+    analyze = program("systemd-analyze")
+    done = run([analyze, "verify", str(path)])
+    assert (done.returncode, done.stderr) == (0, "")
+    path.write_text(path.read_text().replace("LimitNOFILE", "LimitFILES"))
+    assert "LimitFILES" in run([analyze, "verify", str(path)]).stderr
+
+
 def test_files_that_the_page_applies_are_there() -> None:
     for name in ("kubectl", "helm"):
         for words in commands(DEPLOY / "README.md", name):
@@ -96,7 +128,10 @@ def test_the_requests_of_the_page_are_answered(page: Path, server: Server) -> No
     found = list(commands(page, "curl"))
     assert len(found) >= 2
     for words in found:
-        here = [word.replace(URL, server.url).replace(MODEL, "tiny-llada") for word in words[1:]]
+        here = [
+            word.replace(URL, server.url).replace(MODEL, "tiny-llada").replace("tiny-chat", "tiny-llada")
+            for word in words[1:]
+        ]
         done = run([program("curl"), "--fail", "--silent", *here])
         assert done.returncode == 0, words
         assert "ready" in done.stdout or "Paris" in done.stdout

@@ -53,6 +53,7 @@ def test_arguments_are_those_of_replicas_and_of_the_server() -> None:
         ({"device": "cuda"}, "device=cuda does not fit num_gpus=0"),
         ({"device": "cpu", "num_gpus": 1}, "device=cpu does not fit num_gpus=1"),
         ({"model": "tiny-none"}, "no model 'tiny-none': it is no directory here"),
+        ({"api_keys_file": "/none"}, "--api-keys-file: /none cannot be read: No such file or directory"),
         ({"drain_s": "long"}, "--drain-s must be a whole number, not 'long'"),
         ({"frontends": 2}, "frontends is for servers without Ray, whose proxies have http_options instead"),
     ],
@@ -187,6 +188,15 @@ async def test_a_prompt_has_the_session_of_its_head() -> None:
     assert len({await session_of(one, path="/v1/completions") for one in ids}) == 1
 
 
+async def test_the_items_of_a_response_have_the_session_of_the_first() -> None:
+    first = {"role": "user", "content": "hello"}
+    body = [json.dumps({"input": [first, *more]}).encode() for more in ([], [{"role": "assistant", "content": "hi"}])]
+    sessions = {await session_of(one, path="/v1/responses") for one in body}
+    assert len(sessions) == 1
+    assert None not in sessions
+    assert await session_of(json.dumps({"input": "good day"}).encode(), path="/v1/responses") not in sessions
+
+
 async def test_a_session_of_the_client_is_kept() -> None:
     assert await session_of(chat("a", "b"), (b"x-session-id", b"mine")) == b"mine"
 
@@ -200,7 +210,7 @@ async def test_what_has_no_prompt_has_no_session(body: bytes) -> None:
 
 async def test_other_requests_have_no_session() -> None:
     assert await session_of(chat("a", "b"), path="/tokenize") is None
-    assert beginning(b'{"prompt": ""}') is not None
+    assert beginning(b'{"prompt": ""}', "prompt") is not None
 
 
 class Name(NamedTuple):

@@ -1,4 +1,4 @@
-"""Programs that check and run what is in `deploy/`: Helm, Prometheus, nginx. No part of asynclane.
+"""Programs that check and run what is in `deploy/`: Helm, Prometheus, nginx, Envoy. No part of asynclane.
 
 Where one is missing its tests are skipped, unless REQUIRE_TOOLS is set, as it is in CI.
 """
@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -34,8 +35,8 @@ def needed(found: object, lacking: str) -> None:
 
 
 def program(name: str) -> str:
-    """The path of a program that Debian packages under this name."""
-    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    """The path of a program that Debian, or a package beside this Python, has under this name."""
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin:/sbin")
     needed(found, f"there is no {name} here")
     return str(found)
 

@@ -16,17 +16,19 @@ MODEL, VOCABULARY, SHORT_TOKENS = "tiny-llada", 1400, 6
 def before_call(context: Any, case: Any, kwargs: Any) -> None:
     # Schemathesis looks at the changed body again: what is valid now counts as valid.
     if isinstance(case.body, dict) and "FUZZ_WILD" not in os.environ:
-        case.body = tamed(case.body)
+        case.body = tamed(case.body, answered=case.path.endswith(("/completions", "/messages")))
 
 
-def tamed(body: dict[str, Any]) -> dict[str, Any]:
+def tamed(body: dict[str, Any], answered: bool) -> dict[str, Any]:
     """The served model, a short answer, known tokens, one decoding parameter, no options that exclude each other."""
     body = dict(body)
     if isinstance(body.get("model"), str):
         body["model"] = MODEL
-    if "messages" in body or "prompt" in body:
+    if "input" in body:
+        body.setdefault("max_output_tokens", SHORT_TOKENS)
+    if "prompt" in body or ("messages" in body and answered):
         body.setdefault("max_tokens", SHORT_TOKENS)
-    for name in ("max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of"):
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n", "best_of"):
         if type(body.get(name)) is int and body[name] > 0:
             body[name] = SHORT_TOKENS if name.startswith("max") else 1 + body[name] % 2
     params = sorted(ALL_PARAMS.keys() & body.keys())
@@ -35,7 +37,7 @@ def tamed(body: dict[str, Any]) -> dict[str, Any]:
     dropped |= {"min_tokens"} if body.get("stop") else set()
     dropped |= {"stream_options"} if not body.get("stream") else set()
     dropped |= {"logprobs"} if body.get("echo") is True else set()
-    dropped |= {"top_logprobs"} if body.get("logprobs") is not True else set()
+    dropped |= {"top_logprobs"} if body.get("logprobs") is not True and not body.get("include") else set()
     dropped |= {"continue_final_message", "add_generation_prompt", "best_of"} if len(repr(body)) % 8 else set()
     dropped |= {"tools", "tool_choice", "chat_template_kwargs"} if len(repr(body)) % 8 else set()
     known = {name: _known(value) for name, value in body.items() if name not in dropped}

@@ -132,7 +132,6 @@ def test_steps_can_be_looked_at_again(visit: Open) -> None:
     page.keyboard.press("Home")
     expect(page.locator("#turns .canvas .lane")).to_have_count(1)
     expect(slider).to_have_attribute("aria-valuetext", re.compile("Step 1: .*lane 0 generates"))
-    page.keyboard.press("End")
     expect(page.locator("#turns .canvas .lane")).to_have_count(0)
     assert page.locator(".answer").text_content() == text
     button(page, "Replay").click()
@@ -245,7 +244,16 @@ def test_each_setting_has_a_sentence_and_its_range(visit: Open) -> None:
     expect(page.locator("#lookahead")).to_have_accessible_description(re.compile(r"0 to 4096, canvas\.$"))
     expect(page.locator("#temperature")).to_have_accessible_description(re.compile(r"0 to 2\.$"))
     rules = page.locator("#rule-words option").evaluate_all("options => options.map(option => option.value)")
-    assert {"credit", "klass"} <= set(rules), "words need not be typed"
+    listed = subprocess.run([*ASYNCLANE, "decoders", "asynclane"], check=True, capture_output=True, text=True).stdout
+    row = re.search(r"\| `rule` \|[^|]*\| (.*) \|", listed)
+    assert row is not None
+    assert rules == row[1].split(", "), "those that the decoder takes, and they need not be typed"
+    for value, invalid in (("7", "true"), ("hot", "true"), ("1.5", "false"), ("", "false")):
+        page.locator("#temperature").fill(value)
+        expect(page.locator("#temperature")).to_have_attribute("aria-invalid", invalid)
+    for value, invalid in (("leap", "true"), ("klass", "false"), ("", "false")):
+        page.locator("#rule").fill(value)
+        expect(page.locator("#rule")).to_have_attribute("aria-invalid", invalid)
     for field in page.locator("#settings .field").all():
         assert re.match(r"\w.+[.]", field.locator(".about").text_content() or ""), field.text_content()
 
@@ -496,3 +504,65 @@ def test_an_answer_that_breaks_off_keeps_what_came(visit: Open) -> None:
     expect(page.get_by_role("alert")).to_have_text("the step failed")
     expect(page.locator(".answer")).to_have_text("So far")
     expect(page.locator(".note")).to_have_text("the step failed")
+
+
+def test_an_answer_is_in_view_at_its_end_unless_the_reader_scrolled_up(visit: Open) -> None:
+    page = visit(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    page.route("**/v1/chat/completions", canned(*[f"Line {number} of a long answer.\n\n" for number in range(12)]))
+    hidden = "document.scrollingElement.scrollHeight - scrollY - innerHeight"
+    for number in range(8):
+        ask(page, f"Question {number}")
+        expect(page.locator(".replay:visible")).to_have_count(number + 1)
+    page.wait_for_timeout(200)
+    assert page.evaluate(hidden) <= 1
+    page.mouse.move(600, 300)
+    page.mouse.wheel(0, -900)
+    page.wait_for_timeout(300)
+    assert page.evaluate(hidden) > 800
+    place = page.evaluate("scrollY")
+    page.locator("#turns article").last.evaluate("turn => { turn.style.paddingBottom = '600px' }")
+    page.wait_for_timeout(200)
+    assert page.evaluate("scrollY") == place
+    page.evaluate("scrollTo(0, document.scrollingElement.scrollHeight)")
+    page.wait_for_timeout(300)
+    assert page.evaluate(hidden) <= 1
+    page.locator("#turns article").last.evaluate("turn => { turn.style.paddingBottom = '1200px' }")
+    page.wait_for_timeout(300)
+    assert page.evaluate(hidden) <= 1
+
+
+def test_the_lanes_are_explained_beside_an_answer_too(visit: Open) -> None:
+    page = visit(reduced_motion="reduce")
+    page.route("**/v1/chat/completions", canned("Yes."))
+    ask(page, "Here?")
+    answered(page)
+    page.locator("#legend > summary").click()
+    expect(page.locator("#legend .legend")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("The capital of France", "Paris"),
+        ("A short story", "Mia"),
+        ("A word problem", "23"),
+        ("A Python function", "def count_even"),
+    ],
+)
+def test_a_question_to_begin_with_is_sent_and_answered_rightly(visit: Open, name: str, right: str) -> None:
+    page = visit(reduced_motion="reduce")
+    button(page, name).click()
+    assert right in answered(page)
+    expect(button(page, name)).to_be_hidden()
+    button(page, "New chat").click()
+    expect(button(page, name)).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [320, 360])
+def test_the_title_stands_on_one_line_of_a_small_phone(visit: Open, width: int) -> None:
+    page = visit(viewport={"width": width, "height": 640})
+    height, size = page.locator("header h1").evaluate(
+        "title => [title.offsetHeight, parseFloat(getComputedStyle(title).fontSize)]"
+    )
+    assert height < 2 * size
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

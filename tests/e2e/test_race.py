@@ -118,3 +118,15 @@ def test_what_the_server_refuses_is_said_where_it_was_to_run(visit: Open) -> Non
     button(page, "Start the race").click()
     expect(page.locator(".racer .place").first).to_contain_text("tokens")
     expect(button(page, "Start the race")).to_be_visible()
+
+
+def test_the_result_of_a_race_is_in_view(visit: Open) -> None:
+    page = visit(viewport={"width": 1366, "height": 657})
+    button(page, "A capital").click()
+    finished(page)
+    expect(page.locator(".result")).not_to_be_empty()
+    result, message = page.locator(".finish").bounding_box(), page.locator("#composer").bounding_box()
+    assert result
+    assert message
+    assert result["y"] + result["height"] <= message["y"]
+    assert not re.search(r"\b1 forwards", page.locator(".result").text_content() or "")

@@ -28,6 +28,8 @@ def test_requests_that_a_draining_server_cannot_finish_are_informed(name: str, c
             server.process.send_signal(number)
             wait_for(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
             late = httpx.post(url, json=body, timeout=60)
+            drains = f"finishing running requests, at most {drain_s} s; Ctrl-C again ends at once"
+            wait_for(lambda: drains in "".join(server.log))
             if drain_s > 1:
                 assert not streamed.done()
                 server.process.send_signal(number)

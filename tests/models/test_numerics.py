@@ -129,7 +129,7 @@ def test_a_gpu_that_cannot_serve_is_refused_before_anything_is_loaded(
 def test_a_gpu_without_triton_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGpu(monkeypatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"Triton is missing: install asynclane\[gpu\]"):
+    with pytest.raises(ModelError, match=r"Triton is missing: in the checkout, pip install .* '\.\[gpu\]'"):
         load(Hardware("cuda"))
 
 

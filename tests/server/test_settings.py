@@ -138,9 +138,7 @@ def test_an_endpoint_that_cannot_take_spans_is_refused(
 def test_without_the_extra_an_endpoint_is_refused(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == missing else object())
     assert traces_url(Settings(), {}) is None
-    with pytest.raises(
-        SettingsError, match=re.escape("--otlp-endpoint needs OpenTelemetry's SDK: pip install 'asynclane[otel]'")
-    ):
+    with pytest.raises(SettingsError, match=re.escape("--constraint constraints.txt '.[otel]'")):
         traces_url(Settings(otlp_endpoint="http://c:4318"), {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from asynclane.server.cli.decoders import described, pattern_for, section
 from asynclane.server.cli.main import main
 
 ROOT = Path(__file__).parents[3]
+ROW = re.compile(r"\| `([a-z0-9-]+)`[^|]*\| (.*?) \(\[(?:paper|code)\]")
 
 
 def test_the_page_in_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +21,15 @@ def test_the_page_in_docs_is_what_the_command_prints(capsys: pytest.CaptureFixtu
     assert (ROOT / "docs" / "decoders.md").read_text() == capsys.readouterr().out, (
         "run: asynclane decoders --markdown > docs/decoders.md"
     )
+
+
+def test_the_list_says_what_each_decoder_is_in_the_words_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decoders"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = (ROOT / "docs" / "decoding.md").read_text().splitlines()
+    documented = dict(row.groups() for row in map(ROW.match, rows) if row)
+    assert dict(line.split(maxsplit=1) for line in lines) == documented
+    assert documented.keys() == DECODERS.keys()
 
 
 @pytest.mark.parametrize("name", DECODERS)

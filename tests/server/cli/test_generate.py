@@ -132,7 +132,7 @@ FLAGS = [
     (["--knob", "threshold=7"], "threshold must be a number from 0 to 1, not 7"),
     (["--knob", "colour=red"], "'colour'"),
     (["--decoder", "beam"], "beam"),
-    (["--port", "x"], "--port must be a whole number"),
+    (["--page-size", "x"], "--page-size must be a whole number"),
 ]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from asynclane.clients import Client, StatusError
 from asynclane.server.cli import main as cli
 from asynclane.server.cli.params import parse_params
 from asynclane.server.cli.parser import build_parser
@@ -58,6 +59,11 @@ def code_of(argv: list[str]) -> int:
                 ["dance"],
                 ["serve", "--colour", "red"],
                 ["generate"],
+                *(
+                    [command, "Hi", *flag]
+                    for command in ("generate", "trace")
+                    for flag in (["--port", "9999"], ["--api-key", "x"], ["--max-queue", "3"], ["--drain-s", "1"])
+                ),
                 *(["generate", "Hi", "--max-tokens", value] for value in ("0", "-1", "many")),
                 *(["generate", "Hi", "--temperature", value] for value in ("inf", "nan", "-1", "3")),
                 *(["generate", "Hi", "--seed", value] for value in ("-1", "1" + "0" * 30)),
@@ -96,7 +102,7 @@ def test_traces_without_their_extra_are_refused_before_a_model_is_loaded(
     monkeypatch.setattr(LOAD, lambda settings: pytest.fail("the model must not be loaded"))
     monkeypatch.setattr("asynclane.server.settings.SDK", ["asynclane.nonsense.sdk"])
     assert cli.main(["serve", "--port", "0", "--otlp-endpoint", "http://127.0.0.1:4318"]) == 2
-    assert "--otlp-endpoint needs OpenTelemetry's SDK: pip install 'asynclane[otel]'" in one_line(capsys)
+    assert "--otlp-endpoint needs OpenTelemetry's SDK: in the checkout, pip install " in one_line(capsys)
 
 
 @pytest.mark.parametrize("error", [ValueError("bad\nmodel"), FileNotFoundError("bad model")])
@@ -246,6 +252,24 @@ def test_an_output_that_knows_no_unicode_gets_what_it_can_show(monkeypatch: pyte
         assert cli.main(["chat", "--url", url]) == 0
     assert b"na?ve" in shown.getvalue()
     assert capsys.readouterr().err == ""
+
+
+def test_chat_with_a_model_that_the_server_has_not_is_one_line(capsys: Any) -> None:
+    with other_server(lambda number: (200, ANSWER)) as url:
+        assert cli.main(["chat", "--url", url, "--model", "nope"]) == 2
+    assert "the server has no model 'nope': it serves 'other'" in one_line(capsys)
+
+
+def test_chat_takes_a_model_by_name_where_a_server_has_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr("asynclane.clients.cli.Chat.run", lambda self: given.append(self._model) or 0)
+
+    def no_list(client: Client) -> None:
+        raise StatusError(404, "Not Found")
+
+    monkeypatch.setattr("asynclane.clients.Client.models", no_list)
+    assert cli.main(["chat", "--model", "theirs"]) == 0
+    assert given == ["theirs"]
 
 
 def test_chat_without_a_server_is_one_line(capsys: Any) -> None:

@@ -551,8 +551,9 @@ OPTIONS: dict[str, object] = {
     "decoder": "llada",
     "params": (("threshold", 0.5),),
     "watch": True,
+    "scoring": messages.GivenTokens(((9,), (10, 11)), samples=0),
 }
-OF_THE_ENGINE = {"stop", "stop_ids", "timeout_s"}
+NOT_OF_THE_SCHEDULER = {"stop", "stop_ids", "timeout_s", "shown"}
 
 
 @pytest.mark.parametrize("error", [Panic("no such lexeme"), RuntimeError("a bug")])
@@ -594,6 +595,6 @@ async def test_every_option_reaches_the_scheduler(bench: Bench) -> None:
         return repr((shown, constraint, decoder.name, rule))
 
     await bench.engine._grammars.ready(GRAMMAR)
-    assert {field.name for field in fields(AnswerOptions)} == {*OPTIONS, *OF_THE_ENGINE}
+    assert {field.name for field in fields(AnswerOptions)} == {*OPTIONS, *NOT_OF_THE_SCHEDULER}
     for name, value in OPTIONS.items():
         assert facts(**{name: value}) != facts(), name

@@ -7,15 +7,46 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams, StreamOptions
-from asynclane.server.schema.unsupported import CHAT, COMPLETIONS, UNSUPPORTED, unsupported_by
+from asynclane.server.schema.messages import MessagesRequest
+from asynclane.server.schema.requests import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DecoderParams,
+    GenerationRequest,
+    StreamOptions,
+)
+from asynclane.server.schema.response_input import ResponsesRequest
+from asynclane.server.schema.unsupported import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    ELSEWHERE,
+    MESSAGES,
+    RESPONSES,
+    UNSUPPORTED,
+    unsupported_by,
+)
 
 CHAT_UNSUPPORTED, COMPLETION_UNSUPPORTED = unsupported_by(CHAT), unsupported_by(COMPLETIONS)
 STREAM_UNSUPPORTED = UNSUPPORTED["stream_options"]
 
 ROOT = Path(__file__).parents[3]
-SECTION = (ROOT / "docs" / "api.md").read_text().partition("## What is honoured")[2].partition("\n## ")[0]
-ROWS = [row.split("|")[1:-1] for row in SECTION.partition("\n\n|")[2].partition("\n\n")[0].splitlines()[2:]]
+PAGE = (ROOT / "docs" / "api.md").read_text()
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The rows of the first table."""
+    return [row.split("|")[1:-1] for row in text.partition("\n\n|")[2].partition("\n\n")[0].splitlines()[2:]]
+
+
+SECTION, MESSAGE_SECTION = section("What is honoured"), section("Anthropic's messages")
+ROWS, MESSAGE_ROWS = rows(SECTION), rows(MESSAGE_SECTION)
+RESPONSES_SECTION = section("Responses")
+RESPONSES_ROWS = rows(RESPONSES_SECTION)
 
 
 def quoted(text: str) -> set[str]:
@@ -36,16 +67,33 @@ def test_every_parameter_that_is_refused_is_documented() -> None:
     assert set(STREAM_UNSUPPORTED) == {"include_obfuscation"}
 
 
+def test_every_parameter_of_a_response_is_documented_and_no_other() -> None:
+    own = ResponsesRequest.model_fields.keys() - GenerationRequest.model_fields.keys()
+    assert {name for row in RESPONSES_ROWS for name in quoted(row[0])} == own
+    refused = quoted(RESPONSES_SECTION.partition("Everything else is refused")[2].partition("\n\n")[0])
+    elsewhere = {*unsupported_by(CHAT), *unsupported_by(COMPLETIONS), *ELSEWHERE[RESPONSES]}
+    assert refused >= unsupported_by(RESPONSES).keys() - elsewhere
+    numbers = {name: bounds for name, bounds in ranges(ResponsesRequest).items() if name in own}
+    assert numbers == {"max_output_tokens": "[1, 2^63)", "top_logprobs": "[0, 20]"}
+
+
+def test_every_parameter_of_a_message_is_documented_and_no_other() -> None:
+    fields = MessagesRequest.model_fields.keys() - DecoderParams.model_fields.keys()
+    assert {name for row in MESSAGE_ROWS for name in quoted(row[0])} == fields
+    refused = quoted(MESSAGE_SECTION.partition("Everything else is")[2].partition("\n\n")[0])
+    assert refused == {*UNSUPPORTED[MESSAGES], *UNSUPPORTED[COUNT_TOKENS]} - {"speed"}  # which may be standard
+
+
 def test_every_test_that_the_page_names_exists() -> None:
     known = {
         name
         for file in (ROOT / "tests").rglob("*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.M)
     }
-    named = [quoted(row[2]) for row in ROWS]
+    named = [quoted(row[2]) for row in (*ROWS, *RESPONSES_ROWS, *MESSAGE_ROWS)]
     assert all(named), "each row names a test"
     assert set.union(*named) <= known
-    assert {name for name in quoted(SECTION) if name.startswith("test_")} <= known
+    assert {name for name in quoted(SECTION + RESPONSES_SECTION) if name.startswith("test_")} <= known
 
 
 def ranges(body: type[BaseModel]) -> dict[str, str]:

@@ -82,6 +82,8 @@ def test_stop_strings_are_found_however_the_text_is_cut(case: tuple[str, list[st
         text, matched = matcher.flush()
         emitted += text
     assert (emitted, matched) == reference(whole, stops)
+    found = min((stop for stop in stops if whole.startswith(stop, len(emitted))), key=len, default=None)
+    assert matcher.found == (found if matched else None)
 
 
 @given(SMALL, STOPS)

@@ -43,7 +43,7 @@ def split(pieces: list[str], **options: Any) -> tuple[str, str, list[tuple[str, 
             calls[part.index][1] += part.arguments
     assert list(calls) == list(range(len(calls)))
     reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
-    text = "".join(part.text for part in parts if isinstance(part, Text))
+    text = "".join(part.spaced for part in parts if isinstance(part, Text))
     return reasoning, text, [(name, arguments) for name, arguments in calls.values()], parts
 
 

@@ -36,11 +36,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end }}
 
-{{/* A claim that one node may mount does not serve replicas on several. */}}
+{{/* A claim that one node may mount does not serve replicas on several, nor a new Pod beside an old one. */}}
 {{- define "asynclane.checkClaim" -}}
-{{- $many := or (gt (int .root.Values.replicas) 1) (ne .root.Values.autoscaling.kind "none") -}}
+{{- $surge := dig "rollingUpdate" "maxSurge" (ternary 0 "25%" (eq (dig "type" "RollingUpdate" .root.Values.strategy) "Recreate")) .root.Values.strategy -}}
+{{- $surges := not (has (toString $surge) (list "0" "0%")) -}}
+{{- $many := or (gt (int .root.Values.replicas) 1) (ne .root.Values.autoscaling.kind "none") $surges -}}
 {{- $shared := or (has "ReadWriteMany" .claim.accessModes) (has "ReadOnlyMany" .claim.accessModes) -}}
 {{- if and $many (not .claim.existingClaim) (not $shared) -}}
-{{- fail (printf "%s.accessModes: more than one replica needs ReadWriteMany, or an existingClaim" .name) -}}
+{{- fail (printf "%s.accessModes: more than one replica, or a maxSurge above 0, needs ReadWriteMany, or an existingClaim" .name) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Tensor parallelism takes a GPU for each of its ranks. */}}
+{{- define "asynclane.checkGpus" -}}
+{{- $ranks := int (default 1 .Values.settings.tensor_parallel_size) -}}
+{{- if and .Values.gpu.count (ne $ranks (int .Values.gpu.count)) -}}
+{{- fail (printf "gpu.count is %d, but settings.tensor_parallel_size %d: they must be the same" (int .Values.gpu.count) $ranks) -}}
 {{- end -}}
 {{- end }}
