@@ -139,6 +139,7 @@ class ChunkWriter:
         if delta.lanes is not None:
             yield self._event(self._chunks.lanes(index, delta.lanes))
         scores = delta.scores if self._body.shows_scores else None
+        split = parts is not None
         if parts is None:
             parts = [Text(delta.text)] if delta.text or delta.scores else ()
         for part in parts or ((None,) if scores else ()):
@@ -147,7 +148,7 @@ class ChunkWriter:
             if not isinstance(part, Reasoning | None):
                 self._filled.add(index)
         if delta.finish is not None:
-            if parts is not None and index not in self._filled:  # content is null only beside calls
+            if split and index not in self._filled:  # content is null only beside calls
                 yield self._event(self._chunks.part(index, Text("")))
             yield self._event(self._chunks.closing(index, delta.finish))
 
