@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -35,13 +36,14 @@ INTERRUPTS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemEx
 SHOWN_CHARS = 80  # of a refused value
 PARAM_CHARS = 256  # of a dotted path, in which clients choose names
 MESSAGE_CHARS = 4000
-# Pydantic's words and ours, in the order in which they are replaced.
+# Pydantic's words, as expressions, and ours, in the order in which they are replaced.
 WORDS = (
     ("Input should be", "must be"),
     ("String should", "must"),
     ("List should", "must"),
     ("Dictionary should", "must"),
     (" after validation", ""),
+    (r" or instance of \w+", ""),
     ("a valid dictionary or object to extract fields from", "an object"),
     ("a valid dictionary", "an object"),
     ("a valid list", "a list"),
@@ -338,7 +340,7 @@ def from_validation(detail: Mapping[str, Any]) -> InvalidValue:
         return InvalidValue(param, f"{param} is required", code="missing_parameter")
     reason = str(detail.get("msg"))
     for theirs, ours in WORDS:
-        reason = reason.replace(theirs, ours)
+        reason = re.sub(theirs, ours, reason)
     given = "" if ", not " in reason else f", not {shown(detail.get('input'))}"  # of lists, pydantic gives the length
     return InvalidValue(param, f"{ascii_name(param)}: {reason}{given}")
 

@@ -71,7 +71,7 @@ def joined(parts: Sequence[Piece], whole: Finished) -> Finished:
             calls[part.index] = part if begun is None else replace(begun, arguments=begun.arguments + part.arguments)
     return replace(
         whole,
-        text="".join(part.text for part in parts if isinstance(part, Text)),
+        text="".join(part.spaced for part in parts if isinstance(part, Text)),
         reasoning="".join(part.text for part in parts if isinstance(part, Reasoning)),
         calls=tuple(calls.values()),
         parts=tuple(parts),

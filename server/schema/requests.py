@@ -72,6 +72,7 @@ class Message(Strict):
     tool_call_id: Label | None = None
     reasoning_content: str | None = None  # of an earlier answer, for templates that show it
     name: Annotated[str, Field(min_length=1, max_length=limits.NAME_CHARS)] | None = None  # for templates that show it
+    parsed: object = None  # of an SDK that read the answer; it changes nothing
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -82,10 +83,14 @@ class Message(Strict):
         for name, value in (("tool_calls", self.tool_calls), ("reasoning_content", self.reasoning_content)):
             if value and self.role != "assistant":
                 raise refused(name, "only a message with role 'assistant' may have it")
-        if self.content is None and not self.tool_calls:
+        if self.parsed is not None and self.role != "assistant":
+            raise refused("parsed", "only a message with role 'assistant' may have it")
+        if self.content is None and not self.tool_calls and self.reasoning_content is None:
             if "content" in self.model_fields_set:
                 raise refused("content", "must be a string or a list of text parts, not None")
-            raise refused("content", "required, unless there are tool_calls", code="missing_parameter")
+            raise refused(
+                "content", "required, unless there are tool_calls or reasoning_content", code="missing_parameter"
+            )
         return self
 
     @property

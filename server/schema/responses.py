@@ -124,6 +124,7 @@ class ChunkWriter:
         self._echoes = echoes
         self._prompt_tokens = prompt_tokens
         self._usages: dict[int, Usage] = {}
+        self._filled: set[int] = set()  # answers with text or calls
 
     def begin(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):
@@ -138,12 +139,17 @@ class ChunkWriter:
         if delta.lanes is not None:
             yield self._event(self._chunks.lanes(index, delta.lanes))
         scores = delta.scores if self._body.shows_scores else None
+        split = parts is not None
         if parts is None:
             parts = [Text(delta.text)] if delta.text or delta.scores else ()
         for part in parts or ((None,) if scores else ()):
             yield self._event(self._chunks.part(index, part, scores))
             scores = None
+            if not isinstance(part, Reasoning | None):
+                self._filled.add(index)
         if delta.finish is not None:
+            if split and index not in self._filled:  # content is null only beside calls
+                yield self._event(self._chunks.part(index, Text("")))
             yield self._event(self._chunks.closing(index, delta.finish))
 
     def end(self) -> Iterator[bytes]:
@@ -164,7 +170,7 @@ class ChunkWriter:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """With `split`, an answer may be without text: its content is null then."""
+    """With `split`, an answer may be calls without text: its content is null then."""
 
     envelope: Envelope
     split: bool = False
@@ -181,8 +187,8 @@ class ChatReply:
             return self._chunk(index, {}, scores=scores)
         if isinstance(part, CallPart):
             return self._chunk(index, {"tool_calls": [_call_delta(part)]}, scores=scores)
-        name = "reasoning_content" if isinstance(part, Reasoning) else "content"
-        return self._chunk(index, {name: part.text}, scores=scores)
+        said = {"content": part.spaced} if isinstance(part, Text) else {"reasoning_content": part.text}
+        return self._chunk(index, said, scores=scores)
 
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self._chunk(index, {}), "lanes": event.json()}
@@ -204,7 +210,7 @@ class ChatReply:
         return {**self.envelope.wrap("chat.completion", shaped), "usage": usage}
 
     def _message(self, choice: Finished) -> Json:
-        content = None if self.split and not choice.text else choice.text
+        content = None if choice.calls and not choice.text else choice.text
         message: Json = {"role": "assistant", "content": content, "refusal": None}
         if choice.reasoning:
             message["reasoning_content"] = choice.reasoning

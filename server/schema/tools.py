@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
 from ..errors import shown
 from ..http.body import Strict, refused
 from ..structured.grammar import ANY_OBJECT
+from ..structured.json_schema import pointer_part, schemas_in
+from ..text.arguments import nests_too_deep, read_arguments
 from . import limits
 from .formats import read_schema
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Label = Annotated[str, Field(max_length=limits.LABEL_CHARS)]
+KINDS = {"properties": dict, "required": list, "enum": list}  # what templates read of a schema
 NO_ARGUMENTS = '{"type": "object", "properties": {}, "additionalProperties": false}'
-
-
-def nests_too_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(limits.DEPTH):
-        level = [
-            inner
-            for node in level
-            if isinstance(node, dict | list)
-            for inner in (node.values() if isinstance(node, dict) else node)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -48,21 +37,15 @@ def _parameters(value: object) -> dict[str, Any]:
     read_schema(schema)  # its size
     if schema.get("type", "object") != "object":
         raise refused("type", f"arguments are an object, not {shown(schema['type'])}")
+    for pointer, node in schemas_in(schema):
+        for name, kind in KINDS.items():
+            if name in node and not isinstance(node[name], kind):
+                what = "an object" if kind is dict else "a list"
+                raise refused(None, f"{pointer}/{name} must be {what}, not {shown(node[name])}")
+        for name, value in node.get("properties", {}).items():
+            if not isinstance(value, dict | bool):
+                raise refused(None, f"{pointer}/properties/{pointer_part(name)} must be a schema, not {shown(value)}")
     return schema
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _json(text: str) -> object:
-    """The value of a JSON text, in which all texts are valid Unicode; None for any other text."""
-    try:
-        value: object = json.loads(text, parse_constant=_no_number)
-        json.dumps(value, ensure_ascii=False).encode()  # escapes may have half a surrogate pair
-    except (ValueError, RecursionError):
-        return None
-    return value
 
 
 AnyObject = Annotated[dict[str, Any], PlainValidator(_object, json_schema_input_type=dict[str, object])]
@@ -125,6 +108,7 @@ class CalledFunction(Strict):
 
     name: Annotated[str, Field(min_length=1, max_length=limits.NAME_CHARS)]
     arguments: str
+    parsed_arguments: object = None  # of an SDK that read the call; it changes nothing
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -132,12 +116,10 @@ class CalledFunction(Strict):
         return self
 
     def values(self) -> Mapping[str, Any]:
-        values = _json(self.arguments or "{}")
-        if not isinstance(values, dict):
-            raise refused("arguments", f"must be the JSON text of an object, not {shown(self.arguments)}")
-        if nests_too_deep(values):
-            raise refused("arguments", f"nests deeper than {limits.DEPTH} levels")
-        return values
+        try:
+            return read_arguments(self.arguments or "{}")
+        except ValueError as error:
+            raise refused("arguments", f"{error}, not {shown(self.arguments)}") from None
 
 
 class ToolCall(Strict):
@@ -146,6 +128,7 @@ class ToolCall(Strict):
     id: Annotated[str, Field(min_length=1, max_length=limits.LABEL_CHARS)]
     type: Literal["function"]
     function: CalledFunction
+    index: Annotated[int, Field(ge=0)] | None = None  # of a stream's call; it changes nothing
 
     def for_template(self) -> dict[str, Any]:
         """Templates get the arguments as an object, which they write themselves."""

@@ -8,6 +8,7 @@ and four digits.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,14 @@ SCHEMAS = (
     "oneOf",
 )
 NAMED = (*DEFINITIONS, "properties", "patternProperties")
+# Control characters that have no spelling in strings here. llguidance leaves them out of values and expressions.
+UNWRITTEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+_CODE = r"(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])"
+_SHORT = r"(?:0*[0-7bBeEfF]|0*1[0-9a-fA-F]|0*7[fF])"
+UNWRITTEN_IN_PATTERN = re.compile(
+    rf"\\\\|({UNWRITTEN.pattern}|\\(?:[av]|(?:x|u00|U000000){_CODE}|[xuU]\{{{_SHORT}\}}))"
+)
+CLASS = re.compile(r"\\.|(\[(?:\\.|[^\[\]\\])*+\])", re.DOTALL)
 PLACING_S = 0.3  # of a processor, to find the place of a reason
 SHOWN_NAME = 64  # characters of a name in a place
 
@@ -67,15 +76,53 @@ def schema_grammar(schema: str, tokenizer: LLTokenizer) -> str:
         raise GrammarError("it nests too deep") from None
     if isinstance(root, dict) and "x-guidance" in root:
         raise GrammarError("/x-guidance is not a keyword here")
-    for pointer, node in _schemas(root):
+    for pointer, node in _objects(root):
         if _is_number(node.get("minProperties")) and node["minProperties"] > 1 and node.get("patternProperties"):
             raise GrammarError(f"{pointer}/minProperties above 1 is not supported beside patternProperties")
+        if keyword := _unwritten(node):
+            raise GrammarError(f"{pointer}/{keyword} has a control character that cannot be written in an answer")
         for name in BOUNDS[2:]:
             if _is_number(node.get(name)) and _takes_its_bound(node, name, tokenizer):
                 raise GrammarError(
                     f"{pointer}/{name} {node[name]} cannot be enforced with bounds so close: give minimum or maximum"
                 )
     return _grammar(schema)
+
+
+def _unwritten(node: Mapping[str, Any]) -> str:
+    """The keyword of a schema that has a control character which cannot be written; empty if none has."""
+    for keyword in ("const", "enum"):
+        if any(map(UNWRITTEN.search, _strings(node.get(keyword)))):
+            return keyword
+    if _matches_unwritten(node.get("pattern")):
+        return "pattern"
+    names = node.get("patternProperties")
+    return "patternProperties" if isinstance(names, dict) and any(map(_matches_unwritten, names)) else ""
+
+
+def _matches_unwritten(pattern: object) -> bool:
+    """True for an expression with such a character. Ranges and negated classes are enforced."""
+    if not isinstance(pattern, str):
+        return False
+    rest = CLASS.sub(lambda found: "" if _has_range(found[1] or "") else found[0], pattern)
+    return any(found[1] for found in UNWRITTEN_IN_PATTERN.finditer(rest))
+
+
+def _has_range(characters: str) -> bool:
+    return characters.startswith("[^") or "-" in characters[2:-2]
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Yield all strings within a value, names too."""
+    stack = [value]
+    while stack:
+        inner = stack.pop()
+        if isinstance(inner, str):
+            yield inner
+        elif isinstance(inner, dict):
+            stack += [*inner, *inner.values()]
+        elif isinstance(inner, list):
+            stack += inner
 
 
 def placed(schema: str, reason: str) -> str:
@@ -119,7 +166,7 @@ def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
     for key in SCHEMAS:
         value = node.get(key)
         if key in NAMED and isinstance(value, dict):
-            inner = {f"/{key}/{_token(name)}": child for name, child in value.items()}
+            inner = {f"/{key}/{pointer_part(name)}": child for name, child in value.items()}
         elif isinstance(value, list):
             inner = {f"/{key}/{at}": child for at, child in enumerate(value)}
         else:
@@ -127,19 +174,28 @@ def _children(node: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
         yield from ((place, child) for place, child in inner.items() if isinstance(child, dict))
 
 
-def _schemas(root: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def schemas_in(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield a schema and those within it, each with its place."""
+    stack = [("", root)]
+    while stack:
+        pointer, node = stack.pop()
+        yield pointer, node
+        stack += [(pointer + place, child) for place, child in _children(node)]
+
+
+def _objects(root: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every object in a schema with its place: a reference may lead to any of them."""
     stack = [("", root)]
     while stack:
         pointer, node = stack.pop()
         if isinstance(node, dict):
             yield pointer, node
-            stack += [(f"{pointer}/{_token(key)}", value) for key, value in node.items() if key not in VALUES]
+            stack += [(f"{pointer}/{pointer_part(key)}", value) for key, value in node.items() if key not in VALUES]
         elif isinstance(node, list):
             stack += [(f"{pointer}/{at}", value) for at, value in enumerate(node)]
 
 
-def _token(name: object) -> str:
+def pointer_part(name: object) -> str:
     """Write one part of a JSON pointer (RFC 6901), shortened."""
     text = str(name).replace("~", "~0").replace("/", "~1")
     return text if len(text) <= SHOWN_NAME else text[:SHOWN_NAME] + "..."

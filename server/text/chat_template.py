@@ -8,13 +8,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, wraps
+from string import Formatter
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateRuntimeError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 # `role` and `content`, and what else a client has given: `name`, `tool_calls`, `tool_call_id`, `reasoning_content`.
@@ -51,6 +54,8 @@ EACH = "each of"  # a filter that no template can name
 SHALLOW = frozenset(
     "count d default dictsort first items last length list map reject rejectattr reverse select selectattr".split()
 )
+# Filters and methods of strings of which no argument is a width or a count of what they make.
+NO_WIDTH = SHALLOW | {"join", "replace"}
 
 
 class TemplateFailure(Exception):
@@ -184,6 +189,16 @@ def _chars(value: object) -> int:
     return sum(map(_chars, value)) if isinstance(value, list | tuple) else 1
 
 
+def _takes_widths(pattern: str) -> bool:
+    """True if a value may be the width of another one, as in `%*d` and `{:{}}`."""
+    if "*" in pattern:
+        return True
+    try:
+        return any("{" in (width or "") for _, _, width, _ in Formatter().parse(pattern))
+    except ValueError:  # what stands before the fault is formatted all the same
+        return True
+
+
 def _line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN_CHARS]
 
@@ -212,19 +227,25 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
-        text = getattr(method, "__self__", None)
-        if isinstance(text, str):
-            self._count(method.__name__, text, [*args, *kwargs.values()])
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str | bytes):
+            self._count(method.__name__, owner, [*args, *kwargs.values()])
         else:
-            self._spend(STEP + sum(map(self._length, (*args, *kwargs.values()))))
+            written = (
+                isinstance(method, Macro) or isinstance(owner, dict | list) or method is dict or method is Namespace
+            )
+            self._spend(STEP + sum(self._length(value, written) for value in (*args, *kwargs.values())))
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, str) and operator == "%":
+            self._count("format", left, [right])
+            return super().call_binop(context, operator, left, right)
         sizes = self._length(left), self._length(right)
         if operator == "**":
             self._spend(sizes[1] ** 2)
-        elif isinstance(left, str) and operator == "%":
-            self._count("format", left, [right])
+        elif isinstance(left, bytes) and operator == "%":
+            raise TooMuchWork("bytes cannot be a format")
         elif not isinstance(left, float | int) or not isinstance(right, float | int):
             self._spend(sizes[0] * sizes[1] if operator == "*" else sum(sizes))
         return super().call_binop(context, operator, left, right)
@@ -254,35 +275,40 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             yield value
 
     def _output(self, value: Any) -> Any:
-        self._spend(1 if isinstance(value, int) else self._size(value))
+        self._spend(self._size(value, written=True))
         return value
 
     def _count(self, name: str, value: Any, others: Sequence[Any]) -> None:
         """Count a filter or a method of a string: it may put the others between all of its characters."""
-        sizes = 1 + sum(map(self._size, others))
-        if isinstance(value, str) and name.startswith("format"):
+        formats = isinstance(value, str) and name.startswith("format")
+        written = name in NO_WIDTH or (formats and not _takes_widths(value))
+        sizes = 1 + sum(self._size(other, written) for other in others)
+        if formats:
             sizes += sum(map(int, re.findall(r"\d{1,18}", value)))  # widths
-        self._spend(STEP + (self._length if name in SHALLOW else self._size)(value) * sizes)
+        self._spend(STEP + (self._length if name in SHALLOW else self._size)(value, True) * sizes)
 
-    def _size(self, value: Any) -> int:
+    def _size(self, value: Any, written: bool = False) -> int:
         """The length of a value, with all that is within it."""
         if isinstance(value, dict):
             value = [*value, *value.values()]
-        length = self._length(value)
+        length = self._length(value, written)
         if not isinstance(value, list | tuple):
             return length
         self._spend(STEP + length)  # before its elements, which may be the same large list over and over
-        return length + sum(map(self._size, value))
+        return length + sum(self._size(inner, written) for inner in value)
 
-    def _length(self, value: Any) -> int:
-        """The characters or elements of a value; of a number, how large it is."""
+    def _length(self, value: Any, written: bool = False) -> int:
+        """The characters or elements of a value; of a number its digits if it is only `written`, else how large it is,
+        since it may be a width or a count."""
         if isinstance(value, int):
+            if written:
+                return 1 + value.bit_length() // 3
             if abs(value) > LARGEST:
                 raise TooMuchWork("a number is too large")
             return abs(value)
         if isinstance(value, list | tuple | dict):
             return ELEMENT * len(value)
-        return len(value) if isinstance(value, str | range) else 1
+        return len(value) if isinstance(value, str | bytes | range) else 1
 
     def _spend(self, units: int) -> None:
         self._left.units -= units

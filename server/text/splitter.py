@@ -16,10 +16,17 @@ from .tool_calls import CallReader, ToolFormat
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text at a place in the answer, in characters."""
+    """Text at a place in the answer, in characters. A call stands between it and the text before it if it is
+    `after_call`."""
 
     text: str
     at: int = field(default=0, compare=False)
+    after_call: bool = field(default=False, compare=False)
+
+    @property
+    def spaced(self) -> str:
+        """The text where all texts of an answer are put together."""
+        return "\n" * self.after_call + self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,8 @@ class AnswerSplitter:
         self._taken = 0  # characters before the rest
         self._space = ""  # before the call that is being read
         self._after_mark = inside  # white space that follows is left out
+        self._said = False  # text
+        self._apart = False  # a call stands between the text so far and what follows
         self._may_call = True  # here, without a marker
         self._reader: CallReader | None = None
         self._sent: tuple[bool, int] = (False, 0)  # of the call that is being read: its name, and so many characters
@@ -174,6 +183,7 @@ class AnswerSplitter:
         self.broken = wanted and not reader.complete
         self._skip(reader.end)
         self._after_mark = self._may_call = True
+        self._apart = self._said
         return True
 
     def _send(self, reader: CallReader) -> None:
@@ -188,7 +198,8 @@ class AnswerSplitter:
     def _say(self, size: int) -> None:
         """Emit so many characters as text."""
         if size:
-            self._parts.append(Text(self._rest[:size], self._taken))
+            self._parts.append(Text(self._rest[:size], self._taken, self._apart))
+            self._said, self._apart = True, False
             self._skip(size)
 
     def _skip(self, size: int) -> None:

@@ -22,6 +22,7 @@ NO_TEMPLATE = "this model has no chat template: use /v1/completions, or --raw in
 # Tokenizers for which vocab.json and merges.txt are enough. Dream's is Qwen2's under its own name.
 QWEN = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+LARGE = 10**6  # of a number that a chat template may take for a width
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte without a token of its own, in a vocabulary of SentencePiece
 # Steps of decoding with which a token has the same text alone and between others, except at the start of a text.
 DECODERS = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip")
@@ -349,9 +350,23 @@ class Tokenizer:
 
 
 def _beyond_text(messages: Sequence[ChatMessage], tools: Sequence[Tool] | None, variables: Mapping[str, Any]) -> str:
-    """The parameter of a chat that has more than texts, which few templates are ready for; empty if none has."""
+    """The parameter of a chat that has more than texts, which few templates are ready for; empty if none has. The
+    largest number is named, if there is one that can be too large."""
+    places: dict[str, Any] = {"chat_template_kwargs": variables}
+    places |= {f"tools.{at}": tool for at, tool in enumerate(tools or ())}
+    places |= {f"messages.{at}": message for at, message in enumerate(messages)}
+    largest, param = max((_largest(value), param) for param, value in places.items())
+    if largest >= LARGE:
+        return param
     if variables:
         return "chat_template_kwargs"
     if tools:
         return "tools"
     return "messages" if any(message.keys() - {"role", "content", "name"} for message in messages) else ""
+
+
+def _largest(value: Any) -> int:
+    """The largest whole number within a value, without its sign."""
+    if isinstance(value, Mapping | list | tuple):
+        return max(map(_largest, value.values() if isinstance(value, Mapping) else value), default=0)
+    return abs(value) if isinstance(value, int) else 0

@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+
+from .arguments import JSON, read_arguments
 
 SPACE = re.compile(r"[ \t\r\n]*")
 OUTSIDE = re.compile(r"[\s0-9a-zA-Z+\-.,:]*")  # of strings and brackets
@@ -186,18 +187,12 @@ def _after_space(text: str, at: int) -> int:
     return found.end()
 
 
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-JSON = json.JSONDecoder(parse_constant=_no_number)
-
-
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(JSON.decode(text), dict)
-    except (ValueError, RecursionError):
+        read_arguments(text)
+    except ValueError:
         return False
+    return True
 
 
 def read_call(text: str, names: Collection[str]) -> tuple[str, str] | None:
@@ -240,9 +235,10 @@ def read_gemma_call(text: str, names: Collection[str]) -> tuple[str, str] | None
         return None
     try:
         value, at = _gemma_value(text, found.end())
+        arguments = json.dumps(value, ensure_ascii=False)
     except (ValueError, IndexError, RecursionError):
         return None
-    return None if text[at:].strip() else (found[1], json.dumps(value, ensure_ascii=False))
+    return None if text[at:].strip() or not _is_object(arguments) else (found[1], arguments)
 
 
 def _gemma_value(text: str, at: int) -> tuple[object, int]:

@@ -54,11 +54,9 @@ def loop(client: openai.OpenAI, answer: Any, **options: Any) -> list[tuple[str |
     messages: list[Any] = [QUESTION]
     message, *first = answer(client, messages, tools=TOOLS, **options)
     assert message.tool_calls
-    messages.append(message.to_dict() if answer is whole else message.model_dump(exclude={"parsed"}))
-    for call in messages[-1]["tool_calls"]:
-        call["function"].pop("parsed_arguments", None)
-        call.pop("index", None)
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": json.dumps({"temperature": 21})})
+    messages.append(message.to_dict() if answer is whole else message)
+    result = {"role": "tool", "content": json.dumps({"temperature": 21})}
+    messages += [{**result, "tool_call_id": call.id} for call in message.tool_calls]
     _, *second = answer(client, messages, tools=TOOLS)
     return [tuple(first), tuple(second)]  # type: ignore[list-item]
 

@@ -406,8 +406,8 @@ async def test_errors_before_the_body_is_read_have_anthropics_shape(api: Any) ->
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "\\ud800"}', '{"city": ' + "[" * 300 + "]" * 300 + "}"])
-async def test_a_call_with_odd_values_is_no_fault_of_the_server(send: Any, arguments: str) -> None:
+async def test_a_call_with_values_that_no_message_may_have_is_text(send: Any, arguments: str) -> None:
     said = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
     answer = await send(FakeEngine(script(said, 9)), **TOOLS)
     assert answer.status_code == 200
-    assert answer.json()["content"][0]["input"].keys() == {"city"}
+    assert answer.json()["content"] == [{"type": "text", "text": said}]  # which can be sent back

@@ -86,7 +86,7 @@ async def test_reasoning_that_is_cut_off_is_no_answer(chat: Any, thinking: Token
     engine = FakeEngine(script(thinking, "<think>\nIt is", finish=Finish.LENGTH))
     body = (await chat(engine)).json()
     message = body["choices"][0]["message"]
-    assert (message["content"], message["reasoning_content"]) == (None, "It is")
+    assert (message["content"], message["reasoning_content"]) == ("", "It is")
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == size_of(thinking, "<think>\nIt is")
 
@@ -159,7 +159,7 @@ async def test_required_calls_are_not_parted(chat: Any, thinking: Tokenizer) -> 
 
 
 async def test_a_parser_that_is_named_needs_no_sign_in_the_template(api: Any, text: Tokenizer) -> None:
-    for settings, content in ({}, THOUGHT), ({"reasoning_parser": "think"}, None):
+    for settings, content in ({}, THOUGHT), ({"reasoning_parser": "think"}, ""):
         async with api(FakeEngine(script(text, THOUGHT)), **settings) as client:
             message = choices_of(await client.chat())[0]["message"]
         assert message["content"] == content

@@ -117,6 +117,38 @@ async def test_the_template_shows_tools_calls_and_results(chat: Any, tool_text: 
     assert engine.options[0].grammar is None
 
 
+async def test_a_number_of_many_digits_is_shown(api: Any, tmp_path: Path) -> None:
+    template = TEMPLATE + "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    engine, model = FakeEngine(), Tokenizer(write_checkpoint_with(tmp_path / "model", template))
+    fields = {**called(arguments='{"time": 1795840153, "id": -9007199254740991}'), **tool(parameters=MAXIMUM)}
+    async with api(engine, tokenizer=model) as client:
+        assert (await client.chat(**fields)).status_code == 200
+    prompt = model.decode(engine.prompts[0])
+    assert '{"time": 1795840153, "id": -9007199254740991}' in prompt
+    assert '"maximum": 9007199254740991' in prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (lambda: {**called(arguments='{"n": 1795840153}'), **TOOLS}, "messages.1"),
+        (lambda: {"tools": [NOW, {**WEATHER, "function": {"name": "f", "parameters": MAXIMUM}}]}, "tools.1"),
+    ],
+)
+async def test_a_number_that_a_template_takes_for_a_width_is_named_by_its_place(
+    api: Any, tmp_path: Path, fields: Any, param: str
+) -> None:
+    template = TEMPLATE + (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{{ 'x' * (c.function.arguments.n | default(1)) }}{% endfor %}{% endfor %}"
+        "{% for t in tools or [] %}{% set n = t.function.parameters.properties.n %}"
+        "{{ 'x' * (n.maximum if n else 1) }}{% endfor %}"
+    )
+    async with api(tokenizer=Tokenizer(write_checkpoint_with(tmp_path / "model", template))) as client:
+        error = error_of(await client.chat(**fields()), 400)
+    assert error["param"] == param
+
+
 @pytest.mark.parametrize("said", ["<|eot_id|>", "<|mdm_mask|>"])
 async def test_special_tokens_that_tools_and_calls_spell_are_text(chat: Any, tool_text: Tokenizer, said: str) -> None:
     engine = FakeEngine()
@@ -164,6 +196,9 @@ def tool(**function: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": "f", **function}}]}
 
 
+MAXIMUM = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**53 - 1}}}
+
+
 def called(**function: Any) -> dict[str, Any]:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}", **function}}
     return {"messages": [USER, {**CALLED, "tool_calls": [call]}, RESULT]}
@@ -171,6 +206,10 @@ def called(**function: Any) -> dict[str, Any]:
 
 def nested(depth: int) -> dict[str, Any]:
     return {"a": nested(depth - 1)} if depth else {}
+
+
+def schema(**keywords: Any) -> dict[str, Any]:
+    return tool(parameters={"type": "object", "properties": {"a": keywords}})
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [
@@ -190,7 +229,13 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("tools", {**tool(), "guided_json": {}}),
     ("min_tokens", {**tool(), "tool_choice": "required", "min_tokens": 5}),
     ("ignore_eos", {**tool(strict=True), "ignore_eos": True}),
-    ("tools", tool(parameters={"properties": 5})),  # the template cannot show them
+    ("tools.0.function.parameters", tool(parameters={"properties": 5})),
+    ("messages.0.parsed", {"messages": [{**USER, "parsed": {}}]}),
+    (
+        "messages.1.tool_calls.0.index",
+        {"messages": [USER, {**CALLED, "tool_calls": [{**CALLED["tool_calls"][0], "index": -1}]}, RESULT]},
+    ),
+    ("tools.0.function.name", tool(name="x" * 65)),
     ("tool_choice", {"tool_choice": "required"}),
     ("tool_choice", {"tools": [], "tool_choice": "required"}),
     ("tool_choice", {**TOOLS, "tool_choice": "any"}),
@@ -233,6 +278,65 @@ async def test_what_is_wrong_with_tools_is_named(chat: Any, param: str, fields: 
     assert error["param"] == param
     assert param in error["message"]
     assert engine.prompts == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (tool(parameters={"properties": []}), "/properties must be an object, not []"),
+        (tool(parameters={"properties": {"a/b": 1}}), "/properties/a~1b must be a schema, not 1"),
+        (tool(parameters={"required": 5}), "/required must be a list, not 5"),
+        (schema(enum=5), "/properties/a/enum must be a list, not 5"),
+        (schema(items={"properties": {"b": {"required": True}}}), "/properties/a/items/properties/b/required must be"),
+        (schema(anyOf=[{}, {"properties": None}]), "/properties/a/anyOf/1/properties must be an object, not None"),
+    ],
+)
+async def test_what_a_template_cannot_read_of_a_schema_is_named_by_its_place(
+    chat: Any, fields: dict[str, Any], problem: str
+) -> None:
+    error = error_of(await chat(**fields), 400)
+    assert error["param"] == "tools.0.function.parameters"
+    assert error["message"].startswith(f"tools.0.function.parameters: {problem}")
+
+
+async def test_names_of_properties_may_be_keywords(chat: Any) -> None:
+    properties = {name: {"type": "string"} for name in ("properties", "required", "enum")}
+    fields = tool(parameters={"properties": {**properties, "any": True, "none": {"enum": []}}})
+    assert (await chat(FakeEngine(), **fields)).status_code == 200
+
+
+async def test_an_error_speaks_of_no_class(chat: Any) -> None:
+    for field, value in (("tools", [1]), ("messages", [1]), ("tool_calls", [1])):
+        given = {"messages": [USER, {**CALLED, field: value}, RESULT]} if field == "tool_calls" else {field: value}
+        message = error_of(await chat(**given), 400)["message"]
+        assert message.endswith(f"{field}.0: must be an object, not 1")
+
+
+async def test_what_sdks_read_of_an_answer_can_be_sent_back(chat: Any) -> None:
+    call = CALLED["tool_calls"][0]
+    read = {**call, "index": 0, "function": {**call["function"], "parsed_arguments": {"city": "Pa"}}}
+    one, two = FakeEngine(), FakeEngine()
+    await chat(one, messages=[USER, CALLED, RESULT], **TOOLS)
+    await chat(two, messages=[USER, {**CALLED, "tool_calls": [read], "parsed": {"a": 1}}, RESULT], **TOOLS)
+    assert one.prompts == two.prompts != []
+
+
+@pytest.mark.parametrize("said", [CALL, f"a{CALL}b", "Yes.", "", "\n"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_answer_can_be_sent_back(chat: Any, said: str, stream: bool) -> None:
+    choices = choices_of(await chat(FakeEngine(script(said, 5)), **TOOLS, stream=stream))
+    if stream:
+        content, calls, _ = added_up(choices)
+        named = [
+            {"id": f"c{at}", "type": "function", "function": {"name": n, "arguments": a}}
+            for at, (n, a) in enumerate(calls)
+        ]
+        answer = {"role": "assistant", "content": content} | ({"tool_calls": named} if named else {})
+    else:
+        answer = choices[0]["message"]
+    assert (answer["content"] is None) == (said == CALL)
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "1"} for call in answer.get("tool_calls", ())]
+    assert (await chat(FakeEngine(), messages=[USER, answer, *results, USER], **TOOLS)).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -304,10 +304,25 @@ async def test_an_answer_is_closed_only_when_its_room_is_used(
             "required": ["x-guidance", "minProperties"],
         },
         {"const": {"minProperties": 5}},
+        {"enum": ["a\n\t\b\f\r", "é\\x01"]},
+        {"type": "string", "pattern": "^a\\\\x01[^\\x00-\\x1f]\\t\\x0a\\u000d\\x08$"},
+        {"type": "object", "properties": {"a\x01": INTEGER, "const": INTEGER, "pattern": INTEGER}},
     ],
 )
 async def test_bounds_and_names_that_are_fine_are_taken(grammars: Grammars, schema: object) -> None:
     assert await constraint(grammars, schema=json.dumps(schema))
+
+
+UNWRITTEN: list[dict[str, Any]] = [
+    {"const": "a\x01b"},
+    {"const": {"a": [{"\x7f": 1}]}},
+    {"enum": ["a", "\x00"]},
+    *(
+        {"pattern": f"^a{text}b$"}
+        for text in ("\x1f", r"\x01", r"[\x01]", r"\u000b", r"\x{1}", r"\u{7F}", r"\v", r"\\\a")
+    ),
+    {"patternProperties": {r"^\x0e$": {}}},
+]
 
 
 @pytest.mark.parametrize(
@@ -331,6 +346,10 @@ async def test_bounds_and_names_that_are_fine_are_taken(grammars: Grammars, sche
         ),
         ({"properties": {"k" * 300: {"not": {}}}}, "/properties/" + "k" * 64 + ".../not is not supported"),
         ({"not": {}}, "/not is not supported"),
+        *(
+            ({"properties": {"a": value}}, f"/properties/a/{next(iter(value))} has a control character")
+            for value in UNWRITTEN
+        ),
     ],
 )
 async def test_a_refusal_names_the_place_in_the_schema(grammars: Grammars, schema: object, message: str) -> None:

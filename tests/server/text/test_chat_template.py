@@ -116,6 +116,21 @@ WORK = {
     "a format filter with a width": "{{ '%9999999999d' | format(1) }}",
     "a format method with a width": "{{ '{:9999999999}'.format(1) }}",
     "a format with a width as a value": "{{ '%*d' % (10 ** 10, 1) }}",
+    "a format with a width in a list": "{{ '{0[0]:{0[1]}}'.format([1, 10 ** 10]) }}",
+    "a format with a width by its name": "{{ '{a:{b}}'.format(a=1, b=10 ** 10) }}",
+    "a format with a width before a fault": "{{ '{:{}}{'.format(1, 10 ** 10) }}",
+    "a format of a dict with a width": "{{ '{a:{b}}'.format_map({'a': 1, 'b': 10 ** 10}) }}",
+    "a format filter with a width as a value": "{{ '%*d' | format(10 ** 10, 1) }}",
+    "a precision as a value": "{{ '%.*f' % (10 ** 10, 1) }}",
+    "bytes with a width": "{{ 'a'.encode().center(10 ** 10) }}",
+    "a format of bytes with a width": "{{ ('%*d'.encode() % (10 ** 10, 1)) | length }}",
+    "bytes of a number": "{{ (1).to_bytes(10 ** 10, 'big') | length }}",
+    "tabs with a width": "{{ '\\t'.expandtabs(10 ** 10) }}",
+    "zeros": "{{ '1'.zfill(10 ** 10) }}",
+    "an indent with a width": "{{ 'a\\nb' | indent(10 ** 10) }}",
+    "a width given to a macro": "{% macro f(n) %}{{ 'x' | center(n) }}{% endmacro %}{{ f(10 ** 10) }}",
+    "a width in a namespace": "{% set ns = namespace(n=10 ** 10) %}{{ 'x' * ns.n }}",
+    "a width that is a default": "{{ 'x' * (none | default(10 ** 10, true)) }}",
     "a mapped filter": "{{ range(99999) | map('center', 99999) | join }}",
     "a batch": "{{ [1] | batch(10 ** 10, 'x') | list }}",
     "an indent": "{{ messages | tojson(indent=10 ** 10) }}",
@@ -156,3 +171,40 @@ def test_a_long_conversation_is_within_the_bound(source: str) -> None:
     template = ChatTemplate(source, SPECIALS)
     for chat in (pair * 500, [{"role": "user", "content": "x" * 2_000_000}], [{"role": "user", "content": ""}]):
         assert template.render(chat, opened=True)
+
+
+NUMBERS = {
+    "tojson": ("{{ v | tojson }}", "9007199254740991"),
+    "text": ("{{ v }}", "9007199254740991"),
+    "joined": ("{{ 'a' ~ v }}", "a9007199254740991"),
+    "a list": ("{{ [v, [v]] }}", "[9007199254740991, [9007199254740991]]"),
+    "a percent format": ("{{ '%s, %d' % (v, v) }}", "9007199254740991, 9007199254740991"),
+    "a format": ("{{ '{} {{}}'.format(v) }}", "9007199254740991 {}"),
+    "a format filter": ("{{ '%d' | format(v) }}", "9007199254740991"),
+    "a macro": ("{% macro f(n) %}{{ n | string }}{% endmacro %}{{ f(v) }}{{ f(n=v) }}", "9007199254740991" * 2),
+    "a namespace": ("{% set ns = namespace(n=v) %}{{ ns.n }}", "9007199254740991"),
+    "a default": ("{{ v | default(0) }}{{ none | default(v, true) }}", "9007199254740991" * 2),
+    "a dict": ("{{ dict(a=v).get('a', v) }}", "9007199254740991"),
+    "replaced": ("{{ 'x' | replace('x', v | string) }}", "9007199254740991"),
+}
+
+
+@pytest.mark.parametrize(("source", "expected"), NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize("sign", ["", "-"], ids=["above", "below"])
+def test_a_large_number_that_is_only_written_costs_its_digits(source: str, expected: str, sign: str) -> None:
+    template = ChatTemplate("{{ messages[0].content }}{% if v is defined %}" + source + "{% endif %}", SPECIALS)
+    said = template.render([{"role": "user", "content": ""}], opened=True, variables={"v": int(f"{sign}{2**53 - 1}")})
+    assert said == expected.replace("9007", f"{sign}9007")
+
+
+def test_a_number_with_many_digits_costs_them_each_time() -> None:
+    template = ChatTemplate(
+        "{{ messages[0].content }}{% for i in range(v | default(0)) %}{{ w }}{% endfor %}", SPECIALS
+    )
+    for times in (100, 99999):
+        variables = {"v": times, "w": 10**4000}
+        if times == 100:
+            assert len(template.render(CHAT[:1], opened=True, variables=variables)) > 400_000
+        else:
+            with pytest.raises(TemplateFailure, match="TooMuchWork"):
+                template.render(CHAT[:1], opened=True, variables=variables)

@@ -43,7 +43,7 @@ def split(pieces: list[str], **options: Any) -> tuple[str, str, list[tuple[str, 
             calls[part.index][1] += part.arguments
     assert list(calls) == list(range(len(calls)))
     reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
-    text = "".join(part.text for part in parts if isinstance(part, Text))
+    text = "".join(part.spaced for part in parts if isinstance(part, Text))
     return reasoning, text, [(name, arguments) for name, arguments in calls.values()], parts
 
 
@@ -52,11 +52,19 @@ def cut(text: str, places: set[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise(ends)]
 
 
+GEMMA_TIME = "<|tool_call>call:get_time{}<tool_call|>"
+GEMMA_DEEP = GEMMA_TIME.replace("{}", "{a:" * 65 + "1" + "}" * 65)
+NESTED = {depth: '{"a": ' * (depth - 1) + "{}" + "}" * (depth - 1) for depth in (64, 65)}
 # (form, text, (reasoning, text, calls)): with the form's marks in places where they are none, too.
 CASES: list[tuple[Any, str, tuple[str, str, list[tuple[str, str]]]]] = [
     (HERMES, "Hello.\n", ("", "Hello.\n", [])),
     (HERMES, PARIS, ("", "", CALLS[:1])),
     (HERMES, f"Let me look. \n{PARIS}\n{TIME}\n", ("", "Let me look.", CALLS)),
+    (HERMES, f"hi{PARIS}there", ("", "hi\nthere", CALLS[:1])),
+    (HERMES, f"hi {PARIS} {TIME} \nthere\n{PARIS}\n<tool_call>", ("", "hi\nthere\n<tool_call>", [*CALLS, CALLS[0]])),
+    (HERMES, hermes("get_time", '{"a": "\\ud83d"}'), ("", hermes("get_time", '{"a": "\\ud83d"}'), [])),
+    (HERMES, hermes("get_time", NESTED[64]), ("", "", [("get_time", NESTED[64])])),
+    (HERMES, hermes("get_time", NESTED[65]), ("", hermes("get_time", NESTED[65]), [])),
     (HERMES, f"<think>\nHm, {PARIS} \n</think>\n\n{PARIS} So.", (f"Hm, {PARIS}", "So.", CALLS[:1])),
     (HERMES, f"<think>{PARIS}", (PARIS, "", [])),
     (HERMES, f"a <think>b</think> {PARIS}", ("", "a <think>b</think>", CALLS[:1])),
@@ -87,6 +95,8 @@ CASES: list[tuple[Any, str, tuple[str, str, list[tuple[str, str]]]]] = [
         'Yes. <|tool_call>call:get_weather{city:<|"|>Pa}r,is<|"|>,n:[1,-2.5,{a:true}],"b c":null}<tool_call|>',
         ("", "Yes.", [("get_weather", '{"city": "Pa}r,is", "n": [1, -2.5, {"a": true}], "b c": null}')]),
     ),
+    (GEMMA, f"a{GEMMA_TIME}b", ("", "a\nb", [("get_time", "{}")])),
+    (GEMMA, GEMMA_DEEP, ("", GEMMA_DEEP, [])),
     (GEMMA, "<|tool_call>call:get_time{x:}<tool_call|>", ("", "<|tool_call>call:get_time{x:}<tool_call|>", [])),
 ]  # fmt: skip
 
