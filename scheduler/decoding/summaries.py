@@ -1,4 +1,4 @@
-"""What each decoder is, in a line. `asynclane decoders` prints it, and docs/decoding.md has the same words."""
+"""One line about each decoder. `asynclane decoders` prints it, and docs/decoding.md has the same words."""
 
 from __future__ import annotations
 
