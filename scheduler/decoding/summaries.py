@@ -1,4 +1,4 @@
-"""One line about each decoder. `asynclane decoders` prints it, and docs/decoding.md has the same words."""
+"""One line on each decoder: what it is. `asynclane decoders` prints it, and docs/decoding.md has the same words."""
 
 from __future__ import annotations
 

@@ -151,6 +151,6 @@ class Parent:
 
 
 def log_drain(seconds: int) -> None:
-    """Log what a draining server waits for."""
+    """Log what a server that ends waits for."""
     if seconds:
         logging.getLogger(__name__).info("finishing running requests, at most %d s; Ctrl-C again ends at once", seconds)
