@@ -56,7 +56,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix == ".js":
         for line, code in enumerate(path.read_text().splitlines(), 1):
             found = (each[0].strip('"`') for each in SCRIPT.finditer(code))
-            yield from ((line, text) for text in found if not ONE_WORD.fullmatch(text))
+            yield from ((line, PROMPT.sub("", text)) for text in found if not ONE_WORD.fullmatch(text))
         return
     if path.suffix != ".py":
         yield from enumerate(path.read_text().splitlines(), 1)

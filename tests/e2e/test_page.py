@@ -132,6 +132,7 @@ def test_steps_can_be_looked_at_again(visit: Open) -> None:
     page.keyboard.press("Home")
     expect(page.locator("#turns .canvas .lane")).to_have_count(1)
     expect(slider).to_have_attribute("aria-valuetext", re.compile("Step 1: .*lane 0 generates"))
+    page.keyboard.press("End")
     expect(page.locator("#turns .canvas .lane")).to_have_count(0)
     assert page.locator(".answer").text_content() == text
     button(page, "Replay").click()
