@@ -80,7 +80,8 @@ def test_a_step_that_raises_is_survived_and_three_in_a_row_are_not() -> None:
 
 @pytest.mark.parametrize("read", [True, False], ids=["log is read", "log is full"])
 def test_an_event_loop_that_is_stuck_does_not_keep_the_process(read: bool) -> None:
-    command = [sys.executable, "-P", PROGRAM, "blocks", "serve", "--port", "0", "--step-timeout-s", "1"]
+    serve = "serve", "--model", "tiny-llada", "--port", "0", "--step-timeout-s", "1"
+    command = [sys.executable, "-P", PROGRAM, "blocks", *serve]
     with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process, ThreadPoolExecutor() as pool:
         assert process.stderr is not None
         url = next(found[1] for line in process.stderr if (found := re.search(r"running on (\S+)", line)))
