@@ -232,7 +232,7 @@ def test_the_image_serves_on_a_read_only_root_and_drains(built: tuple[str, Path]
         with pytest.raises(OSError, match="Read-only file system"):
             (Path(f"/proc/{process.pid}/root{root}") / "opt/asynclane/written").write_text("")
         assert health_check(port) == 0
-        chat = {"model": "tiny-llada", "messages": [{"role": "user", "content": PARIS}]}
+        chat = {"model": "tiny-chat", "messages": [{"role": "user", "content": PARIS}]}
         answer = httpx.post(f"{url}/v1/chat/completions", json=chat, timeout=60).json()
         assert "Paris" in answer["choices"][0]["message"]["content"]
         process.terminate()
