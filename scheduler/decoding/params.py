@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-SHOWN_CHARS = 300  # of a message that quotes what was given
+SHOWN_CHARS = 1000  # of a message, which may list all decoders
 
 
 class ParamError(ValueError):

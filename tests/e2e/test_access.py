@@ -78,13 +78,14 @@ def test_the_keyboard_alone_does_it_all(visit: Open) -> None:
     expect(page.locator(".racer")).to_have_count(3)
     expect(page.get_by_label("Message")).to_be_focused()
     seen = []
-    for _ in range(14):
+    for _ in range(18):
         page.keyboard.press("Shift+Tab")
         style = "e => [e.ariaLabel || e.textContent.trim() || e.id, getComputedStyle(e).outlineStyle]"
         name, outline = page.evaluate(f"({style})(document.activeElement)")
         assert outline == "solid", f"focus on {name} is not seen"
         seen.append(name)
     assert seen == [
+        *("A Python function", "A word problem", "A short story", "The capital of France"),
         *("How to read the lanes", "Answer", "Answer", "Answer"),
         *("A capital", "A list", "A sum in words", "A function", "Start the race", "race-prompt"),
         *("New chat", "Settings", "Chats", "To the message"),
