@@ -50,11 +50,11 @@ class Cluster:
     variables: dict[str, str]
 
     def deploy(self, args: dict[str, Any], **options: Any) -> None:
-        """Deploy the shipped file on this cluster's port, with other arguments and options of the deployment."""
+        """Deploy the shipped file for tiny-llada on this cluster's port, with other arguments and options."""
         config = yaml.safe_load((DEPLOY / "ray" / "serve.yaml").read_text())
         config["http_options"]["port"] = int(self.url.rpartition(":")[2])
         (application,) = config["applications"]
-        application["args"] |= {"drain_s": DRAIN_S, **args}
+        application["args"] |= {"model": "tiny-llada", "drain_s": DRAIN_S, **args}
         if options:
             application["deployments"] = [{"name": "asynclane", **options}]
         path = self.folder / "serve.yaml"
