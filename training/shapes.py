@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 VOCAB = 1408  # 1,405 tokens of tiny-llada's tokenizer, rounded up
 CONTEXT = 1024
 THETA = 10000.0
+LLADA = "LLaDAModelLM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,27 @@ class Shape:
             "use_sliding_window": False,
             "vocab_size": self.vocab,
             "architectures": [self.architecture],
+            **(self._llada_sizes() if self.architecture == LLADA else {}),
             **self.said,
+        }
+
+    def _llada_sizes(self) -> dict[str, object]:
+        """The sizes in the words of LLaDA's family."""
+        return {
+            "d_model": self.dim,
+            "embedding_size": self.vocab,
+            "max_sequence_length": CONTEXT,
+            "mlp_hidden_size": self.ff,
+            "n_heads": self.heads,
+            "n_kv_heads": self.kv_heads,
+            "n_layers": self.layers,
+            "weight_tying": self.tied,
         }
 
 
 SHAPES: Mapping[str, Shape] = {
     "tiny-llada": Shape(
-        "LLaDAModelLM",
+        LLADA,
         layers=10,
         kv_heads=4,
         ff=768,
@@ -79,39 +94,19 @@ SHAPES: Mapping[str, Shape] = {
         tied=False,
         decay=0.1,
         causal_first=0.3,
-        said={  # its family has words of its own for sizes
-            "d_model": 256,
-            "embedding_size": VOCAB,
-            "max_sequence_length": CONTEXT,
-            "mlp_hidden_size": 768,
-            "model_type": "llada",
-            "n_heads": 4,
-            "n_kv_heads": 4,
-            "n_layers": 10,
-            "weight_tying": False,
-        },
+        said={"model_type": "llada"},
     ),
     "tiny-chat": Shape(  # below 10 MB
-        "LLaDAModelLM",
+        LLADA,
         ff=480,
         eps=1e-5,
         decay=0.1,
         causal_first=0.35,
         short_first=0.7,
-        said={
-            "d_model": 256,
-            "embedding_size": VOCAB,
-            "max_sequence_length": CONTEXT,
-            "mlp_hidden_size": 480,
-            "model_type": "llada",
-            "n_heads": 4,
-            "n_kv_heads": 2,
-            "n_layers": 8,
-            "weight_tying": True,
-        },
+        said={"model_type": "llada"},
     ),
     "tiny-prose": Shape(  # with its tokenizer below 4.2 MB
-        "LLaDAModelLM",
+        LLADA,
         dim=192,
         layers=5,
         heads=6,
@@ -120,17 +115,7 @@ SHAPES: Mapping[str, Shape] = {
         decay=0.1,
         causal_first=0.45,
         vocab=1024,
-        said={
-            "d_model": 192,
-            "embedding_size": 1024,
-            "max_sequence_length": CONTEXT,
-            "mlp_hidden_size": 448,
-            "model_type": "llada",
-            "n_heads": 6,
-            "n_kv_heads": 2,
-            "n_layers": 5,
-            "weight_tying": True,
-        },
+        said={"model_type": "llada"},
     ),
     "tiny-dream": Shape(
         "DreamModel",

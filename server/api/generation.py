@@ -1,4 +1,4 @@
-"""The path that chats, messages and completions share, streamed or whole, so that their texts cannot differ."""
+"""The path that all endpoints with answers share, streamed or whole, so that their texts cannot differ."""
 
 from __future__ import annotations
 

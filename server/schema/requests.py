@@ -370,11 +370,12 @@ class GenerationRequest(DecoderParams, Body):
 
     def check_options(self) -> None:
         """Raises `InvalidValue` for two equal options whose probabilities are requested."""
-        options = self.scored_options
-        for at, text in enumerate(options):
-            if text in options[:at] and self.wanted is not None:
+        found = set[str]()
+        for text in self.scored_options:
+            if text in found and self.wanted is not None:
                 reason = f"two options are {shown(text)}: with logprobs each has a probability of its own"
                 raise InvalidValue(self.wanted.param, f"{self.wanted.param}: {reason}")
+            found.add(text)
 
     @property
     def streaming(self) -> StreamOptions:

@@ -173,8 +173,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     small = replace(SHAPES["tiny-prose"], dim=64, layers=1, heads=2, kv_heads=1, ff=48)
     flags = ["--examples", "256", "--tokens", "1100", "--steps", "3", "--problems", "2", "--corpus", str(corpus)]
     with pytest.MonkeyPatch.context() as patch:
-        said = {**small.said, "d_model": 64, "mlp_hidden_size": 48, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1}
-        patch.setitem(cast("dict[str, Shape]", SHAPES), "tiny-prose", replace(small, said=said))
+        patch.setitem(cast("dict[str, Shape]", SHAPES), "tiny-prose", small)
         assert train.main(["tiny-prose", str(out), *flags]) == 0
     return out
 
