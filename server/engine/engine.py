@@ -386,11 +386,12 @@ class Engine:
         while not self.death.done():
             while len(in_flight) < self._device.depth and (plan := self._scheduler.plan()) is not None:
                 in_flight.append((plan, self._device.launch(plan, self._watchdog)))
+            launched = time.perf_counter()
             self._deliver(self._scheduler.lost() + updates)
             self._report()
             updates = []
             if in_flight:
-                updates = await self._execute(*in_flight.popleft())
+                updates = await self._execute(*in_flight.popleft(), launched)
             elif self._scheduler.idle:
                 if self._draining:
                     return
@@ -400,12 +401,13 @@ class Engine:
                 self._since = time.perf_counter()
                 self._rate.begin(self._since)
 
-    async def _execute(self, plan: StepPlan, waiter: Waiter) -> list[Update]:
-        """Wait for a step and commit it. An error ends only the requests of this step, unless the device is lost or
-        several steps have failed in a row."""
+    async def _execute(self, plan: StepPlan, waiter: Waiter, launched: float) -> list[Update]:
+        """Wait for a step and commit it. The last launch was at `launched`: a step alone in flight lets the device wait
+        until then. An error ends only the requests of this step, unless the device is lost or several steps have failed
+        in a row."""
         self._watchdog.begin(self._device.step_timeout_s)
         self._began = self._since
-        host_s = time.perf_counter() - self._since  # of planning and delivering
+        host_s = launched - self._since  # the device computes while updates are delivered
         try:
             result = await self._device.collect(plan, waiter)
             ended = time.perf_counter()
