@@ -134,9 +134,8 @@ def list_chore(r: Random) -> Turn:
             else ask(r, "{prompt}", prompt=prompt[:-1] if prompt.endswith(".") else prompt),
             task.answer(items),
         )
-    count = r.randint(3, 5) if r.random() < 0.6 else r.randint(2, 7)
-    highest = r.choice((99, 99, 99, 20, 9, 999))
-    xs = tuple(r.randint(0, highest) for _ in range(count))
+    count = r.randint(2, 7)
+    xs = tuple(r.randint(0, 99) if r.random() < 0.8 else r.randint(0, 20) for _ in range(count))
     between = r.choice((", ", ", ", ", ", ",", " ", " and ")) if count == 2 else r.choice((", ", ", ", ", ", ",", " "))
     items = between.join(map(str, xs))
     if between == ", " and r.random() < 0.3:

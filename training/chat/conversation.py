@@ -188,7 +188,7 @@ def first_sentence(text: str) -> str:
 
 def chat(r: Random) -> Conversation:
     """One to four turns with or without a system message."""
-    chosen = style(r) if r.random() < 0.4 else PLAIN
+    chosen = style(r) if r.random() < 0.35 else PLAIN
     system, count = chosen.system, r.choices((1, 2, 3, 4), (42, 28, 19, 11))[0]
     if count == 1 and r.random() < 0.06:
         facts, turn = given_fact(r)
@@ -274,7 +274,7 @@ def with_tools(r: Random) -> Conversation:
     return Conversation((*messages, ("user", after.ask)), after.answer, tools)
 
 
-KINDS: tuple[tuple[float, Callable[[Random], Conversation]], ...] = ((0.59, chat), (0.16, in_json), (0.25, with_tools))
+KINDS: tuple[tuple[float, Callable[[Random], Conversation]], ...] = ((0.68, chat), (0.16, in_json), (0.16, with_tools))
 
 
 def conversations(r: Random) -> Iterator[Conversation]:

@@ -69,19 +69,13 @@ def operand(r: Random) -> int:
     return r.randint(2, 99) if chance < 0.9 else r.randint(100, 600)
 
 
-def operands(r: Random) -> tuple[int, int]:
-    if r.random() < 0.15:
-        return r.randint(100, 999), r.randint(10, 999)
-    return operand(r), operand(r)
-
-
 def sum_(r: Random) -> Turn:
-    a, b = operands(r)
+    a, b = operand(r), operand(r)
     return result(r, "+", a, b, ask(r, SUM if r.random() < 0.7 else SUM[:7], plain=r.random() < 0.5, a=a, b=b))
 
 
 def difference(r: Random) -> Turn:
-    b, a = sorted(operands(r))
+    b, a = sorted((operand(r), operand(r)))
     return result(
         r, "-", a, b, ask(r, DIFFERENCE if r.random() < 0.7 else DIFFERENCE[:7], plain=r.random() < 0.5, a=a, b=b)
     )

@@ -52,7 +52,6 @@ SOMEBODY = "(| friend| buddy| my friend| bot| everyone| all| dear| man| little o
 
 # A question in many wordings, the answer, and the answer in few words.
 TALKS: tuple[tuple[float, tuple[str, ...], str, str], ...] = (
-    (10, ("(Hi|Hello|Hey|Hi there|Hello there|Good morning|Good evening|Yo|Greetings)(|!|.)",), HELLO, "Hello!"),
     (
         8,
         (
