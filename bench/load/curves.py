@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .output import COLOURS, SHAPES
+from .output import COLOURS, SHAPES, save_picture
 from .tally import Result, Spread
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def draw_load(results: Sequence[Result], title: str, path: Path) -> None:
         axes.set_xlabel("arrivals per second" if results[0].level.rate is not None else "concurrent requests")
         axes.grid(alpha=0.3)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, format="png")
+    save_picture(figure, path)
 
 
 def _draw_rates(axes: Axes, results: Sequence[Result]) -> None:

@@ -1,8 +1,8 @@
-"""Measures how many tokens a forward commits on prose: tiny-prose writes passages from notes.
+"""Measures how many tokens a forward commits on prose: tiny-prose fills the gaps of passages.
 
 Usage: python -m asynclane.bench.quality.prose --model DIR [DECODER ...] [--passages 200] [--json FILE]
 DIR is a checkpoint of `training.train tiny-prose`: its file reserved.json has prompts that training never saw. A
-DECODER is a name, with or without parameters, as in `bench.quality`. More than one passage has the same notes, so the
+DECODER is a name, with or without parameters, as in `bench.quality`. More than one passage has the same gaps, so the
 table has no accuracy. `same` is the share of answers that are the first decoder's.
 """
 
@@ -43,7 +43,7 @@ class Figures:
 
 
 def prompts(directory: Path) -> list[str]:
-    """User messages with the notes of reserved passages, in a checkpoint's directory. Raises `ValueError` if there are
+    """User messages with reserved passages, gaps in them, in a checkpoint's directory. Raises `ValueError` if there are
     none."""
     try:
         return [prompt for _, prompt in json.loads((directory / RESERVED).read_text(encoding="utf-8"))]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..load.output import COLOURS, SHAPES
+from ..load.output import COLOURS, SHAPES, save_picture
 from .interval import Interval
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def draw(tallies: Sequence[Point], title: str, path: Path) -> None:
     figure.suptitle(f"{title} (higher and further left is better)", fontsize=11)
     handles, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
-    figure.savefig(path, format="png")
+    save_picture(figure, path)
 
 
 def _panel(axes: Axes, tallies: Sequence[Point], cost: Cost) -> None:
@@ -115,7 +115,7 @@ def draw_field(fields: Mapping[str, tuple[Sequence[Point], Mapping[Cost, Sequenc
             _frontier(axes, those, cost, named)
         panels[0].set_ylabel(f"{model}: accuracy")
         _names(side, named)
-    figure.savefig(path, format="png")
+    save_picture(figure, path)
 
 
 def _scatter(axes: Axes, points: Sequence[Point], cost: Cost) -> None:

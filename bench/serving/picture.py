@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..load.output import COLOURS, SHAPES, check_outputs
+from ..load.output import COLOURS, SHAPES, check_outputs, save_picture
 from ..report import RESULTS
 from ..report.serving import PLOT, read_serving
 
@@ -32,7 +32,7 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
         levels = sorted((f for f in run["loads"] if f["load"] == "equal"), key=lambda f: f["streams"]) or run["loads"]
         _rates(rates, run["model"], levels)
         _gaps(gaps, levels)
-    figure.savefig(path, format="png")
+    save_picture(figure, path)
 
 
 def _rates(axes: Axes, model: str, levels: Sequence[Mapping[str, Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..load.output import COLOURS, SHAPES
+from ..load.output import COLOURS, SHAPES, save_picture
 
 
 def draw_curves(
@@ -31,4 +31,4 @@ def draw_curves(
     axes.set_ylabel("tokens per second over the best fixed block_length's")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, ncols=2)
-    figure.savefig(path, format="png")
+    save_picture(figure, path)

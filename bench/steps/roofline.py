@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..kernels.cases import ITEM, Peaks, Workload
-from ..load.output import COLOURS, check_outputs
+from ..load.output import COLOURS, check_outputs, save_picture
 from ..load.output import SHAPES as MARKERS
 from ..report import RESULTS
 from ..report.tables import MODELS, compared, read_kernels, read_steps
@@ -64,7 +64,7 @@ def draw(runs: Sequence[Mapping[str, Any]], kernels: Mapping[str, Any], path: Pa
     panels[0].set_ylabel("milliseconds of a step")
     panels[0].legend(frameon=False, loc="upper left")
     figure.suptitle(f"Steps on one {runs[0]['card']}, bfloat16 (lower is better)", fontsize=11)
-    figure.savefig(path, format="png")
+    save_picture(figure, path)
 
 
 def _panel(axes: Axes, run: Mapping[str, Any], peaks: Peaks) -> None:

@@ -1,4 +1,4 @@
-"""The corpus of tiny-prose: plain sentences, notes of them, and passages that training never sees."""
+"""The corpus of tiny-prose: plain sentences, gaps in them, and passages that training never sees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from asynclane.training.probe_prose import tokens_a_forward
 from asynclane.training.prose import passages
 from asynclane.training.prose.collect import Manual, Source, collect, reserved, write
 from asynclane.training.prose.pages import paragraphs
-from asynclane.training.prose.passages import ASK, Section, draw, notes
+from asynclane.training.prose.passages import ASK, Section, draw, gapped
 from asynclane.training.shapes import SHAPES, Shape
 
 PAGE = """<html><head><title>Not this, as it is a title of the page.</title></head><body>
@@ -108,16 +108,15 @@ def test_a_passage_is_whole_paragraphs() -> None:
     assert draw(r, Section("", "One sentence alone.\n\nAnother one.")) is None
 
 
-def test_notes_lack_grammar_punctuation_and_the_capitals_of_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    passage = 'The Client(s) "reads" the QueryResult (if any), and calls open().\n\nIt returns -1 - or 2.5!'
-    monkeypatch.setattr(passages, "MISSING", 0.0)
-    assert notes(Random(0), passage) == "client(s) reads QueryResult calls open() returns -1 2.5"
+def test_a_gap_stands_for_a_word_and_punctuation_stays() -> None:
+    passage = 'The Client(s) "reads" a well-known result (if any).\n\nIt returns -1 - or 2.5!'
+    assert gapped(Random(0), passage, 0.0) == passage
+    assert gapped(Random(0), passage, 1.0) == '_ _(_) "_" _ _ _ (_ _).\n\n_ _ -_ - _ _._!'
 
 
-def test_notes_lack_a_share_of_the_other_words() -> None:
-    r = Random(1)
+def test_a_share_of_the_words_are_gaps() -> None:
     text = " ".join(["server"] * 4000)
-    assert 1 - len(notes(r, text).split()) / 4000 == pytest.approx(passages.MISSING, abs=0.02)
+    assert gapped(Random(1), text, 0.3).split().count("_") / 4000 == pytest.approx(0.3, abs=0.02)
 
 
 def test_examples_repeat_themselves_fit_the_canvas_and_all_batches(corpus: Path, tokenizer: Tokenizer) -> None:

@@ -27,7 +27,7 @@ from ...bench.quality.prose import RESERVED
 from ...models.checkpoint.registry import find_model
 from ..export import TOKENIZER_FILES
 from .pages import paragraphs
-from .passages import ASK, CORPUS, Section, draw, notes
+from .passages import ASK, CORPUS, GAPS, Section, draw, gapped
 
 VOCABULARY = 1024
 SECTION = 2400  # characters, about
@@ -112,7 +112,7 @@ def write(directory: Path, sources: Sequence[Source], sections: Sequence[Section
     (directory / CORPUS).write_bytes(lzma.compress("\n".join(lines).encode() + b"\n", preset=9))
     learn_tokenizer([section.text for section in kept], directory)
     r = Random(0)
-    drawn = [[s.source, ASK.format(notes(r, passage))] for s in away if (passage := draw(r, s)) is not None]
+    drawn = [[s.source, ASK.format(gapped(r, passage, GAPS))] for s in away if (passage := draw(r, s)) is not None]
     prompts = r.sample(drawn, min(PROMPTS, len(drawn)))
     (directory / RESERVED).write_text(json.dumps(prompts, indent=0) + "\n", encoding="utf-8")
 

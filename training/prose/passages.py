@@ -1,4 +1,4 @@
-"""Examples from the corpus of tiny-prose: notes, and the passage of a manual that they were taken from."""
+"""Examples from the corpus of tiny-prose: a passage of a manual with gaps, and the passage."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ from tokenizers import Tokenizer
 
 from ..corpus import Example, Writer
 
-ASK = "Write a paragraph from these notes: {}"
-LEAST, MOST = 170, 680  # characters of a passage
-MOST_TOKENS = 252  # so that all of it fits a canvas of 256
-MISSING = 0.05  # share of words that the notes lack besides those of grammar; more of them, and fewer tokens are sure
+ASK = "Fill the gaps: {}"
+GAP = "_"
+WORD = re.compile(r"\w+(?:[-']\w+)*")
+LEAST, MOST = 120, 440  # characters of a passage
+MOST_TOKENS = 190  # so that it fits twice into the largest size of `diets.PROSE_SIZES`, with a canvas of 256
+GAPS = 0.25  # share of words in prompts for measurements: more of them, and a forward commits fewer tokens
+MOST_GAPS = 0.6  # share of words of a prompt in training
+WITHOUT_GAPS = 0.25  # share of prompts of training
 TRIES = 8
 CORPUS = "corpus.jsonl.xz"
-GRAMMAR = frozenset(
-    """a an the this that these those it its itself he she they them their there here i you your we our us my me his her
-    is are was were be been being am do does did done has have had having can could will would shall should may might
-    must not no nor and or but if then than so as of in on at to from by for with without into onto over under between
-    among about against within through during before after above below up down out off again once only also just very
-    too more most some any each every both either all other another such same own what which who whom whose
-    when where why how while because until unless since although though however therefore thus""".split()
-)
 
 
 class Section(NamedTuple):
@@ -58,20 +54,9 @@ def draw(r: Random, section: Section) -> str | None:
     return None
 
 
-def notes(r: Random, passage: str) -> str:
-    """The words of a passage in their order, without those of grammar, without some others, without punctuation and
-    without the capitals of sentences."""
-    kept = (word for word in map(_bare, passage.split()) if word and word.lower() not in GRAMMAR)
-    return " ".join(word for word in kept if r.random() >= MISSING)
-
-
-def _bare(word: str) -> str:
-    word = word.strip("\"'.,;:!?")
-    if word.count("(") != word.count(")"):
-        word = word.strip("()").strip("\"'.,;:!?")
-    if not re.search("[A-Za-z0-9]", word):
-        return ""
-    return word.lower() if word[1:].islower() else word
+def gapped(r: Random, passage: str, share: float) -> str:
+    """A passage with a gap in the place of each word with this probability; punctuation stays."""
+    return WORD.sub(lambda word: GAP if r.random() < share else word.group(), passage)
 
 
 def source(seed: str, tokenizer: Tokenizer, *, directory: Path) -> Iterator[Example]:
@@ -85,6 +70,7 @@ def source(seed: str, tokenizer: Tokenizer, *, directory: Path) -> Iterator[Exam
         passage = draw(r, section)
         if passage is None:
             continue
-        ids, asked = writer.example(ASK.format(notes(r, passage)), passage)
+        share = 0.0 if r.random() < WITHOUT_GAPS else r.uniform(0, MOST_GAPS)
+        ids, asked = writer.example(ASK.format(gapped(r, passage, share)), passage)
         if len(ids) - asked <= MOST_TOKENS:
             yield ids, asked
