@@ -325,6 +325,6 @@ def _scores(words: list[np.ndarray]) -> Scores | None:
     if not words:
         return None
     ranks = len(words) // 2
-    ids, bits = np.array(words[1 : 1 + ranks]), np.array(words[1 + ranks :])
+    ids, bits = np.array(words[1 : 1 + ranks], np.int32), np.array(words[1 + ranks :], np.int32)
     shape = ranks, len(words[0])
     return Scores(words[0].view(np.float32), ids.reshape(shape).T, bits.reshape(shape).view(np.float32).T)

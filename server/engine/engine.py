@@ -335,6 +335,7 @@ class Engine:
             weight=options.weight,
             bundle=options.bundle,
             scoring=scoring,
+            options=np.array(options.options, np.int32),
         )
 
     def _scoring(self, message: Submit) -> Scoring | None:

@@ -61,7 +61,8 @@ class AnswerReader:
         fresh = tuple(self._token_ids[self._sent :])
         self._sent = len(self._token_ids)
         usage = Usage(self._sent if self._counts else 0, progress.stats, progress.queue_s, progress.first_forward_s)
-        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop)
+        options = np.frombuffer(progress.option_logprobs, np.float32).tolist() if progress.option_logprobs else ()
+        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop, tuple(options))
 
 
 class AnswerStream:
@@ -165,6 +166,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
         before.lanes,
         scores,
         after.first_forward_s,
+        after.option_logprobs,
     )
 
 

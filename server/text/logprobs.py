@@ -15,10 +15,12 @@ LEAST = -9999.0  # OpenAI's value for a probability of 0
 
 
 class Token(NamedTuple):
-    """A token's own text, with U+FFFD for a part of a character, and its bytes. Special tokens have neither."""
+    """A token's own text, with U+FFFD for a part of a character, its bytes, and its id. Special tokens have neither
+    text nor bytes."""
 
     text: str
     raw: bytes
+    id: int
 
 
 class Place(NamedTuple):
@@ -79,7 +81,7 @@ class LogprobReader:
 
 
 def token_of(tokenizer: Tokenizer, token: int) -> Token:
-    return Token(tokenizer.pieces[token], tokenizer.token_bytes(token))
+    return Token(tokenizer.pieces[token], tokenizer.token_bytes(token), token)
 
 
 def mean_logprob(scores: Sequence[TokenLogprob]) -> float:

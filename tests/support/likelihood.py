@@ -87,7 +87,7 @@ class Setting:
             tokens = np.concatenate((prompt, chain[:at], masks))
             tokens = np.pad(tokens, (0, -len(tokens) % (self.pattern.block_size or 1)), constant_values=self.mask_id)
             position = len(prompt) + at
-            logits = full_logits(self.runner, tokens, self.mask_id, start=self.pattern.logit_shift)
+            logits = full_logits(self.runner, tokens, self.mask_id, shift=self.pattern.logit_shift)
             row = logits[position - self.pattern.logit_shift]
             for biased, value in (biases or {}).items():
                 row[biased] += value
