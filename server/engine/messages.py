@@ -280,7 +280,7 @@ class Delta:
     stop: str | None = None
     option_logprobs: tuple[float, ...] = ()
     probabilities: tuple[tuple[str, float], ...] = ()
-    prompt_scores: tuple[TokenLogprob, ...] = ()
+    prompt_scores: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
