@@ -128,7 +128,7 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     RESPONSES: {
         **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start"), COMPLETIONS),
         **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
-        **dict.fromkeys(("logprobs", "reasoning_effort"), CHAT),
+        **dict.fromkeys(("logprobs", "prompt_logprobs", "reasoning_effort"), CHAT),
         **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
     },
 }
