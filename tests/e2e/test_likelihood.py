@@ -149,6 +149,11 @@ def test_probabilities_of_options_are_those_of_their_chains(client: openai.OpenA
         assert [one["choice"] for one in found] == options
         assert math.fsum(one["probability"] for one in found) == pytest.approx(1)
         assert choice.text in options
+        if longest == 1:
+            assert done.usage.completion_tokens_details.model_extra["forwards"] == 1
+            best = max(found, key=lambda one: one["probability"])
+            assert done.usage.completion_tokens == 1
+            assert number % 2 or choice.text == best["choice"]
         canvas = 16 if longest == 1 else BLOCK + longest
         biases = {int(token): value for token, value in bias.items()}
         forced = [setting.direct(setting.ids(prompt), one, canvas - len(one), biases) for one in chains]
