@@ -140,9 +140,10 @@ async def respond(
     body.check_options()
     given, texts = GivenTokens(()), body.scored_options
     if texts and body.wanted is not None:
-        limit, size = backend.card.max_model_len, sum(len(text) + PER_TEXT for text in texts)
+        param, limit = body.wanted.param, backend.card.max_model_len
+        size = sum(len(text) + PER_TEXT for text in texts)
         given = await backend.encode(
-            request, body.wanted.param, size, lambda: option_tokens(backend.tokenizer, texts, limit)
+            request, param, size, lambda: option_tokens(backend.tokenizer, texts, limit, param)
         )
     grammar = None
     wanted = body.wanted if reading is None else reading.wanted or body.wanted

@@ -32,16 +32,16 @@ def given_tokens(body: CompletionRequest, ids: Sequence[int], context: int) -> t
     return start, GivenTokens((tuple(ids[start:]),), proposes, 0 if proposes else body.samples)
 
 
-def option_tokens(tokenizer: Tokenizer, options: Sequence[str], context: int) -> GivenTokens:
-    """The tokens of each option. Raises `TextTooLong`."""
+def option_tokens(tokenizer: Tokenizer, options: Sequence[str], context: int, param: str) -> GivenTokens:
+    """The tokens of each option of a parameter. Raises `TextTooLong`."""
     encoded = [tokenizer.encode(text, specials=False, most_tokens=context, plain=True) for text in options]
-    return GivenTokens(tuple(map(tuple, encoded)))
+    return GivenTokens(tuple(map(tuple, encoded)), param=param)
 
 
 def prompt_tokens(ids: Sequence[int]) -> GivenTokens:
     """All tokens of a prompt but the first, to be scored after that. Of a prompt without others it is the network's
     own, since a step has at least one token to compute."""
-    return GivenTokens((tuple(ids[1:]),), proposes=len(ids) == 1)
+    return GivenTokens((tuple(ids[1:]),), proposes=len(ids) == 1, param="prompt_logprobs")
 
 
 Scores = tuple[TokenLogprob, ...]

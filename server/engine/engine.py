@@ -350,7 +350,9 @@ class Engine:
         prompt_tokens, longest = len(message.prompt), max(map(len, chains))
         room = scoring_room(scoring, pattern)
         if prompt_tokens + room > limits.max_model_len:
-            raise errors.ContextLengthExceeded(limits.max_model_len, prompt_tokens + longest, room - longest)
+            raise errors.ContextLengthExceeded(
+                limits.max_model_len, prompt_tokens + longest, room - longest, param=given.param
+            )
         return with_rows(scoring, prompt_tokens, limits, pattern)
 
     def fail(self, reason: str) -> None:

@@ -56,11 +56,13 @@ class Grammar:
 @dataclass(frozen=True, slots=True)
 class GivenTokens:
     """Token ids to score after a prompt, each of `chains` by itself. If it `proposes`, one token of the network's
-    follows the only chain. `samples` of Monte Carlo; 0: each token given those before it."""
+    follows the only chain. `samples` of Monte Carlo; 0: each token given those before it. `param` is the request's
+    parameter that wants the scores."""
 
     chains: tuple[tuple[int, ...], ...]
     proposes: bool = False
     samples: int = 0
+    param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

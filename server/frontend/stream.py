@@ -188,7 +188,7 @@ def error_of(failure: Failure) -> errors.ApiError:
             return errors.InvalidValue(failure.param, failure.message)
         case Fault.CONTEXT:
             limit, prompt, answer, suffix = failure.lengths or (0, 0, 0, 0)
-            return errors.ContextLengthExceeded(limit, prompt, answer, suffix_tokens=suffix)
+            return errors.ContextLengthExceeded(limit, prompt, answer, suffix_tokens=suffix, param=failure.param)
         case Fault.OVERLOADED:
             return errors.Overloaded(failure.message, retry_after_s=failure.retry_after_s)
         case Fault.DRAINING:

@@ -253,6 +253,17 @@ def test_prompts_are_scored_beside_their_answers(client: openai.OpenAI, setting:
     assert not any("prompt_logprobs" in one.model_extra for one in plain.choices)
 
 
+def test_the_masks_after_what_is_scored_must_fit_the_context(client: openai.OpenAI, server: Server) -> None:
+    context = httpx.get(f"{server.url}/v1/models").json()["data"][0]["max_model_len"]
+    prompt = [6] * (context - 8)
+    assert client.completions.create(model="tiny-llada", prompt=prompt, max_tokens=1).usage
+    options: list[dict[str, Any]] = [{"prompt_logprobs": 0}, {"guided_choice": [" 1", " 10"]}]
+    for more in options:
+        with pytest.raises(openai.BadRequestError, match="context") as raised:
+            client.completions.create(model="tiny-llada", prompt=prompt, max_tokens=4, logprobs=0, extra_body=more)
+        assert raised.value.param == next(iter(more))
+
+
 def test_the_prompt_of_a_chat_is_scored_as_its_template_renders_it(
     client: openai.OpenAI, server: Server, setting: Setting
 ) -> None:
