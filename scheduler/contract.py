@@ -215,11 +215,13 @@ class StepPlan:
 class Scores:
     """Log-probabilities at temperature 1 over all tokens that are not banned, biases included, at the positions of all
     spans: `chosen` [positions] of the token that has just committed there or could have, or of the row's `scored` one;
-    `ranked` [positions, any] are the likeliest tokens in falling order, with their `logprobs` [positions, any]."""
+    `ranked` [positions, any] are the likeliest tokens in falling order, with their `logprobs` [positions, any]. If a
+    row has `scored` ones, `places` [positions] are the ranks of these among all tokens, from 1 on."""
 
     chosen: Floats
     ranked: Ints
     logprobs: Floats
+    places: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True)

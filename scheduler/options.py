@@ -30,11 +30,14 @@ def without(result: StepResult, parts: Sequence[slice]) -> StepResult:
     for part in parts:
         kept[part] = False
     scores, measured = result.scores, result.measured
+    if scores is not None:
+        places = None if scores.places is None else scores.places[kept]
+        scores = Scores(scores.chosen[kept], scores.ranked[kept], scores.logprobs[kept], places)
     return StepResult(
         result.tokens[kept],
         result.proposals[kept],
         result.confidence[kept],
         result.device_s,
-        None if scores is None else Scores(scores.chosen[kept], scores.ranked[kept], scores.logprobs[kept]),
+        scores,
         None if measured is None else measured[kept],
     )

@@ -128,4 +128,5 @@ def _scores(scored: Scored) -> Scores:
         scored.ranked.tobytes(),
         scored.ranked_logprobs.tobytes(),
         scored.ranked.shape[1],
+        b"" if scored.places is None else scored.places.tobytes(),
     )

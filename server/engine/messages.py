@@ -222,13 +222,15 @@ FromEngine = Progress | Failed | Reserved | Exposition | Health | Reload | Stop
 
 
 class Scores(msgspec.Struct, frozen=True, array_like=True):
-    """The columns of `scheduler.Scored`, row by row as native float32 and int32, with `ranks` likeliest tokens each."""
+    """The columns of `scheduler.Scored`, row by row as native float32 and int32, with `ranks` likeliest tokens each.
+    Only tokens that were given have `places`."""
 
     logprobs: bytes
     steps: bytes
     ranked: bytes
     ranked_logprobs: bytes
     ranks: int
+    places: bytes = b""
 
 
 class AnswerTimes(msgspec.Struct, frozen=True, array_like=True):

@@ -155,6 +155,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
             scores.ranked + after.scores.ranked,
             scores.ranked_logprobs + after.scores.ranked_logprobs,
             scores.ranks,
+            scores.places + after.scores.places,
         )
     tokens = before.tokens + after.tokens
     return Progress(
@@ -178,6 +179,7 @@ def _scored(scores: Scores) -> Scored:
         steps,
         np.frombuffer(scores.ranked, np.int32).reshape(shape),
         np.frombuffer(scores.ranked_logprobs, np.float32).reshape(shape),
+        np.frombuffer(scores.places, np.int32) if scores.places else None,
     )
 
 

@@ -55,7 +55,7 @@ AssistantMessage = shape(
 )
 OptionProbability = shape("OptionProbability", choice=str, probability=float)
 OPTIONS = {"choice_probabilities": list_of(OptionProbability)}
-PromptToken = shape("PromptToken", logprob=float, rank=int | None, decoded_token=str)
+PromptToken = shape("PromptToken", logprob=float, rank=int, decoded_token=str)
 PROMPT = {"prompt_logprobs": GenericAlias(list, (GenericAlias(dict, (str, PromptToken)) | None,))}
 ChatChoice = shape(
     "ChatChoice",

@@ -271,12 +271,11 @@ def options_json(probabilities: Sequence[tuple[str, float]]) -> Json:
 
 
 def _ranked_tokens(score: TokenLogprob) -> Json:
-    """A token of a prompt and the likeliest ones at its place, by id. The rank of one that is not among these is not
-    known."""
+    """A token of a prompt and the likeliest ones at its place, by id."""
     table: Json = {}
-    for rank, (token, logprob) in enumerate([*score.ranked, (score.token, score.logprob)], 1):
-        known = rank if rank <= len(score.ranked) else None
-        table.setdefault(str(token.id), {"logprob": logprob, "rank": known, "decoded_token": token.text})
+    ranked = [(rank, *one) for rank, one in enumerate(score.ranked, 1)]
+    for rank, token, logprob in (*ranked, (score.rank, score.token, score.logprob)):
+        table.setdefault(str(token.id), {"logprob": logprob, "rank": rank, "decoded_token": token.text})
     return table
 
 

@@ -82,7 +82,7 @@ FROM_ENGINE = [
         0.5,
         Finish.STOP,
         LaneStep(1, -3, 8, True, (LaneRow(0, None, "refine", 0, 2, "live", b"\0" * 8),), b"\0" * 4, b"\1" * 4),
-        Scores(b"\0" * 4, b"\0" * 4, b"\0" * 8, b"\0" * 8, 2),
+        Scores(b"\0" * 4, b"\0" * 4, b"\0" * 8, b"\0" * 8, 2, b"\1" * 4),
         0.25,
         b"\1" * 8,
     ),
