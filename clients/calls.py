@@ -80,6 +80,7 @@ class CommonParams(DecoderParams, total=False):
     guided_json: Mapping[str, Any] | str
     guided_regex: str
     guided_choice: Sequence[str]
+    prompt_logprobs: int
     cache_salt: str
     timeout: float
     user: str

@@ -213,13 +213,14 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Log-probabilities at temperature 1 over all tokens that are not banned, biases included, at the positions of all
-    spans: `chosen` [positions] of the token that has just committed there or could have, or of the row's `scored` one;
-    `ranked` [positions, any] are the likeliest tokens in falling order, with their `logprobs` [positions, any]."""
+    """Log-probabilities at temperature 1 over all tokens not banned, biases included, at all n positions of spans:
+    `chosen` [n] of the token that has just committed there or could have, or of the row's `scored` one, whose rank from
+    1 on is in `places` [n]; `ranked` [n, any] are the likeliest tokens in falling order, with `logprobs` [n, any]."""
 
     chosen: Floats
     ranked: Ints
     logprobs: Floats
+    places: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +229,7 @@ class StepResult:
 
     `tokens` [positions] are the mask id where still open. `proposals` [positions] are the network's, and `confidence`
     [positions] their probabilities. `device_s` is the time of the device, in seconds. `scores` are there if a row has
-    `ranks`, and `measured` [positions], the confidence by each rule's measure, if a rule is not `plain`.
-    """
+    `ranks`, and `measured` [positions], the confidence by each rule's measure, if a rule is not `plain`."""
 
     tokens: Ints
     proposals: Ints

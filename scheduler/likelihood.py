@@ -68,6 +68,7 @@ class Likelihood:
         self._ranks = min(ranks, MOST_RANKS)
         self._logprobs: Doubles = np.zeros(count)
         self._steps: Ints = np.zeros(count, np.int32)
+        self._places: Ints = np.zeros(count, np.int32)
         self._ranked: Ints = np.zeros((count, self._ranks), np.int32)
         self._ranked_logprobs: Floats = np.zeros((count, self._ranks), np.float32)
         self._proposal = 0
@@ -91,6 +92,8 @@ class Likelihood:
             here = slice(part.start + start, part.start + start + len(positions))
             self._logprobs[queries] += weight * scores.chosen[here].astype(np.float64)
             self._steps[queries] = step
+            if scores.places is not None:
+                self._places[queries] = scores.places[here]
             self._ranked[queries] = scores.ranked[here, : self._ranks]
             self._ranked_logprobs[queries] = scores.logprobs[here, : self._ranks]
             if self._proposes and len(shown) == len(self._chains[0]):
@@ -103,7 +106,7 @@ class Likelihood:
         own = [np.array([self._proposal], np.int32)] if self._proposes else []
         at = np.array(self._entries, np.int64)
         found = self._logprobs[at].astype(np.float32), self._steps[at], self._ranked[at], self._ranked_logprobs[at]
-        return np.concatenate((*self._chains, *own)), Scored(*found)
+        return np.concatenate((*self._chains, *own)), Scored(*found, self._places[at])
 
     def _prefixes(self) -> Iterator[Probe]:
         """A probe for each prefix that chains have, with all tokens that follow it."""

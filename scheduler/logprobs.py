@@ -14,12 +14,14 @@ FORCED = -1  # the place in a step's result of a token that was the only one pos
 
 class Scored(NamedTuple):
     """Scores of n committed tokens: the log-probability of each [n], the request's own step that committed it [n], and
-    the likeliest tokens of that step [n, ranks] in falling order, with their log-probabilities [n, ranks]."""
+    the likeliest tokens of that step [n, ranks] in falling order, with their log-probabilities [n, ranks]. `places` [n]
+    are the ranks of tokens that were given, from 1 on."""
 
     logprobs: Floats
     steps: Ints
     ranked: Ints
     ranked_logprobs: Floats
+    places: Ints | None = None
 
 
 class Scorebook:
@@ -37,7 +39,7 @@ class Scorebook:
     def take(self, positions: Longs, tokens: Ints, found: Longs, scores: Scores | None, step: int) -> None:
         """`tokens` [n] have committed at the canvas `positions` [n] in `step`. Their scores are at `found` [n] in
         `scores`; a `FORCED` token has probability 1."""
-        logprobs, steps, ranked, ranked_logprobs = self._book
+        logprobs, steps, ranked, ranked_logprobs, _ = self._book
         steps[positions] = step
         forced = found == FORCED
         if forced.any():
@@ -53,6 +55,6 @@ class Scorebook:
 
     def part(self, start: int, end: int) -> Scored:
         """The scores at canvas positions `[start, end)`. Those of committed tokens do not change any more."""
-        logprobs, steps, ranked, ranked_logprobs = self._book
+        logprobs, steps, ranked, ranked_logprobs, _ = self._book
         here = slice(start, end)
         return Scored(logprobs[here], steps[here], ranked[here], ranked_logprobs[here])

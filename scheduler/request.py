@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import Ints, Sampling
+from .contract import Floats, Ints, Sampling
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.compatibility import RequestFacts
 from .decoding.registry import Decoder
@@ -61,7 +61,8 @@ class Request:
 
     Clients take turns in proportion to their `weight` and wait for each other only; the requests of a `bundle` came
     together from one client. With `scoring` the request has no answer: its update has the tokens that it gives, and
-    their scores.
+    their scores. With `options`, tokens that an answer with `ranks` may begin with, its updates have their
+    log-probabilities there.
     """
 
     id: int
@@ -80,6 +81,7 @@ class Request:
     weight: float = 1.0
     bundle: str | None = None
     scoring: Scoring | None = None
+    options: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def length(self) -> int:
@@ -146,7 +148,8 @@ class Update(NamedTuple):
 
     `tokens` [n] became final, in output order, end tokens excluded; `scores` are their log-probabilities, if the
     request has `ranks`. `outcome` is None while the request runs. A failed request has a `failure` if its client can
-    do something about it. `lane_events` are there for a watched request whose step went well.
+    do something about it. `lane_events` are there for a watched request whose step went well. `option_logprobs`
+    [options] are those of the request's options at its first position, without the constraint, once they are known.
     """
 
     request_id: int
@@ -156,6 +159,7 @@ class Update(NamedTuple):
     failure: Failure | None = None
     lane_events: LaneEvents | None = None
     scores: Scored | None = None
+    option_logprobs: Floats | None = None
 
 
 class Ended(NamedTuple):

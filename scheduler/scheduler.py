@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import Ints, Placement, StepPlan, StepResult
+from .contract import Ints, Placement, Row, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
 from .decoding.lane_tree import LaneCounts
@@ -28,6 +28,7 @@ from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends, s
 from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
+from .options import with_options, without
 from .request import Ended, Load, Outcome, Request, State, Update
 from .scored_sequence import ScoredSequence
 from .sequence import NO_END, PlannedRequest, Sequence
@@ -48,8 +49,9 @@ class QueueFull(Exception):
 class StepInFlight(NamedTuple):
     """A step between its plan and its commit."""
 
-    plan: StepPlan
+    plan: StepPlan  # without options
     requests: list[PlannedRequest]
+    options: dict[int, slice]  # by request, the places of the device's result that score its options
 
     def edges(self, result: StepResult) -> list[int]:
         """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
@@ -168,15 +170,22 @@ class Scheduler:
                     self._prompt_turns.take(request.client, cost=planned.prompt_tokens / request.weight)
         if not step:
             return None
-        plan = StepPlan(tuple(placements), tuple([row for planned in step.values() for row in planned.rows]))
-        self._in_flight.append(StepInFlight(plan, [*step.values()]))
-        return plan
+        requests = [*step.values()]
+        plan = StepPlan(tuple(placements), tuple([row for planned in requests for row in planned.rows]))
+        asked, options = plan, dict[int, slice]()
+        if any(planned.sequence.scores_options for planned in requests):
+            asked, options = _with_options(plan, requests)
+        self._in_flight.append(StepInFlight(plan, requests, options))
+        return asked
 
     def commit(self, result: StepResult) -> list[Update]:
         """Take in the oldest step in flight: lanes advance, final tokens are handed out, ended requests are freed."""
         self._step += 1
-        step = self._in_flight[0].requests
-        snapshots, failed, tokens = self._take(self._in_flight[0], result)
+        in_flight = self._in_flight[0]
+        step = in_flight.requests
+        if in_flight.options:
+            result = _take_options(in_flight, result)
+        snapshots, failed, tokens = self._take(in_flight, result)
         self._predict_ends(step, result, tokens)
         self._learn(step)
         statuses = dict(zip(snapshots, lane_statuses([*snapshots.values()], self._vocabulary), strict=True))
@@ -518,6 +527,32 @@ class Scheduler:
             if sequence.lease is not None:
                 sequence.lease.end()
         sequence.move(FINISHED)
+
+
+def _with_options(plan: StepPlan, requests: list[PlannedRequest]) -> tuple[StepPlan, dict[int, slice]]:
+    """A plan whose requests score their options, if they do so in this step; and by request, the places of these in
+    the result."""
+    rows: list[Row] = []
+    found: dict[int, slice] = {}
+    place = 0
+    for planned in requests:
+        sequence, (first, *others) = planned.sequence, planned.rows
+        if sequence.scores_options and first.spans:
+            first = with_options(first, sequence.request.options)
+            end = place + sum([span.end - span.start for span in first.spans])
+            found[sequence.id] = slice(end - len(sequence.request.options), end)
+        rows += (first, *others)
+        place += sum([span.end - span.start for row in (first, *others) for span in row.spans])
+    return StepPlan(plan.placements, tuple(rows)), found
+
+
+def _take_options(step: StepInFlight, result: StepResult) -> StepResult:
+    """Hand out the log-probabilities of options. Returns the rest of the result."""
+    for planned in step.requests:
+        part = step.options.get(planned.sequence.id)
+        if part is not None and result.scores is not None:
+            planned.sequence.take_options(result.scores.chosen[part])
+    return without(result, [*step.options.values()])
 
 
 def _decided(

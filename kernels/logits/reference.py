@@ -37,19 +37,20 @@ def restrict(logits: Tensor, places: Tensor, words: Tensor) -> None:
 
 def rank(
     logits: Tensor, banned: Tensor, found: Prediction, count: int, scored: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Log-probabilities at temperature 1: of the token that may commit [N] float32, or of that of `scored` [N] int64
     where it is not below 0; then the `count` likeliest tokens [N, count] int64 of each position, in falling order, and
-    their log-probabilities [N, count] float32.
+    their log-probabilities [N, count] float32; and with `scored` the rank of each of its tokens [N] int64, from 1 on.
 
     logits [N, V] as `predict` read them for `found`, overwritten at the ids `banned` [any] int64. In torch on every
     device.
     """
-    chosen = found.commit_probability.log().float()
+    chosen, places = found.commit_probability.log().float(), None
     best = logits.index_fill_(-1, banned, float("-inf")).topk(count, dim=-1)
     # The proposal's probability is known, so one difference of logits gives that of any other token.
     known = logits.gather(-1, found.proposals[:, None]).double() - found.confidence.log()[:, None]
     if scored is not None:
-        given = (logits.gather(-1, scored.clamp_min(0)[:, None]).double() - known).float()[:, 0]
-        chosen = torch.where(scored < 0, chosen, given)
-    return chosen, best.indices, (best.values.double() - known).float()
+        own = logits.gather(-1, scored.clamp_min(0)[:, None])
+        chosen = torch.where(scored < 0, chosen, (own.double() - known).float()[:, 0])
+        places = 1 + (logits > own).sum(-1)
+    return chosen, best.indices, (best.values.double() - known).float(), places

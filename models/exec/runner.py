@@ -244,7 +244,7 @@ class Runner:
 
         More lines follow. With `measures`, one: the float32 bits of the number that each position's rule goes by. With
         `ranks`, 1 + 2 * ranks: the bits of the log-probability of the token that may commit, the ids of the likeliest
-        tokens, and the bits of their log-probabilities.
+        tokens, and the bits of their log-probabilities; before them, with `scored`, the ranks of its tokens.
         """
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
@@ -265,7 +265,10 @@ class Runner:
             lines.append(by_rule.float().view(torch.int32))
         if batch.ranks is None:
             return torch.stack(lines)
-        chosen, ids, scores = rank(logits, self._banned, found, min(batch.ranks, logits.shape[1]), batch.scored)
+        most = min(batch.ranks, logits.shape[1])
+        chosen, ids, scores, places = rank(logits, self._banned, found, most, batch.scored)
+        if places is not None:
+            lines.append(places.int())
         ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
         return torch.cat((torch.stack((*lines, chosen.view(torch.int32))), *ranked))
 
@@ -310,21 +313,23 @@ def _result(count: int, needed: OptionalInputs, given: OptionalInputs, out: Ints
     confidence = np.array(out[2:4, :count].T, order="C").view(np.float64)[:, 0]
     more = [*out[4:, :count].copy()] if len(out) > 4 else []
     by_rule = more.pop(0).view(np.float32) if given.measured and more else None
+    places = more.pop(0) if given.scored and given.ranks is not None and more else None
     return StepResult(
         tokens,
         proposals,
         confidence,
         device_s,
-        None if needed.ranks is None else _scores(more),
+        None if needed.ranks is None else _scores(more, places),
         by_rule if needed.measured else None,
     )
 
 
-def _scores(words: list[np.ndarray]) -> Scores | None:
-    """Scores of the lines that `_compute` adds with `ranks`: [1 + 2 * ranks]."""
+def _scores(words: list[np.ndarray], places: Ints | None) -> Scores | None:
+    """Scores of the lines that `_compute` adds with `ranks`: [1 + 2 * ranks], and the ranks of tokens that a row
+    scores."""
     if not words:
         return None
     ranks = len(words) // 2
-    ids, bits = np.array(words[1 : 1 + ranks]), np.array(words[1 + ranks :])
+    ids, bits = np.array(words[1 : 1 + ranks], np.int32), np.array(words[1 + ranks :], np.int32)
     shape = ranks, len(words[0])
-    return Scores(words[0].view(np.float32), ids.reshape(shape).T, bits.reshape(shape).view(np.float32).T)
+    return Scores(words[0].view(np.float32), ids.reshape(shape).T, bits.reshape(shape).view(np.float32).T, places)

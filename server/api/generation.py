@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import Answer, AnswerOptions, AnswerSource, Finish, GivenTokens, Grammar, Usage
+from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, GivenTokens, Grammar, Usage
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
@@ -32,9 +32,10 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import PartReader, Reading, joined
 from .infill_lengths import lengths, likeliest
-from .likelihood import given_tokens, option_probabilities, option_tokens, with_prompt
+from .likelihood import ScoredAnswers, given_tokens, option_tokens, with_prompt
 
 T = TypeVar("T")
+Deltas = AsyncGenerator[tuple[int, Delta], None]  # with the numbers of their answers
 
 SHORT_CHARS = 4000  # or tokens, which are encoded or decoded on the event loop
 PER_TEXT = 32  # characters that take as long as a text itself, however short
@@ -137,12 +138,12 @@ async def respond(
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
     body.check_options()
-    options_given = None
-    if body.scored_options and body.wanted is not None:
-        texts, limit = body.scored_options, backend.card.max_model_len
+    given, texts = GivenTokens(()), body.scored_options
+    if texts and body.wanted is not None:
+        param, limit = body.wanted.param, backend.card.max_model_len
         size = sum(len(text) + PER_TEXT for text in texts)
-        options_given = await backend.encode(
-            request, body.wanted.param, size, lambda: option_tokens(backend.tokenizer, texts, limit)
+        given = await backend.encode(
+            request, param, size, lambda: option_tokens(backend.tokenizer, texts, limit, param)
         )
     grammar = None
     wanted = body.wanted if reading is None else reading.wanted or body.wanted
@@ -158,40 +159,43 @@ async def respond(
             (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
         ]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
+    owners = [number // body.choices for number, (_, tries) in enumerate(planned) for _ in tries]
+    scored = ScoredAnswers.of(body, [prompt.ids for prompt in prompts], owners, given)
     limit = backend.settings.max_queue
     if len(submitted) > limit:
         reason = (
             f"{len(planned)} choices in several lengths are {len(submitted)} answers; at most {limit} may wait here"
         )
         raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
+    if len(submitted) + len(scored.scorings) > limit:
+        reason = f"{len(submitted)} answers and {len(scored.scorings)} that score tokens beside them are too many"
+        raise errors.InvalidValue("prompt", f"prompt: {reason}: at most {limit} may wait at once")
     _check_tokens(backend, body, [options.max_tokens for _, options in submitted if options.scoring is None])
-    bundle = uuid.uuid4().hex if len(submitted) > 1 else None
+    bundle = uuid.uuid4().hex if len(submitted) + len(scored.scorings) > 1 else None
     shown = () if reading is None else reading.shown
-    submitted = [
-        (prompt, _sent_by(request, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown)))
+    sent = [
+        (prompt.ids, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown, options=scored.tokens))
         for prompt, options in submitted
     ]
-    answered = len(submitted)
-    if options_given is not None:
-        scoring = _sent_by(request, body.option_scoring(options_given, bundle, timeout_s))
-        submitted += [(replace(prompt, echo=""), scoring) for prompt in prompts]
-    prompt_tokens = sum(prompt.tokens for prompt in prompts)
-    echoes = [prompt.echo for prompt, _ in submitted]
+    sent += [(one.ids, body.scoring_options(one.given, one.ranks, bundle, timeout_s)) for one in scored.scorings]
+    echoes, prompt_size = [prompt.echo for prompt, _ in submitted], sum(prompt.tokens for prompt in prompts)
     record: RequestRecord = request.state.record
-    record.prompt_tokens, record.options = prompt_tokens, submitted[0][1]
+    record.prompt_tokens, record.options = prompt_size, sent[0][1]
     readers = None if reading is None else [PartReader(reading, backend.tokenizer) for _ in submitted]
     record.choices, record.streamed, record.submitted_s = len(planned), bool(body.stream), record.age_s
     async with AsyncExitStack() as stack:
         request.state.place.free()  # what is submitted takes it
         # Nothing waits between them: the engine gets all answers of a request at once. If one is refused, all end.
         answers = [
-            await stack.enter_async_context(backend.engine.submit(prompt.ids, options)) for prompt, options in submitted
+            await stack.enter_async_context(backend.engine.submit(ids, _sent_by(request, options)))
+            for ids, options in sent
         ]
+        deltas = scored.deltas(merge(answers)) if scored.needed else merge(answers)
         if body.stream:
-            writer = reply.writer(body, echoes, prompt_tokens)
-            return EventStream(_events(answers, writer, record, readers), stack.pop_all())
-        collected = await until_gone(request.receive, _collect(answers, echoes, record, readers))
-    tried, scored = iter(collected[:answered]), collected[answered:]
+            writer = reply.writer(body, echoes, prompt_size)
+            return EventStream(_events(deltas, len(echoes), writer, record, readers), stack.pop_all())
+        collected = await until_gone(request.receive, _collect(deltas, echoes, record, readers))
+    tried = iter(collected)
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
     if isinstance(body, CompletionRequest) and body.scores_prompt:
@@ -199,23 +203,13 @@ async def respond(
             with_prompt(backend.tokenizer, prompt.ids, prompt.echo, body, one)
             for prompt, one in zip(prompts, finished, strict=True)
         ]
-    if options_given is not None:
-        finished = [
-            replace(one, probabilities=_probabilities(body, options_given, scored[at // body.choices]))
-            for at, one in enumerate(finished)
-        ]
     choices = [
         choice if body.shows_scores else replace(choice, scores=None)
         for start in range(0, len(finished), body.choices)
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
-    usages = {number: choice.usage for number, choice in enumerate([*finished, *scored])}
-    return JSONResponse(reply.whole(choices, usage_json(prompt_tokens, usages, body.choices)))
-
-
-def _probabilities(body: GenerationRequest, given: GivenTokens, scored: Finished) -> tuple[tuple[str, float], ...]:
-    found = option_probabilities(given, scored.scores or ())
-    return tuple(zip(body.scored_options, found, strict=True))
+    usages = {number: choice.usage for number, choice in enumerate(finished)}
+    return JSONResponse(reply.whole(choices, usage_json(prompt_size, usages, body.choices)))
 
 
 def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:
@@ -286,16 +280,16 @@ def _best(choices: list[Finished], kept: int) -> list[Finished]:
 
 
 async def _collect(
-    answers: Sequence[Answer],
+    merged: Deltas,
     echoes: Sequence[str],
     record: RequestRecord,
     readers: Sequence[PartReader] | None = None,
 ) -> list[Finished]:
-    parts: list[list[Piece]] = [[] for _ in answers]
+    parts: list[list[Piece]] = [[] for _ in echoes]
     texts: list[list[str]] = [[echo] for echo in echoes]
-    scores: list[list[TokenLogprob]] = [[] for _ in answers]
-    ends: dict[int, tuple[Finish, Usage, str | None]] = {}
-    async with aclosing(merge(answers)) as deltas:
+    scores: list[list[TokenLogprob]] = [[] for _ in echoes]
+    ends: dict[int, Finished] = {}
+    async with aclosing(merged) as deltas:
         async for index, delta in deltas:
             if readers is not None:
                 found, delta = readers[index].read(delta)
@@ -304,23 +298,33 @@ async def _collect(
             texts[index].append(delta.text)
             scores[index] += delta.scores
             if delta.finish is not None:
-                ends[index] = (delta.finish, delta.usage or Usage(), delta.stop)
-    _check_complete(answers, ends)
-    finished = [
-        Finished("".join(text), ends[at][0], scores[at], ends[at][1], stop=ends[at][2]) for at, text in enumerate(texts)
-    ]
+                ends[index] = Finished(
+                    "".join(texts[index]),
+                    delta.finish,
+                    scores[index],
+                    delta.usage or Usage(),
+                    stop=delta.stop,
+                    probabilities=delta.probabilities,
+                    prompt_scores=delta.prompt_scores,
+                )
+    _check_complete(len(echoes), ends)
+    finished = [ends[at] for at in range(len(echoes))]
     return finished if readers is None else list(map(joined, parts, finished))
 
 
 async def _events(
-    answers: Sequence[Answer], writer: EventWriter, record: RequestRecord, readers: Sequence[PartReader] | None = None
+    merged: Deltas,
+    count: int,
+    writer: EventWriter,
+    record: RequestRecord,
+    readers: Sequence[PartReader] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """The events of one streamed response; with `readers`, its answers are read in parts. An error before the first
-    event is raised."""
+    """The events of one streamed response, of `count` answers; with `readers`, they are read in parts. An error before
+    the first event is raised."""
     begun = False
     ends: dict[int, Finish] = {}
     try:
-        async with aclosing(merge(answers)) as deltas:
+        async with aclosing(merged) as deltas:
             async for index, delta in deltas:
                 if not begun:
                     begun = True
@@ -334,7 +338,7 @@ async def _events(
                     yield data
                 if delta.finish is not None:
                     ends[index] = delta.finish
-        _check_complete(answers, ends)
+        _check_complete(count, ends)
         for data in writer.end():
             yield data
     except Exception as error:
@@ -349,6 +353,6 @@ async def _events(
             yield data
 
 
-def _check_complete(answers: Sequence[Answer], ends: dict[int, Any]) -> None:
-    if len(ends) < len(answers):
+def _check_complete(count: int, ends: dict[int, Any]) -> None:
+    if len(ends) < count:
         raise errors.EngineFailure("an answer ended without a finish reason")

@@ -56,7 +56,7 @@ class EngineAnswer:
             tokens = tokens[:used]
             outcome = Outcome.STOP if stopped else outcome
         self.completion_tokens += len(tokens) if self.writes else 0
-        events, scored = update.lane_events, update.scores
+        events, scored, options = update.lane_events, update.scores, update.option_logprobs
         if outcome is not None or len(tokens) or events is not None:
             self.port.post(
                 Progress(
@@ -68,6 +68,7 @@ class EngineAnswer:
                     None if events is None else lane_step(events),
                     None if scored is None else _scores(scored),
                     first_forward_s or 0.0,
+                    b"" if outcome is None or options is None else options.tobytes(),
                 )
             )
         return outcome
@@ -127,4 +128,5 @@ def _scores(scored: Scored) -> Scores:
         scored.ranked.tobytes(),
         scored.ranked_logprobs.tobytes(),
         scored.ranked.shape[1],
+        b"" if scored.places is None else scored.places.tobytes(),
     )

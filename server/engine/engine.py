@@ -335,6 +335,7 @@ class Engine:
             weight=options.weight,
             bundle=options.bundle,
             scoring=scoring,
+            options=np.array(options.options, np.int32),
         )
 
     def _scoring(self, message: Submit) -> Scoring | None:
@@ -349,7 +350,9 @@ class Engine:
         prompt_tokens, longest = len(message.prompt), max(map(len, chains))
         room = scoring_room(scoring, pattern)
         if prompt_tokens + room > limits.max_model_len:
-            raise errors.ContextLengthExceeded(limits.max_model_len, prompt_tokens + longest, room - longest)
+            raise errors.ContextLengthExceeded(
+                limits.max_model_len, prompt_tokens + longest, room - longest, param=given.param
+            )
         return with_rows(scoring, prompt_tokens, limits, pattern)
 
     def fail(self, reason: str) -> None:

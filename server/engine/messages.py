@@ -56,11 +56,13 @@ class Grammar:
 @dataclass(frozen=True, slots=True)
 class GivenTokens:
     """Token ids to score after a prompt, each of `chains` by itself. If it `proposes`, one token of the network's
-    follows the only chain. `samples` of Monte Carlo; 0: each token given those before it."""
+    follows the only chain. `samples` of Monte Carlo; 0: each token given those before it. `param` is the request's
+    parameter that wants the scores."""
 
     chains: tuple[tuple[int, ...], ...]
     proposes: bool = False
     samples: int = 0
+    param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class AnswerOptions:
     requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
     `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. `shown` has
     special tokens that have text in this answer. With `scoring` there is no answer: the tokens given come back with
-    their log-probabilities, and count as no answer's.
+    their log-probabilities, and count as no answer's. `options` are tokens of which the answer is one: its end has
+    their log-probabilities at its first position, without the grammar, if there are `ranks`.
     """
 
     max_tokens: int
@@ -104,6 +107,7 @@ class AnswerOptions:
     watch: bool = False
     shown: tuple[int, ...] = ()
     scoring: GivenTokens | None = None
+    options: tuple[int, ...] = ()
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -163,7 +167,8 @@ class Serving(Message, frozen=True):
 class Progress(Message, frozen=True):
     """The effect of a step on a request: `tokens` that became final, as native int32. `stats` count from the start of
     the request, which waited `queue_s` before its first step. Its first forward ended `first_forward_s` later, since
-    all chunks of its prompt come first. The last progress has a `finish`."""
+    all chunks of its prompt come first. The last progress has a `finish`, and native float32 of the request's
+    options."""
 
     request_id: int
     tokens: bytes
@@ -173,6 +178,7 @@ class Progress(Message, frozen=True):
     lanes: LaneStep | None = None
     scores: Scores | None = None
     first_forward_s: float = 0.0
+    option_logprobs: bytes = b""
 
 
 class Failed(Message, frozen=True):
@@ -216,13 +222,15 @@ FromEngine = Progress | Failed | Reserved | Exposition | Health | Reload | Stop
 
 
 class Scores(msgspec.Struct, frozen=True, array_like=True):
-    """The columns of `scheduler.Scored`, row by row as native float32 and int32, with `ranks` likeliest tokens each."""
+    """The columns of `scheduler.Scored`, row by row as native float32 and int32, with `ranks` likeliest tokens each.
+    Only tokens that were given have `places`."""
 
     logprobs: bytes
     steps: bytes
     ranked: bytes
     ranked_logprobs: bytes
     ranks: int
+    places: bytes = b""
 
 
 class AnswerTimes(msgspec.Struct, frozen=True, array_like=True):
@@ -262,7 +270,9 @@ class Delta:
     start of the request; `token_ids` are new since the last delta; `stop` is the stop string that has ended the text.
 
     With lane events there is one delta for each step, with or without text. `scores` belong to the tokens whose text is
-    complete with this delta.
+    complete with this delta. The last one has the log-probabilities of the answer's options, if they were requested;
+    where a front end joins answers that score tokens to it, the `probabilities` of the texts of which it is one, and
+    the scores of its prompt.
     """
 
     text: str
@@ -272,6 +282,9 @@ class Delta:
     scores: tuple[TokenLogprob, ...] = ()
     token_ids: tuple[int, ...] = ()
     stop: str | None = None
+    option_logprobs: tuple[float, ...] = ()
+    probabilities: tuple[tuple[str, float], ...] = ()
+    prompt_scores: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ class AnswerReader:
         fresh = tuple(self._token_ids[self._sent :])
         self._sent = len(self._token_ids)
         usage = Usage(self._sent if self._counts else 0, progress.stats, progress.queue_s, progress.first_forward_s)
-        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop)
+        options = np.frombuffer(progress.option_logprobs, np.float32).tolist() if progress.option_logprobs else ()
+        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop, tuple(options))
 
 
 class AnswerStream:
@@ -154,6 +155,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
             scores.ranked + after.scores.ranked,
             scores.ranked_logprobs + after.scores.ranked_logprobs,
             scores.ranks,
+            scores.places + after.scores.places,
         )
     tokens = before.tokens + after.tokens
     return Progress(
@@ -165,6 +167,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
         before.lanes,
         scores,
         after.first_forward_s,
+        after.option_logprobs,
     )
 
 
@@ -176,6 +179,7 @@ def _scored(scores: Scores) -> Scored:
         steps,
         np.frombuffer(scores.ranked, np.int32).reshape(shape),
         np.frombuffer(scores.ranked_logprobs, np.float32).reshape(shape),
+        np.frombuffer(scores.places, np.int32) if scores.places else None,
     )
 
 
@@ -186,7 +190,7 @@ def error_of(failure: Failure) -> errors.ApiError:
             return errors.InvalidValue(failure.param, failure.message)
         case Fault.CONTEXT:
             limit, prompt, answer, suffix = failure.lengths or (0, 0, 0, 0)
-            return errors.ContextLengthExceeded(limit, prompt, answer, suffix_tokens=suffix)
+            return errors.ContextLengthExceeded(limit, prompt, answer, suffix_tokens=suffix, param=failure.param)
         case Fault.OVERLOADED:
             return errors.Overloaded(failure.message, retry_after_s=failure.retry_after_s)
         case Fault.DRAINING:

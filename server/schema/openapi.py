@@ -55,6 +55,8 @@ AssistantMessage = shape(
 )
 OptionProbability = shape("OptionProbability", choice=str, probability=float)
 OPTIONS = {"choice_probabilities": list_of(OptionProbability)}
+PromptToken = shape("PromptToken", logprob=float, rank=int, decoded_token=str)
+PROMPT = {"prompt_logprobs": GenericAlias(list, (GenericAlias(dict, (str, PromptToken)) | None,))}
 ChatChoice = shape(
     "ChatChoice",
     OPTIONS,
@@ -64,7 +66,9 @@ ChatChoice = shape(
     finish_reason=CHAT_FINISH,
 )
 ENVELOPE = {"id": str, "created": int, "model": str, "usage": Usage}
-ChatCompletion = shape("ChatCompletion", **ENVELOPE, object=Literal["chat.completion"], choices=list_of(ChatChoice))
+ChatCompletion = shape(
+    "ChatCompletion", PROMPT, **ENVELOPE, object=Literal["chat.completion"], choices=list_of(ChatChoice)
+)
 TextLogprobs = shape(
     "TextLogprobs",
     tokens=list[str],
@@ -73,7 +77,9 @@ TextLogprobs = shape(
     text_offset=list[int],
     steps=list[int | None],
 )
-TextChoice = shape("TextChoice", OPTIONS, index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH)
+TextChoice = shape(
+    "TextChoice", OPTIONS | PROMPT, index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH
+)
 Completion = shape("Completion", **ENVELOPE, object=Literal["text_completion"], choices=list_of(TextChoice))
 
 ITEM = {"id": str, "status": Literal["completed", "incomplete"]}

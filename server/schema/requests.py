@@ -39,7 +39,7 @@ SAMPLES = 128  # of Monte Carlo, as in LLaDA's evaluation
 # Parameters of an answer, of which the likelihood of a prompt has none.
 NOT_SCORED = (
     *("stream", "suffix", "decoder", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),
-    *("presence_penalty", "frequency_penalty"),
+    *("presence_penalty", "frequency_penalty", "prompt_logprobs"),
 )
 NO_ANSWER = "not together with echo and logprobs, which score the prompt and write no answer"
 
@@ -290,6 +290,7 @@ class GenerationRequest(DecoderParams, Body):
     guided_json: Schema | None = None
     guided_regex: Regex | None = None
     guided_choice: Options | None = None
+    prompt_logprobs: Ranks | None = None
 
     @classmethod
     def offers(cls) -> str:
@@ -308,6 +309,8 @@ class GenerationRequest(DecoderParams, Body):
             raise refused("min_tokens", "not together with stop: it bans end tokens and stop_token_ids alone")
         if self.stream_options is not None and not self.stream:
             raise refused("stream_options", "only with stream: true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise refused("prompt_logprobs", "cannot be streamed: leave out one of them")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
             if formats and value:
                 raise refused(param, f"not together with {formats[0].param}, which says where an answer may end")
@@ -364,8 +367,8 @@ class GenerationRequest(DecoderParams, Body):
 
     @property
     def scored_options(self) -> tuple[str, ...]:
-        """The texts of which the answer is one, if their probabilities are requested, by logprobs without a stream."""
-        wanted = None if self.stream or not self.shows_scores else self.wanted
+        """The texts of which the answer is one, if their probabilities are requested, by logprobs."""
+        wanted = self.wanted if self.shows_scores else None
         return () if wanted is None else wanted.choice
 
     def check_options(self) -> None:
@@ -427,12 +430,12 @@ class GenerationRequest(DecoderParams, Body):
             watch=bool(self.streaming.include_lanes),
         )
 
-    def option_scoring(self, given: GivenTokens, bundle: str | None, timeout_s: float) -> AnswerOptions:
-        """The options that score the texts of which the answer is one: at temperature 1, with `logit_bias`."""
+    def scoring_options(self, given: GivenTokens, ranks: int, bundle: str | None, timeout_s: float) -> AnswerOptions:
+        """The options that score tokens `given` beside an answer: at temperature 1, with `logit_bias`."""
         return AnswerOptions(
-            max_tokens=max(map(len, given.chains)),
+            max_tokens=max(1, *map(len, given.chains)),
             logit_bias=self._biases(ban=-math.inf),
-            ranks=0,
+            ranks=ranks,
             cache_salt=self.cache_salt or "",
             bundle=bundle,
             timeout_s=timeout_s,

@@ -15,7 +15,7 @@ from ..text.logprobs import TokenLogprob
 from ..text.splitter import CallPart, Piece, Reasoning, Text
 from .requests import GenerationRequest
 from .response_input import ResponsesRequest
-from .responses import EventWriter, Finished, scored_token, usage_json
+from .responses import EventWriter, Finished, options_json, scored_token, usage_json
 
 Json = dict[str, Any]
 
@@ -60,8 +60,8 @@ class OutputItems:
             scored = {"logprobs": self._scores_of(piece)} if isinstance(piece, Text) else {}
             yield {"type": f"response.{kind.event}.delta", **self._place(), "delta": text, **scored}
 
-    def close(self, status: str) -> Iterator[Json]:
-        """End the item that is being filled."""
+    def close(self, status: str, options: Json | None = None) -> Iterator[Json]:
+        """End the item that is being filled. `options` are further fields of a message's text."""
         kind, self._kind = self._kind, None
         if kind is None:
             return
@@ -72,19 +72,20 @@ class OutputItems:
             item["arguments"] = text
             yield {"type": done, **self._place(CALL), "name": item["name"], "arguments": text}
         else:
-            part = self._part(kind, text, self._logprobs)
+            part = self._part(kind, text, self._logprobs) | ((options or {}) if kind is MESSAGE else {})
             item["content"] = [part]
             scored = {"logprobs": self._logprobs} if kind is MESSAGE else {}
             yield {"type": done, **self._place(kind), "text": text, **scored}
             yield {"type": "response.content_part.done", **self._place(kind), "part": part}
         yield {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": item}
 
-    def finish(self, finish: Finish) -> Iterator[Json]:
-        """End the answer. Its last item is incomplete if a limit has cut it, or another end a call."""
+    def finish(self, finish: Finish, options: Json) -> Iterator[Json]:
+        """End the answer. Its last item is incomplete if a limit has cut it, or another end a call. `options` are the
+        probabilities of the texts of which it is one."""
         if not self.items:
             yield from self._open(MESSAGE, Text(""))
         cut = finish is Finish.LENGTH or (finish is Finish.STOP and self._kind is CALL)
-        yield from self.close("incomplete" if cut else "completed")
+        yield from self.close("incomplete" if cut else "completed", options)
 
     def _open(self, kind: ItemKind, piece: Piece) -> Iterator[Json]:
         item: Json = {"id": f"{kind.prefix}_{uuid.uuid4().hex}", "type": kind.type, "status": "in_progress"}
@@ -139,10 +140,8 @@ class ResponsesReply:
         for part in answer.parts:
             for _ in self._output.add(part):
                 pass
-        for _ in self._output.finish(answer.finish):
+        for _ in self._output.finish(answer.finish, answer.options):
             pass
-        if answer.options:  # a choice is one text
-            self._output.items[-1]["content"][0] |= answer.options
         return self._ended(answer.finish, usage)
 
     def begin(self) -> Iterator[bytes]:
@@ -156,7 +155,7 @@ class ResponsesReply:
             yield from map(self._event, self._output.add(part))
         if delta.finish is not None:
             self._finish = delta.finish
-            yield from map(self._event, self._output.finish(delta.finish))
+            yield from map(self._event, self._output.finish(delta.finish, options_json(delta.probabilities)))
 
     def end(self) -> Iterator[bytes]:
         assert self._finish is not None  # every answer that ends has a reason

@@ -18,6 +18,7 @@ from .requests import GenerationRequest
 
 Json = dict[str, Any]
 Scores = Sequence[TokenLogprob]
+CHAT_CHUNK = "chat.completion.chunk"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `completion_tokens_details`
 
@@ -60,12 +61,18 @@ class Finished:
     parts: tuple[Piece, ...] = ()
     stop: str | None = None
     probabilities: tuple[tuple[str, float], ...] = ()
+    prompt_scores: Scores | None = None
 
     @property
     def options(self) -> Json:
-        """The probabilities of the texts of which it is one, if they were requested."""
-        found = [{"choice": text, "probability": probability} for text, probability in self.probabilities]
-        return {"choice_probabilities": found} if found else {}
+        return options_json(self.probabilities)
+
+    @property
+    def prompt(self) -> Json:
+        """The scores of the prompt's tokens, if they were requested, in vLLM's form. The first token has none."""
+        if self.prompt_scores is None:
+            return {}
+        return {"prompt_logprobs": [None, *map(_ranked_tokens, self.prompt_scores)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +119,7 @@ class Chunks(Protocol):
     def opening(self, index: int) -> Json | None: ...
     def part(self, index: int, part: Piece | None, scores: Scores | None = None) -> Json: ...
     def lanes(self, index: int, event: LaneEvent) -> Json: ...
-    def closing(self, index: int, finish: Finish) -> Json: ...
+    def closing(self, index: int, finish: Finish, options: Json) -> Json: ...
 
 
 class ChunkWriter:
@@ -150,7 +157,7 @@ class ChunkWriter:
         if delta.finish is not None:
             if split and index not in self._filled:  # content is null only beside calls
                 yield self._event(self._chunks.part(index, Text("")))
-            yield self._event(self._chunks.closing(index, delta.finish))
+            yield self._event(self._chunks.closing(index, delta.finish, options_json(delta.probabilities)))
 
     def end(self) -> Iterator[bytes]:
         if self._body.streaming.include_usage:  # the chunk after all choices
@@ -193,8 +200,8 @@ class ChatReply:
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self._chunk(index, {}), "lanes": event.json()}
 
-    def closing(self, index: int, finish: Finish) -> Json:
-        return self._chunk(index, {}, finish)
+    def closing(self, index: int, finish: Finish, options: Json) -> Json:
+        return self.envelope.wrap(CHAT_CHUNK, [{**_chat_choice(index, {}, finish), **options}])
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
@@ -207,7 +214,7 @@ class ChatReply:
             }
             for index, choice in enumerate(choices)
         ]
-        return {**self.envelope.wrap("chat.completion", shaped), "usage": usage}
+        return {**self.envelope.wrap("chat.completion", shaped), "usage": usage, **choices[0].prompt}
 
     def _message(self, choice: Finished) -> Json:
         content = None if choice.calls and not choice.text else choice.text
@@ -222,8 +229,7 @@ class ChatReply:
         return message
 
     def _chunk(self, index: int, delta: Json, finish: Finish | None = None, scores: Scores | None = None) -> Json:
-        choice = {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
-        return self.envelope.wrap("chat.completion.chunk", [choice])
+        return self.envelope.wrap(CHAT_CHUNK, [_chat_choice(index, delta, finish, scores)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,18 +250,37 @@ class TextReply:
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self.part(index, None), "lanes": event.json()}
 
-    def closing(self, index: int, finish: Finish) -> Json:
-        return self._wrap(_text_choice(index, "", finish))
+    def closing(self, index: int, finish: Finish, options: Json) -> Json:
+        return self._wrap({**_text_choice(index, "", finish), **options})
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
-            {**_text_choice(index, one.text, one.finish, one.scores), **one.options}
+            {**_text_choice(index, one.text, one.finish, one.scores), **one.options, **one.prompt}
             for index, one in enumerate(choices)
         ]
         return {**self._wrap(*shaped), "usage": usage}
 
     def _wrap(self, *choices: Json) -> Json:
         return self.envelope.wrap("text_completion", list(choices))
+
+
+def options_json(probabilities: Sequence[tuple[str, float]]) -> Json:
+    """The probabilities of the texts of which an answer is one, if they were requested."""
+    found = [{"choice": text, "probability": probability} for text, probability in probabilities]
+    return {"choice_probabilities": found} if found else {}
+
+
+def _ranked_tokens(score: TokenLogprob) -> Json:
+    """A token of a prompt and the likeliest ones at its place, by id."""
+    table: Json = {}
+    ranked = [(rank, *one) for rank, one in enumerate(score.ranked, 1)]
+    for rank, token, logprob in (*ranked, (score.rank, score.token, score.logprob)):
+        table.setdefault(str(token.id), {"logprob": logprob, "rank": rank, "decoded_token": token.text})
+    return table
+
+
+def _chat_choice(index: int, delta: Json, finish: Finish | None, scores: Scores | None = None) -> Json:
+    return {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
 
 
 def _call_delta(part: CallPart) -> Json:

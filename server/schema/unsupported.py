@@ -23,7 +23,6 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "moderation": (),
         "prediction": (),
         "priority": (0,),
-        "prompt_logprobs": (),
         "repetition_penalty": (1,),
         "service_tier": ("auto", "default"),
         "skip_special_tokens": (True,),
@@ -52,6 +51,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "max_tool_calls": (),
         "previous_response_id": (),
         "prompt": (),
+        "prompt_logprobs": (),
         "prompt_cache_options": (),
         "store": (False,),
         "stream_options": ({}, {"include_obfuscation": False}),
@@ -128,7 +128,7 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     RESPONSES: {
         **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start"), COMPLETIONS),
         **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
-        **dict.fromkeys(("logprobs", "reasoning_effort"), CHAT),
+        **dict.fromkeys(("logprobs", "prompt_logprobs", "reasoning_effort"), CHAT),
         **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
     },
 }

@@ -211,11 +211,24 @@ def grammar_text(
         return calls_text(calls, vocabulary.tokenizer)
     if schema is not None:
         return schema_grammar(schema, vocabulary.tokenizer)
+    tokens = ",".join(map(str, _single_tokens(vocabulary, choice)))
     pattern = "|".join(map(_escaped, choice)) if choice else regex or ""
     try:
-        return LLMatcher.grammar_from_lark(f"start: /{_lark(pattern)}/")
+        return LLMatcher.grammar_from_lark(f"start: <[{tokens}]>" if tokens else f"start: /{_lark(pattern)}/")
     except ValueError as error:
         raise GrammarError(plain(str(error))) from None
+
+
+def _single_tokens(vocabulary: Vocabulary, choice: Sequence[str]) -> list[int]:
+    """Return the tokens of texts that are one token each: an answer then takes one forward, and is the likeliest of
+    them. None if another text is among them."""
+    found = set[int]()
+    for text in choice:
+        tokens = vocabulary.tokenizer.tokenize_str(text)
+        if len(tokens) != 1 or vocabulary.text(tokens[0]) != text.encode():
+            return []
+        found.update(tokens)
+    return sorted(found)
 
 
 def compiled(vocabulary: Vocabulary, text: str) -> Compiled:

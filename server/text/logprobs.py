@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 from ...scheduler import Scored
@@ -15,10 +16,12 @@ LEAST = -9999.0  # OpenAI's value for a probability of 0
 
 
 class Token(NamedTuple):
-    """A token's own text, with U+FFFD for a part of a character, and its bytes. Special tokens have neither."""
+    """A token's own text, with U+FFFD for a part of a character, its bytes, and its id. Special tokens have neither
+    text nor bytes."""
 
     text: str
     raw: bytes
+    id: int
 
 
 class Place(NamedTuple):
@@ -32,13 +35,14 @@ class Place(NamedTuple):
 class TokenLogprob:
     """A token of the answer, at `offset` in characters, with its log-probability at `step`: the request's own step that
     committed it, counted from 0. `ranked` are the likeliest tokens at that step, in falling order. The log-probability
-    of a token that was not scored is not a number."""
+    of a token that was not scored is not a number. `rank` is that of a token that was given, from 1 on."""
 
     token: Token
     logprob: float
     step: int
     offset: int
     ranked: tuple[tuple[Token, float], ...]
+    rank: int = 0
 
     @property
     def known(self) -> bool:
@@ -50,16 +54,18 @@ class LogprobReader:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._rows: deque[tuple[float, int, list[int], list[float]]] = deque()  # of tokens without a place so far
+        self._rows: deque[tuple[float, int, list[int], list[float], int]] = deque()  # of tokens without a place so far
         self._read = 0
 
     def read(self, ids: Sequence[int], places: Sequence[Place], scored: Scored | None) -> tuple[TokenLogprob, ...]:
         """Return the next of the answer's tokens `ids`, one for each of `places`. `scored` are the tokens of the last
         step."""
         if scored is not None:
-            self._rows += zip(*(values.tolist() for values in scored), strict=True)
+            given = repeat(0, len(scored.steps)) if scored.places is None else scored.places.tolist()
+            columns = [values.tolist() for values in scored[:4]]
+            self._rows += zip(*columns, given, strict=True)
         start, self._read = self._read, self._read + len(places)
-        columns = [
+        rows = [
             (token, place, *self._rows.popleft()) for token, place in zip(ids[start : self._read], places, strict=True)
         ]
         return tuple(
@@ -73,13 +79,14 @@ class LogprobReader:
                     for other, score in zip(ranked, ranked_logprobs, strict=True)
                     if score != -math.inf  # a banned token is no alternative
                 ),
+                rank=rank,
             )
-            for token, place, logprob, step, ranked, ranked_logprobs in columns
+            for token, place, logprob, step, ranked, ranked_logprobs, rank in rows
         )
 
 
 def token_of(tokenizer: Tokenizer, token: int) -> Token:
-    return Token(tokenizer.pieces[token], tokenizer.token_bytes(token))
+    return Token(tokenizer.pieces[token], tokenizer.token_bytes(token), token)
 
 
 def mean_logprob(scores: Sequence[TokenLogprob]) -> float:

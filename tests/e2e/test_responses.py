@@ -21,6 +21,7 @@ WEATHER |= {"parameters": CITY, "strict": False}
 NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
 TOOLS: Any = [WEATHER, NOW]
 QUESTION: Any = {"role": "user", "content": "What is the weather in Paris?"}
+CHOICE: Any = {"structured_outputs": {"choice": ["Paris", "Rome"]}}
 NAMED: Any = {"type": "function", "name": "now"}
 
 
@@ -75,6 +76,7 @@ def test_a_response_is_complete_and_names_what_was_honoured(asked: openai.OpenAI
     [
         {"input": PARIS},
         {"input": PARIS, "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+        {"input": PARIS, "include": ["message.output_text.logprobs"], "extra_body": CHOICE},
         {"input": [QUESTION], "tools": TOOLS},
         {"input": [QUESTION], "tools": TOOLS, "tool_choice": "required", "max_output_tokens": 96},
         {"input": [QUESTION], "tools": TOOLS, "tool_choice": NAMED},
@@ -117,6 +119,8 @@ def added_up(events: list[Any]) -> list[Any]:
         elif kind in ("output_text.done", "reasoning_text.done"):
             assert items[-1]["content"][-1]["text"] == one["text"]
         elif kind == "content_part.done":
+            probabilities = {name: one["part"][name] for name in ("choice_probabilities",) if name in one["part"]}
+            items[-1]["content"][-1] |= probabilities  # at the end alone
             assert items[-1]["content"][-1] == one["part"]
         elif kind == "function_call_arguments.done":
             assert items[-1]["arguments"] == one["arguments"]
@@ -135,8 +139,7 @@ def test_log_probabilities_are_those_of_the_text(asked: openai.OpenAI) -> None:
 
 
 def test_a_choice_has_the_probabilities_of_all_its_options(asked: openai.OpenAI) -> None:
-    choice = {"structured_outputs": {"choice": ["Paris", "Rome"]}}
-    done = whole(asked, input=PARIS, include=["message.output_text.logprobs"], extra_body=choice)
+    done = whole(asked, input=PARIS, include=["message.output_text.logprobs"], extra_body=CHOICE)
     found = done.to_dict()["output"][0]["content"][0]["choice_probabilities"]
     assert [one["choice"] for one in found] == ["Paris", "Rome"]
     assert sum(one["probability"] for one in found) == pytest.approx(1)

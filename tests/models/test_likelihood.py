@@ -11,8 +11,10 @@ from asynclane.scheduler import Halving, Outcome, Preferences, Sampling, Scoring
 
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec, full_logits
 from ..support.likelihood import BLOCK, Setting
+from ..support.scale import ALL
 
 TEXTS = ["Tom has 12 eggs and finds 11 more.", "The capital of France is Paris.", "def f(x):\n    return x"]
+MANY = [*TEXTS, *(f"#### {at} + {7 * at} = {8 * at}" for at in range(47 if ALL else 0))]
 
 
 @pytest.fixture(scope="module", params=["tiny-llada", "tiny-sdar"])
@@ -21,7 +23,7 @@ def setting(request: pytest.FixtureRequest) -> Setting:
 
 
 def test_each_token_is_scored_given_those_before_it_with_all_later_ones_masked(setting: Setting) -> None:
-    given = [setting.ids(text) for text in TEXTS]
+    given = [setting.ids(text) for text in MANY]
     updates, _ = setting.score([(ids[:1], Scoring((ids[1:],))) for ids in given])
     for ids, update in zip(given, updates, strict=True):
         assert update.tokens.tolist() == ids[1:].tolist()
@@ -32,12 +34,15 @@ def test_each_token_is_scored_given_those_before_it_with_all_later_ones_masked(s
 
 def test_a_chain_is_the_sum_of_its_parts(setting: Setting) -> None:
     """In the canvas of the whole: what is after a part is masked there, too."""
-    ids = setting.ids(TEXTS[0])
-    whole, _ = setting.score([(ids[:1], Scoring((ids[1:],)))])
-    late, _ = setting.score([(ids[:5], Scoring((ids[5:],)))])
-    assert whole[0].scores is not None
-    assert late[0].scores is not None
-    np.testing.assert_array_equal(whole[0].scores.logprobs[4:], late[0].scores.logprobs)
+    given = [setting.ids(text) for text in MANY]
+    wholes, _ = setting.score([(ids[:1], Scoring((ids[1:],))) for ids in given])
+    # What comes first is scored the same before any other text of that length.
+    first, _ = setting.score([(ids[:1], Scoring((np.append(ids[1:5], ids[:-5]),))) for ids in given])
+    last, _ = setting.score([(ids[:5], Scoring((ids[5:],))) for ids in given])
+    for whole, *parts in zip(wholes, first, last, strict=True):
+        assert whole.scores is not None
+        scores = [part.scores.logprobs for part in parts if part.scores is not None]
+        np.testing.assert_array_equal(whole.scores.logprobs, np.concatenate((scores[0][:4], scores[1])))
 
 
 def test_prompts_of_equal_length_share_the_scores_of_what_they_begin_with(setting: Setting) -> None:
@@ -52,11 +57,11 @@ def test_prompts_of_equal_length_share_the_scores_of_what_they_begin_with(settin
 
 @pytest.mark.parametrize("halving", [None, TWO_IN_FLIGHT])
 def test_scores_are_the_same_alone_and_batched_with_others(setting: Setting, halving: Halving | None) -> None:
-    given = [setting.ids(text) for text in TEXTS]
+    given = [setting.ids(text) for text in MANY]
     requests = [(ids[:1], Scoring((ids[1:],))) for ids in given]
     narrow = replace(LIMITS, slots=2)  # one row at a time
     alone = [setting.score([one], limits=narrow)[0][0] for one in requests]
-    others = [Spec(ids.tolist(), 24) for ids in given]
+    others = [Spec(ids.tolist(), 24) for ids in given[: len(TEXTS)]]
     together, plans = setting.score(requests, others, halving=halving)
     assert max(len(plan.rows) for plan in plans) > 4
     for one, other in zip(alone, together, strict=True):

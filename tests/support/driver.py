@@ -62,10 +62,11 @@ FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "lea
 REPLICATING = ("leap", "wino")  # they compute a position twice in a step, which a shifted network cannot
 
 
-def full_logits(runner: Runner, tokens: Ints, mask_id: int, start: int = 0) -> Tensor:
-    """Logits [positions, V] float64 of the positions from `start` on, computed in one row; none for the mask token."""
+def full_logits(runner: Runner, tokens: Ints, mask_id: int, start: int = 0, shift: int = 0) -> Tensor:
+    """Logits [positions, V] float64 of the positions from `start + shift` on, computed in one row from `start` on; none
+    for the mask token."""
     nothing = DeviceCommitRule(0, math.inf)
-    row = Row(0, start, len(tokens), len(tokens), (Span(start, len(tokens), nothing),), GREEDY, 0)
+    row = Row(0, start, len(tokens), len(tokens), (Span(start + shift, len(tokens), nothing),), GREEDY, 0)
     pages = tuple(range(-(-len(tokens) // LIMITS.page_size)))
     logits = runner.logits(StepPlan((Placement(0, tokens, pages),), (row,))).double()
     logits[:, mask_id] = -math.inf

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import EMBEDDED
@@ -81,16 +82,22 @@ class Setting:
     ) -> list[float]:
         """The log-probability of each token of a chain, by one forward for each, with `behind` masks after it
         and `biases` of logits."""
+        rows = self.rows(prompt, chain, behind, biases)
+        return [float(row[token]) for row, token in zip(rows, chain.tolist(), strict=True)]
+
+    def rows(
+        self, prompt: np.ndarray, chain: np.ndarray, behind: int = BLOCK, biases: Mapping[int, float] | None = None
+    ) -> list[Tensor]:
+        """The log-probabilities [V] of all tokens in the place of each of a chain."""
         found = []
-        for at, token in enumerate(chain.tolist()):
+        for at in range(len(chain)):
             masks = np.full(len(chain) - at + behind, self.mask_id, np.int32)
             tokens = np.concatenate((prompt, chain[:at], masks))
             tokens = np.pad(tokens, (0, -len(tokens) % (self.pattern.block_size or 1)), constant_values=self.mask_id)
             position = len(prompt) + at
-            logits = full_logits(self.runner, tokens, self.mask_id, start=self.pattern.logit_shift)
+            logits = full_logits(self.runner, tokens, self.mask_id, shift=self.pattern.logit_shift)
             row = logits[position - self.pattern.logit_shift]
             for biased, value in (biases or {}).items():
                 row[biased] += value
-            row = row.log_softmax(-1)
-            found.append(float(row[token]))
+            found.append(row.log_softmax(-1))
         return found

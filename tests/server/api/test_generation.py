@@ -320,8 +320,10 @@ async def test_an_answer_without_a_reason_is_our_fault_and_no_truncated_success(
 
 
 def scored(text: str, logprob: float, step: int, offset: int = 0) -> TokenLogprob:
-    other = Token("\N{REPLACEMENT CHARACTER}", b"\xc3")
-    return TokenLogprob(Token(text, text.encode()), logprob, step, offset, ((other, -0.5), (Token("x", b"x"), -2.0)))
+    other = Token("\N{REPLACEMENT CHARACTER}", b"\xc3", 7)
+    return TokenLogprob(
+        Token(text, text.encode(), 8), logprob, step, offset, ((other, -0.5), (Token("x", b"x", 9), -2.0))
+    )
 
 
 SCORED = (

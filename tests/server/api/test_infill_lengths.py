@@ -55,7 +55,7 @@ class Tries(FakeEngine):
 
     def submit(self, prompt: list[int], options: Any) -> FakeAnswer:
         length = options.max_tokens
-        score = TokenLogprob(Token("a", b"a"), -abs(length - 12) / 10 - options.seed / 100, 0, 0, ())
+        score = TokenLogprob(Token("a", b"a", 7), -abs(length - 12) / 10 - options.seed / 100, 0, 0, ())
         self._scripts = ([Delta(f"{length}/{options.seed}", Finish.LENGTH, USAGE, scores=(score,))],)
         return super().submit(prompt, options)
 

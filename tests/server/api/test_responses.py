@@ -137,7 +137,7 @@ async def test_usage_has_the_names_of_responses(respond: Any) -> None:
 def scored(text: str) -> list[Delta]:
     """One token for each character."""
     return [
-        Delta(letter, scores=(TokenLogprob(Token(letter, letter.encode()), -0.5, 0, at, ()),))
+        Delta(letter, scores=(TokenLogprob(Token(letter, letter.encode(), 7), -0.5, 0, at, ()),))
         for at, letter in enumerate(text)
     ] + [Delta("", Finish.STOP, USAGE)]
 

@@ -552,6 +552,7 @@ OPTIONS: dict[str, object] = {
     "params": (("threshold", 0.5),),
     "watch": True,
     "scoring": messages.GivenTokens(((9,), (10, 11)), samples=0),
+    "options": (9, 10),
 }
 NOT_OF_THE_SCHEDULER = {"stop", "stop_ids", "timeout_s", "shown"}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from asynclane.server.errors import InvalidValue, Overloaded
@@ -97,6 +98,21 @@ async def test_a_choice_is_text_and_no_pattern(grammars: Grammars, text: Tokeniz
         seen.add(text.decode(said))
     assert seen <= set(options)
     assert len(seen) > 2
+
+
+async def test_a_choice_of_tokens_is_one_of_them(grammars: Grammars, text: Tokenizer) -> None:
+    """None is spelt with several tokens, and one that begins another is an answer, too."""
+    options = [" tha", " that", "Tom", " eggs"]
+    tokens = [text.encode(option, specials=False) for option in options]
+    assert [len(ids) for ids in tokens] == [1] * len(options)
+    made = await grammars.compile(Wanted("guided_choice", choice=tuple(options)))
+    for (token,) in tokens:
+        answer = grammars.constraint(made)
+        bits = np.unpackbits(answer.allowed().view(np.uint8), bitorder="little")
+        assert np.flatnonzero(bits).tolist() == sorted(one for (one,) in tokens)
+        assert answer.forced(9) == []
+        assert answer.accept(token, 9)
+        assert answer.finished
 
 
 def key_of(regex: str) -> tuple[object, ...]:

@@ -1,0 +1,60 @@
+"""Answers beside others that score tokens for them: what is sent waits for the scores, and is one answer to clients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from asynclane.server.engine.messages import Delta, Finish
+from asynclane.server.text.logprobs import Token, TokenLogprob
+from asynclane.server.text.tokenizer import Tokenizer
+
+from ...support.fake_engine import SCRIPT, USAGE, FakeEngine, Step
+from ...support.http import TINY, chunks_of, error_of
+
+OPTIONS = ["Ada", "Bob"]
+TEXT = Tokenizer(TINY)
+COUNTS = [len(TEXT.encode(text, specials=False)) for text in OPTIONS]
+
+
+def scores(late: int) -> list[Step]:
+    """The scores of both options, -1 and -2 for each token, after so many empty steps."""
+    scored = [TokenLogprob(Token("a", b"a", 7), -1.0 - at, 0, 0, ()) for at, n in enumerate(COUNTS) for _ in range(n)]
+    return [*[Delta("")] * late, Delta("", Finish.LENGTH, USAGE, scores=tuple(scored))]
+
+
+@pytest.mark.parametrize("late", [0, 9])
+async def test_the_last_chunk_waits_for_the_scores(api: Any, late: int) -> None:
+    assert min(COUNTS) > 1
+    engine = FakeEngine(SCRIPT, scores(late))
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    async with api(engine) as client:
+        response = await client.chat(logprobs=True, guided_choice=OPTIONS, **streaming)
+    *chunks, last = chunks_of(response)
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert [choice["finish_reason"] for choice in choices][-2:] == [None, "stop"]
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == "Hello wörld"
+    ratio = math.exp(2 * COUNTS[1] - COUNTS[0])
+    expected = [(OPTIONS[0], pytest.approx(ratio / (1 + ratio))), (OPTIONS[1], pytest.approx(1 / (1 + ratio)))]
+    assert [(one["choice"], one["probability"]) for one in choices[-1]["choice_probabilities"]] == expected
+    assert last["usage"]["completion_tokens"] == USAGE.completion_tokens
+    assert last["usage"]["completion_tokens_details"]["forwards"] == 2 * USAGE.stats.forwards
+    assert [options.scoring is None for options in engine.options] == [True, False]
+
+
+async def test_answers_and_scores_share_the_queue(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine, max_queue=5) as client:
+        error = error_of(await client.complete(prompt=["a", "b", "c"], prompt_logprobs=0), 400)
+    assert error["param"] == "prompt"
+    assert "3 answers and 3 that score tokens" in error["message"]
+    assert engine.prompts == []
+
+
+async def test_a_failure_of_the_scores_is_one_of_the_answer(api: Any) -> None:
+    engine = FakeEngine(SCRIPT, [RuntimeError("a bug")])
+    async with api(engine) as client:
+        assert (await client.chat(logprobs=True, guided_choice=OPTIONS)).status_code == 500
+    assert all(answer.left.is_set() for answer in engine.answers)
