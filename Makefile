@@ -21,6 +21,8 @@ help: ## list the targets
 serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 	exec $(BIN)/asynclane serve $(ARGS)
 
+unexport PYTHONDONTWRITEBYTECODE  # with it, each process of the tests compiles them all
+
 # One process for each core, each with one thread: most of the time goes to Python, which has no more.
 test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal --ignore=tests/deploy $(ARGS)
