@@ -18,8 +18,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ..support.processes import ASYNCLANE, environment
-from ..support.servers import Server, start_server, stop_server
+from ..support.servers import Server
 from .browser import CODE, PARIS, PHONE, STORY, Open, answered, ask, button, canned, reply
+from .conftest import KEY
 
 HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script></p><b>loud</b> & &amp; \u202e"
@@ -276,22 +277,18 @@ def test_a_refusal_is_shown_in_the_server_s_words_and_the_question_is_kept(
     expect(page.locator("#turns article")).to_have_count(0)
 
 
-def test_a_key_is_requested_where_the_server_needs_one(visit: Open) -> None:
-    guarded = start_server("--api-key", "open-sesame")
-    try:
-        page = visit(guarded.url, refusals=2, reduced_motion="reduce")
-        key = page.get_by_label("API key")
-        expect(key).to_be_focused()
-        page.keyboard.type("wrong")
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("wrong API key")
-        key.fill("open-sesame")
-        page.keyboard.press("Enter")
-        expect(key).to_be_hidden()
-        ask(page, PARIS)
-        assert answered(page) == "The capital of France is Paris."
-    finally:
-        stop_server(guarded)
+def test_a_key_is_requested_where_the_server_needs_one(visit: Open, chat_server: Server) -> None:
+    page = visit(chat_server.url, refusals=2, reduced_motion="reduce")
+    key = page.get_by_label("API key")
+    expect(key).to_be_focused()
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("wrong API key")
+    key.fill(KEY)
+    page.keyboard.press("Enter")
+    expect(key).to_be_hidden()
+    ask(page, PARIS)
+    assert answered(page) == "The capital of France is Paris."
 
 
 def test_text_is_text_and_fits_a_phone(visit: Open) -> None:
