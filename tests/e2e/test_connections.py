@@ -72,7 +72,7 @@ def test_a_server_without_descriptors_logs_a_line_a_second_and_recovers(server: 
 def test_a_log_that_nobody_reads_stops_neither_answers_nor_the_end() -> None:
     """500 lines are 150 kB, and a pipe takes 64."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with started([*ASYNCLANE, "serve", "--port", "0", "--max-step-tokens", "1024"], **pipes) as process:
+    with started([*ASYNCLANE, "serve", "--port", "0"], **pipes) as process:
         assert process.stderr is not None
         url = next(found[1] for line in process.stderr if (found := re.search(r"running on (\S+)", line)))
         with httpx.Client(base_url=url, headers={"x-request-id": "x" * 128}, timeout=START_S) as client:

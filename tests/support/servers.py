@@ -39,12 +39,11 @@ class Server:
 
 def start_server(*flags: str, program: Sequence[str] = ASYNCLANE, descriptors: int | None = None) -> Server:
     """With port 0 the system chooses one, which the log names. The process may have so many open `descriptors`. The
-    variable `FRONTENDS` gives all servers of a run so many front ends. Without `--model` the model is tiny-llada. A
-    step has no more positions than a request may, since a server times a step of them all at start, for a second."""
-    usual = {"--model": "tiny-llada", "--max-step-tokens": "1024"}
-    if "FRONTENDS" in os.environ:
-        usual["--frontends"] = os.environ["FRONTENDS"]
-    flags = *(part for flag, value in usual.items() if flag not in flags for part in (flag, value)), *flags
+    variable `FRONTENDS` gives all servers of a run so many front ends. Without `--model` the model is tiny-llada."""
+    if "--model" not in flags:
+        flags = "--model", "tiny-llada", *flags
+    if "FRONTENDS" in os.environ and "--frontends" not in flags:
+        flags = *flags, "--frontends", os.environ["FRONTENDS"]
     limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
     command = [*limited, *program, "serve", "--port", "0", *flags]
     process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
