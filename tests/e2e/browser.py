@@ -61,7 +61,9 @@ def open_browser(chromium: str) -> Iterator[Browser]:
 def browser() -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None and os.environ.get("REQUIRE_BROWSER"):
-        pytest.fail("REQUIRE_BROWSER is set, but there is no chromium on the PATH: apt-get install chromium-headless-shell")
+        pytest.fail(
+            "REQUIRE_BROWSER is set, but there is no chromium on the PATH: apt-get install chromium-headless-shell"
+        )
     if chromium is None:
         pytest.skip("needs a Chromium on the PATH (apt-get install chromium-headless-shell)")
     with open_browser(chromium) as browser:

@@ -412,6 +412,15 @@ def test_a_cpu_times_no_step_after_a_long_one(monkeypatch: pytest.MonkeyPatch, t
     assert timed == [tokens for tokens in (1, 64, 128, 256, 512, 1024, 2048) if tokens <= most]
 
 
+@pytest.mark.parametrize("compat", ["vllm", "none"])
+def test_names_of_vllm_come_with_the_setting(checkpoint: Path, compat: str) -> None:
+    parts = build_parts(Settings(model=str(checkpoint), metrics_compat=compat, max_num_seqs=1))
+    parts.close()
+    text = parts.metrics.exposition().decode()
+    assert "asynclane_queue_depth 0.0" in text
+    assert ("vllm:" in text) is (compat == "vllm")
+
+
 def test_sizes_of_graphs_that_make_no_sense_are_refused_in_one_line(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
