@@ -21,6 +21,8 @@ help: ## list the targets
 serve: $(VENV)/with-serve ## start the server; ARGS="--model DIR --port 8001"
 	exec $(BIN)/asynclane serve $(ARGS)
 
+unexport PYTHONDONTWRITEBYTECODE  # with it, each process of the tests compiles them all
+
 # One process for each core, each with one thread: most of the time goes to Python, which has no more.
 test: $(VENV)/with-test ## run the tests; ARGS="-k lanes -x"
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal --ignore=tests/deploy $(ARGS)
@@ -47,8 +49,8 @@ fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minu
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)
 
 chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures for two idle cores; FRONTENDS=3
-	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto tests/chaos/test_faults.py \
-	  tests/e2e/test_frontends.py tests/e2e/test_device_failure.py $(ARGS)
+	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto tests/chaos/test_bombs.py tests/chaos/test_faults.py \
+	  tests/e2e/test_frontends.py tests/e2e/test_device_failure.py tests/e2e/test_ranks.py $(ARGS)
 	$(BIN)/python -m tests.chaos.bombs --frontends $(FRONTENDS)
 	$(BIN)/python -m tests.chaos.overload --frontends $(FRONTENDS)
 

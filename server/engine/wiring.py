@@ -13,6 +13,7 @@ from ...models.checkpoint.registry import Hardware, find_model, load_runner
 from ...models.exec.followers import Followers
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
+from ...models.exec.runner import Runner
 from ...models.ranks import Setup, loaded_with, start_ranks
 from ...scheduler import (
     ALL_DECODERS,
@@ -38,7 +39,7 @@ from ..text.tokenizer import BadTokenizer, Tokenizer
 from ..vllm_names import CacheConfig, WithVllmNames
 from .device import Device, DeviceThread
 from .engine import Engine
-from .progress import progress_of
+from .progress import Report, progress_of
 
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
@@ -46,6 +47,7 @@ PREFILL_TOKENS = 512  # of a block-causal model in one step: SDAR-8B's takes 22 
 STEP_TIMEOUT_S = 60.0
 LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
 MEASURED = (1, 64, 128, 256, 512, 1024, 2048)  # positions of the steps that are timed at start
+LONG_STEP_S = 0.1  # after such a step a CPU's are as much longer as they have more positions: none is timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +167,10 @@ def build_parts(settings: Settings) -> EngineParts:
         loading = worker.submit(load_runner, *arguments, report, meeting)
         loaded = loading.result() if followers is None else loaded_with(followers, loading)
         runner = loaded.runner
-        sizes = sorted({min(size, limits.step_tokens) for size in MEASURED})
-        seconds = list[float]()
-        for taken in worker.map(runner.step_seconds, sizes):
-            seconds.append(taken)
-            report("timing steps", len(seconds), len(sizes))
+        cost = _step_cost(runner, worker, limits.step_tokens, report)
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = replace(limits, pages=loaded.footprint.pages)
     warn_of_missing_boundaries(text.vocabulary)
-    cost = StepCost(sizes, seconds)
     scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
     text.prepare()
     metrics = Metrics(limits.pages, DeviceCounts(lambda: runner.graph_counts, lambda: loaded.compiled.count))
@@ -203,6 +200,19 @@ def build_parts(settings: Settings) -> EngineParts:
         runner.on_gpu,
         followers,
     )
+
+
+def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report) -> StepCost:
+    """The curve of steps of at most so many positions, timed in the thread of the device."""
+    sizes, seconds = sorted({min(size, most) for size in MEASURED}), list[float]()
+    for size in sizes:
+        seconds.append(worker.submit(runner.step_seconds, size).result())
+        is_long = not runner.on_gpu and len(seconds) > 1 and seconds[-1] > LONG_STEP_S
+        last = is_long or size == sizes[-1]
+        report("timing steps", len(seconds), len(seconds) if last else len(sizes))
+        if last:
+            break
+    return StepCost(sizes[: len(seconds)], seconds)
 
 
 def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:

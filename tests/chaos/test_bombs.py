@@ -14,7 +14,7 @@ from threading import Event
 import httpx
 import pytest
 
-from ..support.servers import PARIS, Server, idle, start_server, stop_server, wait_for
+from ..support.servers import PARIS, SLOW, Server, idle, start_server, stop_server, wait_for
 from .bombs import FULL_BYTES, TOGETHER, all_bombs, drop
 from .measure import health_waits, memory_mb
 from .soak import soak
@@ -37,7 +37,7 @@ def ask(server: Server) -> str:
     return str(response.json()["choices"][0]["message"]["content"])
 
 
-@pytest.mark.parametrize("together", [1, TOGETHER], ids=["one by one", "together"])
+@pytest.mark.parametrize("together", [pytest.param(1, marks=SLOW), TOGETHER], ids=["one by one", "together"])
 def test_each_is_refused_and_nobody_beside_it_notices(server: Server, together: int) -> None:
     alone, before_mb, over = ask(server), memory_mb(server.process.pid), Event()
 

@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from ..support.servers import Server
 
 NAMES = (
+    "chromium-headless-shell",  # has no window to draw: a page opens in a third of the time
     "chromium",
     "chromium-browser",
     "google-chrome",
@@ -60,9 +61,11 @@ def open_browser(chromium: str) -> Iterator[Browser]:
 def browser() -> Iterator[Browser]:
     chromium = find_chromium()
     if chromium is None and os.environ.get("REQUIRE_BROWSER"):
-        pytest.fail("REQUIRE_BROWSER is set, but there is no chromium on the PATH: apt-get install chromium")
+        pytest.fail(
+            "REQUIRE_BROWSER is set, but there is no chromium on the PATH: apt-get install chromium-headless-shell"
+        )
     if chromium is None:
-        pytest.skip("needs a Chromium on the PATH (apt-get install chromium)")
+        pytest.skip("needs a Chromium on the PATH (apt-get install chromium-headless-shell)")
     with open_browser(chromium) as browser:
         yield browser
 

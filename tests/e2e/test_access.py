@@ -26,17 +26,19 @@ def axe() -> str:
 
 
 def check(page: Page, axe: str, where: str) -> None:
+    """With dark colours, too, where nothing but contrast is another."""
     page.evaluate(axe)
-    found = page.evaluate("tags => axe.run(document, { runOnly: tags })", TAGS)
-    assert len(found["passes"]) > 15, "it did check"
-    faults = [(fault["impact"], fault["id"], fault["nodes"][0]["html"][:200]) for fault in found["violations"]]
-    assert faults == [], where
+    for scheme, checks, least in (("dark", ["color-contrast"], 0), ("light", TAGS, 15)):
+        page.emulate_media(color_scheme=scheme)
+        found = page.evaluate("checks => axe.run(document, { runOnly: checks })", checks)
+        assert len(found["passes"]) > least, "it did check"
+        faults = [(fault["impact"], fault["id"], fault["nodes"][0]["html"][:200]) for fault in found["violations"]]
+        assert faults == [], (where, scheme)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE], ids=["desk", "phone"])
-def test_axe_finds_no_fault(visit: Open, axe: str, scheme: str, size: dict[str, int]) -> None:
-    page = visit(bypass_csp=True, color_scheme=scheme, reduced_motion="reduce", viewport=size)
+def test_axe_finds_no_fault(visit: Open, axe: str, size: dict[str, int]) -> None:
+    page = visit(bypass_csp=True, reduced_motion="reduce", viewport=size)
     expect(page.locator(".racer")).to_have_count(3)
     page.locator("#legend > summary").click()
     check(page, axe, "at first")

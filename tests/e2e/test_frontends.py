@@ -42,9 +42,9 @@ EXIT_S = 40  # 10 are promised, but a machine may be busy
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 BODIES: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"messages": [{"role": "user", "content": PARIS}], "max_tokens": 24}),
-    (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 60, "stop": [" the ", "fox"]}),
+    (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 32, "stop": [" the ", "fox"]}),
     (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 24, "logprobs": True, "top_logprobs": 2}),
-    (CHAT, {"messages": [{"role": "user", "content": TOM}], "max_tokens": 40, "n": 3, "temperature": 1.0, "seed": 7}),
+    (CHAT, {"messages": [{"role": "user", "content": TOM}], "max_tokens": 16, "n": 3, "temperature": 1.0, "seed": 7}),
     (
         CHAT,
         {"messages": [{"role": "user", "content": TOM}], "response_format": {"type": "json_object"}, "max_tokens": 24},

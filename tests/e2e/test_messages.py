@@ -11,11 +11,11 @@ import httpx
 import pytest
 from pydantic import BaseModel, Field
 
-from ..support.servers import START_S, Server, gauge, ready_server, wait_for
+from ..support.servers import START_S, Server, gauge, wait_for
 from ..support.tools import CITY
+from .conftest import KEY
 
 MODEL = "tiny-chat"
-KEY = "secret"
 WEATHER: Any = {"name": "get_weather", "description": "Get the weather in a city", "input_schema": CITY}
 NOW: Any = {"name": "now", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}
 QUESTION: Any = {"role": "user", "content": "What is the weather in Paris?"}
@@ -23,14 +23,8 @@ TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does 
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with ready_server("--model", MODEL, "--api-key", KEY, "--frontends", "1") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def claude(server: Server) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0, timeout=START_S) as client:
+def claude(chat_server: Server) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=chat_server.url, api_key=KEY, max_retries=0, timeout=START_S) as client:
         yield client
 
 
@@ -127,10 +121,10 @@ def test_a_format_is_held(claude: anthropic.Anthropic) -> None:
     assert isinstance(parsed.parsed_output, Count)
 
 
-async def test_the_client_that_does_not_block_gets_the_same(claude: anthropic.Anthropic, server: Server) -> None:
+async def test_the_client_that_does_not_block_gets_the_same(claude: anthropic.Anthropic, chat_server: Server) -> None:
     messages: Any = [{"role": "user", "content": TOM}]
     one = whole(claude, messages=messages)
-    async with anthropic.AsyncAnthropic(base_url=server.url, api_key=KEY, max_retries=0) as client:
+    async with anthropic.AsyncAnthropic(base_url=chat_server.url, api_key=KEY, max_retries=0) as client:
         two = await client.messages.create(model=MODEL, max_tokens=96, messages=messages)
         async with client.messages.stream(model=MODEL, max_tokens=96, messages=messages) as stream:
             text = "".join([piece async for piece in stream.text_stream])
@@ -145,12 +139,12 @@ def test_an_answer_that_was_begun_is_continued_by_anthropics_client(claude: anth
     assert not answer.content[0].text.startswith("Tom starts")
 
 
-def test_a_stream_that_is_left_frees_its_request(claude: anthropic.Anthropic, server: Server) -> None:
+def test_a_stream_that_is_left_frees_its_request(claude: anthropic.Anthropic, chat_server: Server) -> None:
     options: Any = {"extra_body": {"decoder": "llada", "early_stop": False}}
     fields: Any = {"model": MODEL, "max_tokens": 400, "messages": [{"role": "user", "content": TOM}]}
     with claude.messages.stream(**fields, **options) as stream:
         next(iter(stream))
-    wait_for(lambda: gauge(server.url, "running_requests") == gauge(server.url, "kv_pages_used") == 0)
+    wait_for(lambda: gauge(chat_server.url, "running_requests") == gauge(chat_server.url, "kv_pages_used") == 0)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +166,7 @@ def test_the_client_raises_the_error_of_its_kind(
     assert named in refused.value.body["error"]["message"]
 
 
-def test_a_key_comes_in_either_header(server: Server) -> None:
+def test_a_key_comes_in_either_header(chat_server: Server) -> None:
     body = {"model": MODEL, "max_tokens": 1, "messages": [QUESTION]}
     for headers, status in (
         ({"x-api-key": KEY}, 200),
@@ -181,10 +175,10 @@ def test_a_key_comes_in_either_header(server: Server) -> None:
         ({"x-api-key": "none"}, 401),
         ({}, 401),
     ):
-        answer = httpx.post(f"{server.url}/v1/messages", json=body, headers=headers, timeout=START_S)
+        answer = httpx.post(f"{chat_server.url}/v1/messages", json=body, headers=headers, timeout=START_S)
         assert answer.status_code == status
         assert answer.json()["type"] == ("message" if status == 200 else "error")
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=chat_server.url, api_key="none", max_retries=0) as client:
         with pytest.raises(anthropic.AuthenticationError) as refused:
             whole(client, messages=[QUESTION])
         assert refused.value.type == "authentication_error"

@@ -18,8 +18,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ..support.processes import ASYNCLANE, environment
-from ..support.servers import Server, start_server, stop_server
+from ..support.servers import Server
 from .browser import CODE, PARIS, PHONE, STORY, Open, answered, ask, button, canned, reply
+from .conftest import KEY
 
 HOSTILE = (
     "<img src=x onerror=alert(1)><script>alert(2)</script></p><b>loud</b> & &amp; \u202e"
@@ -259,39 +260,31 @@ def test_each_setting_has_a_sentence_and_its_range(visit: Open) -> None:
         assert re.match(r"\w.+[.]", field.locator(".about").text_content() or ""), field.text_content()
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [{"threshold": 3}, {"seed": "12345678901234567890"}, {"temperature": "hot"}, {"max_tokens": 5000}],
-    ids=str,
-)
-def test_a_refusal_is_shown_in_the_server_s_words_and_the_question_is_kept(
-    visit: Open, server: Server, setting: dict[str, object]
-) -> None:
-    page = visit(refusals=1)
+def test_a_refusal_is_shown_in_the_server_s_words_and_the_question_is_kept(visit: Open, server: Server) -> None:
+    wrong = {"threshold": 3, "seed": "12345678901234567890", "temperature": "hot", "max_tokens": 5000}
+    page = visit(refusals=len(wrong))
     expect(page.locator("#decoder")).not_to_be_empty()
-    choose(page, **{name: str(value) for name, value in setting.items()})
-    ask(page, PARIS)
-    expect(page.get_by_role("alert")).to_have_text(reply(server, PARIS, **setting)["error"]["message"])
-    expect(page.get_by_label("Message")).to_have_value(PARIS)
-    expect(page.locator("#turns article")).to_have_count(0)
-
-
-def test_a_key_is_requested_where_the_server_needs_one(visit: Open) -> None:
-    guarded = start_server("--api-key", "open-sesame")
-    try:
-        page = visit(guarded.url, refusals=2, reduced_motion="reduce")
-        key = page.get_by_label("API key")
-        expect(key).to_be_focused()
-        page.keyboard.type("wrong")
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("wrong API key")
-        key.fill("open-sesame")
-        page.keyboard.press("Enter")
-        expect(key).to_be_hidden()
+    for name, value in wrong.items():
+        choose(page, **{name: str(value)})
         ask(page, PARIS)
-        assert answered(page) == "The capital of France is Paris."
-    finally:
-        stop_server(guarded)
+        expect(page.get_by_role("alert")).to_have_text(reply(server, PARIS, **{name: value})["error"]["message"])
+        expect(page.get_by_label("Message")).to_have_value(PARIS)
+        expect(page.locator("#turns article")).to_have_count(0)
+        choose(page, **{name: ""})
+
+
+def test_a_key_is_requested_where_the_server_needs_one(visit: Open, chat_server: Server) -> None:
+    page = visit(chat_server.url, refusals=2, reduced_motion="reduce")
+    key = page.get_by_label("API key")
+    expect(key).to_be_focused()
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("wrong API key")
+    key.fill(KEY)
+    page.keyboard.press("Enter")
+    expect(key).to_be_hidden()
+    ask(page, PARIS)
+    assert answered(page) == "The capital of France is Paris."
 
 
 def test_text_is_text_and_fits_a_phone(visit: Open) -> None:
@@ -455,9 +448,9 @@ TEXTS = dict.fromkeys(("model", "decoder", "question", "text", "note", "speed"),
 LANE = [0, None, 0, 0, 8, 0]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_a_broken_replay_is_named(visit: Open, server: Server) -> None:
+    page = visit()
+    for content in (
         *("", "!!", "AAAA"),
         *map(link, ([], None, {**TEXTS, "steps": [], "confidences": ["1"]}, {**TEXTS, "text": 3, "steps": []})),
         *(
@@ -466,12 +459,11 @@ LANE = [0, None, 0, 0, 8, 0]
         ),
         link({**TEXTS, "confidences": [], "steps": [[[], []]] * 6000}),
         link({**TEXTS, "confidences": [], "steps": [], "text": "x" * 5_000_000}),
-    ],
-)
-def test_a_broken_replay_is_named(visit: Open, server: Server, content: str) -> None:
-    page = visit(f"{server.url}/#replay={content}")
-    expect(page.get_by_role("alert")).to_contain_text("The replay in this link is broken")
-    expect(page.locator("#race")).to_be_visible()
+    ):
+        page.goto("about:blank")
+        page.goto(f"{server.url}/#replay={content}")
+        expect(page.get_by_role("alert")).to_contain_text("The replay in this link is broken")
+        expect(page.locator("#race")).to_be_visible()
 
 
 def test_fifty_messages_go_back_and_forth(visit: Open) -> None:
@@ -541,29 +533,27 @@ def test_the_lanes_are_explained_beside_an_answer_too(visit: Open) -> None:
     expect(page.locator("#legend .legend")).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    ("name", "right"),
-    [
+def test_a_question_to_begin_with_is_sent_and_answered_rightly(visit: Open) -> None:
+    page = visit(reduced_motion="reduce")
+    for name, right in (
         ("The capital of France", "Paris"),
         ("A short story", "Mia"),
         ("A word problem", "23"),
         ("A Python function", "def count_even"),
-    ],
-)
-def test_a_question_to_begin_with_is_sent_and_answered_rightly(visit: Open, name: str, right: str) -> None:
-    page = visit(reduced_motion="reduce")
-    button(page, name).click()
-    assert right in answered(page)
-    expect(button(page, name)).to_be_hidden()
-    button(page, "New chat").click()
-    expect(button(page, name)).to_be_visible()
+    ):
+        button(page, name).click()
+        assert right in answered(page)
+        expect(button(page, name)).to_be_hidden()
+        button(page, "New chat").click()
+        expect(button(page, name)).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [320, 360])
-def test_the_title_stands_on_one_line_of_a_small_phone(visit: Open, width: int) -> None:
-    page = visit(viewport={"width": width, "height": 640})
-    height, size = page.locator("header h1").evaluate(
-        "title => [title.offsetHeight, parseFloat(getComputedStyle(title).fontSize)]"
-    )
-    assert height < 2 * size
+def test_the_title_stands_on_one_line_of_a_small_phone(visit: Open) -> None:
+    page = visit(viewport={"width": 360, "height": 640})
+    for width in (360, 320):
+        page.set_viewport_size({"width": width, "height": 640})
+        height, size = page.locator("header h1").evaluate(
+            "title => [title.offsetHeight, parseFloat(getComputedStyle(title).fontSize)]"
+        )
+        assert height < 2 * size
     assert page.evaluate("document.documentElement.scrollWidth") <= width

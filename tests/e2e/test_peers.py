@@ -18,7 +18,7 @@ from ..support.driver import BLOCKS_ONLY
 from ..support.servers import PARIS, STORY, Server, chat, cost, gauge
 
 DECODING = Path(__file__).parents[2] / "docs" / "decoding.md"
-LONG: dict[str, Any] = {"max_tokens": 800, "extra_body": {"decoder": "llada", "early_stop": False}}
+LONG: dict[str, Any] = {"max_tokens": 400, "extra_body": {"decoder": "llada", "early_stop": False}}
 DECODERS: tuple[dict[str, Any], ...] = ({}, {"decoder": "fast-dllm"}, {"decoder": "llada", "steps": 6})
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx
 
-from ..support.servers import PARIS, STORY, TOM, Server, slow_body, start_server, stop_server, wait_for
+from ..support.servers import PARIS, SLOW, STORY, TOM, Server, slow_body, start_server, stop_server, wait_for
 
 EXIT_S = 40  # 10 are promised, but a machine may be busy
 BODIES: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": PARIS}], "max_tokens": 24},
-    {"messages": [{"role": "user", "content": STORY}], "max_tokens": 60, "temperature": 0.8, "seed": 7, "top_p": 0.9},
-    {"messages": [{"role": "user", "content": TOM}], "max_tokens": 40, "logprobs": True, "top_logprobs": 2},
+    {"messages": [{"role": "user", "content": STORY}], "max_tokens": 24, "temperature": 0.8, "seed": 7, "top_p": 0.9},
+    {"messages": [{"role": "user", "content": TOM}], "max_tokens": 24, "logprobs": True, "top_logprobs": 2},
     {"messages": [{"role": "user", "content": TOM}], "response_format": {"type": "json_object"}, "max_tokens": 24},
     {"messages": [{"role": "user", "content": TOM}], "logit_bias": {"20": -100}, "decoder": "wino", "max_tokens": 32},
     {"messages": [{"role": "user", "content": STORY}], "decoder": "dream", "alg": "entropy", "max_tokens": 24},
@@ -73,7 +73,9 @@ def test_answers_are_those_of_one_device_alone_and_batched_and_a_rank_that_is_ki
         assert shared.process.wait(EXIT_S) == 1
 
 
+@SLOW
 def test_the_other_rank_ends_with_the_server() -> None:
+    """As it does with the process of the first one, which tests of the ranks have."""
     with two_ranks("--frontends", "0") as shared:
         (rank,) = ranks(shared.process.pid)
         shared.process.terminate()

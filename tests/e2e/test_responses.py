@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import openai
@@ -11,7 +10,7 @@ import pytest
 from openai.types.responses import Response
 from pydantic import BaseModel, Field
 
-from ..support.servers import PARIS, START_S, ready_server
+from ..support.servers import PARIS
 
 MODEL = "tiny-chat"
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -26,12 +25,8 @@ NAMED: Any = {"type": "function", "name": "now"}
 
 
 @pytest.fixture(scope="module")
-def asked() -> Iterator[openai.OpenAI]:
-    with (
-        ready_server("--model", MODEL) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=START_S) as client,
-    ):
-        yield client
+def asked(chat_client: openai.OpenAI) -> openai.OpenAI:
+    return chat_client
 
 
 class Answer(BaseModel):

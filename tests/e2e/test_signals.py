@@ -16,7 +16,7 @@ def test_requests_that_a_draining_server_cannot_finish_are_informed(name: str, c
     """503 in OpenAI's shape, and an error event in a stream, when the time for draining or a second signal ends it."""
     number = signal.Signals[f"SIG{name}"]
     server = start_server("--drain-s", str(drain_s))
-    url, body = f"{server.url}/v1/chat/completions", slow_body(max_tokens=900, ignore_eos=True)
+    url, body = f"{server.url}/v1/chat/completions", slow_body(ignore_eos=True)
     watched = {**body, "stream": True, "stream_options": {"include_lanes": True}}  # begins with the first step
     try:
         with ThreadPoolExecutor() as pool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import openai
 import pytest
 
-from ..support.servers import START_S, WAIT_S, start_server, stop_server, wait_for
+from ..support.servers import WAIT_S
 from ..support.tools import NOW, WEATHER, random_tools
 
 SETS = int(os.environ.get("TOOL_SETS", "2"))  # random sets of tools; 300 take half an hour
@@ -23,15 +22,9 @@ NAMED: Any = {"type": "function", "function": {"name": "now"}}
 Calls = list[tuple[str, str]]
 
 
-@pytest.fixture(scope="module", params=["0", "1"], ids=["one process", "front ends"])
-def tool_client(request: pytest.FixtureRequest) -> Iterator[openai.OpenAI]:
-    server = start_server("--model", MODEL, "--frontends", request.param)
-    try:
-        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=2, timeout=START_S) as client:
-            wait_for(lambda: bool(client.models.list().data))
-            yield client
-    finally:
-        stop_server(server)
+@pytest.fixture(scope="module")
+def tool_client(chat_client: openai.OpenAI) -> openai.OpenAI:
+    return chat_client
 
 
 def whole(client: openai.OpenAI, messages: Any, **options: Any) -> tuple[Any, str | None, Calls, str]:

@@ -21,7 +21,7 @@ from ..support.scale import part
 
 PARTS = 4
 # Networks that run a part of their cases alone in `make test`. The others have every decoder, rule and cache.
-ONE_IN = {"shifted": 3, **dict.fromkeys(FAMILIES, 4)}
+ONE_IN = {"tiny-llada": 3, "tiny-sdar": 3, "shifted": 3, **dict.fromkeys(FAMILIES, 6)}
 CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
 FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # block-causal networks alone can do these
 TABLES = [

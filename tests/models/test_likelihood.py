@@ -115,14 +115,13 @@ def test_a_bias_is_a_part_of_the_scores(setting: Setting) -> None:
 def test_monte_carlo_is_the_mean_over_masks_and_its_seed_counts(setting: Setting) -> None:
     """All masks of two tokens can be counted: each one alone, and both."""
     prompt, chain = setting.ids(TEXTS[0])[:9], setting.ids(TEXTS[1])[:2]
-    samples = Scoring((chain,), samples=400)
-    seeds = [Sampling(seed=seed) for seed in (1, 1, 2)]
-    first, same, other = (setting.score([(prompt, samples)], sampling=one)[0][0].scores for one in seeds)
-    assert first is not None
-    assert same is not None
-    assert other is not None
-    np.testing.assert_array_equal(first.logprobs, same.logprobs)
-    assert first.logprobs.tolist() != other.logprobs.tolist()
+
+    def scores(samples: int, seed: int) -> list[float]:
+        found = setting.score([(prompt, Scoring((chain,), samples=samples))], sampling=Sampling(seed=seed))[0][0].scores
+        assert found is not None
+        return [float(logprob) for logprob in found.logprobs]
+
+    assert scores(20, seed=1) == scores(20, seed=1) != scores(20, seed=2)
     mask, block = np.array([setting.mask_id], np.int32), setting.pattern.block_size
 
     def logprob(tokens: np.ndarray, at: int) -> float:
@@ -133,20 +132,20 @@ def test_monte_carlo_is_the_mean_over_masks_and_its_seed_counts(setting: Setting
 
     both = sum(logprob(np.concatenate((mask, mask)), at) for at in (0, 1))
     alone = logprob(np.concatenate((mask, chain[1:])), 0) + logprob(np.concatenate((chain[:1], mask)), 1)
-    assert first.logprobs.sum() == pytest.approx((both + alone) / 2, rel=0.1)
+    assert sum(scores(200, seed=1)) == pytest.approx((both + alone) / 2, rel=0.1)
 
 
 def test_scores_leave_room_for_answers(setting: Setting) -> None:
     """Beside a request that answers, the rows of all that score stay within a limit; alone, within half of a step."""
-    ids = np.tile(setting.ids(TEXTS[0]), 4)
-    requests = [(ids[:1], Scoring((ids[1:],)))] * 3
+    ids = np.tile(setting.ids(TEXTS[0]), 3)
+    requests = [(ids[:1], Scoring((ids[1:],)))] * 2
     _, alone = setting.score(requests)
-    answer = Spec(ids.tolist(), 64, "llada")
+    answer = Spec(ids.tolist(), 24, "llada")
     _, beside = setting.score(requests, [answer])
     row = len(ids) + BLOCK
     scoring = [[one for one in plan.rows if one.scored is not None] for plan in beside]
     answering = [rows for rows, plan in zip(scoring, beside, strict=True) if len(rows) < len(plan.rows)]
-    assert len(answering) > 32  # it goes on in every step
+    assert len(answering) > 12  # it goes on in every step
     assert all(sum(one.tokens for one in rows) <= 512 for rows in answering)
     assert max(plan.tokens for plan in alone) > 1024
     assert max(plan.tokens for plan in alone) <= LIMITS.step_tokens

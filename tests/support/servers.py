@@ -127,5 +127,5 @@ def cost(done: Any, name: str) -> int:
 
 def slow_body(**options: object) -> dict[str, object]:
     """A chat that takes hundreds of steps."""
-    body = {"model": "tiny-llada", "messages": [{"role": "user", "content": STORY}], "max_tokens": 800}
+    body = {"model": "tiny-llada", "messages": [{"role": "user", "content": STORY}], "max_tokens": 400}
     return {**body, "decoder": "llada", "early_stop": False, **options}

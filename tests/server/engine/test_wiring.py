@@ -399,6 +399,28 @@ def test_the_limits_of_failing_steps_reach_the_device(
     assert (device.step_timeout_s, device.max_failed_steps) == pytest.approx(limits)
 
 
+@pytest.mark.parametrize(("token_s", "most"), [(1e-6, 2048), (1e-3, 128), (1.0, 64)])
+def test_a_cpu_times_no_step_after_a_long_one(monkeypatch: pytest.MonkeyPatch, token_s: float, most: int) -> None:
+    timed: list[int] = []
+
+    def step_seconds(runner: Runner, tokens: int) -> float:
+        timed.append(tokens)
+        return tokens * token_s
+
+    monkeypatch.setattr(Runner, "step_seconds", step_seconds)
+    build_parts(Settings(device="cpu")).close()
+    assert timed == [tokens for tokens in (1, 64, 128, 256, 512, 1024, 2048) if tokens <= most]
+
+
+@pytest.mark.parametrize("compat", ["vllm", "none"])
+def test_names_of_vllm_come_with_the_setting(checkpoint: Path, compat: str) -> None:
+    parts = build_parts(Settings(model=str(checkpoint), metrics_compat=compat, max_num_seqs=1))
+    parts.close()
+    text = parts.metrics.exposition().decode()
+    assert "asynclane_queue_depth 0.0" in text
+    assert ("vllm:" in text) is (compat == "vllm")
+
+
 def test_sizes_of_graphs_that_make_no_sense_are_refused_in_one_line(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
