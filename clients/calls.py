@@ -69,9 +69,11 @@ class CommonParams(DecoderParams, total=False):
     seed: int
     n: int
     stop: str | Sequence[str]
+    include_stop_str_in_output: bool
     stop_token_ids: Sequence[int]
     presence_penalty: float
     frequency_penalty: float
+    repetition_penalty: float
     logit_bias: Mapping[str, float]
     min_tokens: int
     ignore_eos: bool
@@ -80,6 +82,8 @@ class CommonParams(DecoderParams, total=False):
     guided_json: Mapping[str, Any] | str
     guided_regex: str
     guided_choice: Sequence[str]
+    bad_words: Sequence[str]
+    allowed_token_ids: Sequence[int]
     cache_salt: str
     timeout: float
     user: str
@@ -101,6 +105,7 @@ class ChatParams(CommonParams, total=False):
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     chat_template_kwargs: Mapping[str, Any]
+    add_special_tokens: bool
     reasoning_effort: str
 
 

@@ -91,7 +91,9 @@ class Sequence:
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
         self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
         self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
-        biasing = None if neutral else Biasing(request.preferences, vocabulary, prompt, length)
+        biasing = None
+        if not neutral:
+            biasing = Biasing(request.preferences, vocabulary, request.prompt, self.canvas, request.suffix)
         drafts = shared_rule(0, decoder.draft_threshold)
         self.source = RowSource(request, self.tree, drafts, biasing, self.host_rule, self.guide)
         self._vocabulary = vocabulary

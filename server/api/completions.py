@@ -17,7 +17,7 @@ def completion_routes(backend: Backend) -> APIRouter:
 
     @router.post("/completions", responses=answered(Completion))
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        card.check_name(body.model)
+        model = card.named(body.model)
         check_choices(backend, body, len(body.prompt))
         after, context, specials = body.suffix or "", card.max_model_len, body.add_special_tokens is not False
         size = sum(len(prompt) + PER_TEXT for prompt in body.prompt)
@@ -32,7 +32,7 @@ def completion_routes(backend: Backend) -> APIRouter:
             size,
             lambda: [_read(backend, prompt, bool(body.echo), suffix, specials) for prompt in body.prompt],
         )
-        reply = TextReply(new_envelope("cmpl", card.id, bool(body.streaming.include_usage)))
+        reply = TextReply(new_envelope("cmpl", model, bool(body.streaming.include_usage)))
         return await respond(backend, request, body, prompts, reply)
 
     return router

@@ -321,6 +321,7 @@ class Engine:
             preferences=Preferences(
                 presence=options.presence_penalty,
                 frequency=options.frequency_penalty,
+                repetition=options.repetition_penalty,
                 bias=dict(options.logit_bias),
                 ignore_end=options.ignore_end,
                 min_tokens=options.min_tokens,

@@ -68,13 +68,13 @@ class AnswerOptions:
     """How one prompt is to be answered. Types are checked before; the engine checks ranges that depend on the model.
 
     `decoder` None is the server's default; `params` override the decoder's defaults by name. `logit_bias` pairs token
-    ids with what is added to their logits, minus infinity for a ban. `suffix` has the token ids after the answer, which
-    then fills exactly `max_tokens` positions. `ranks` requests log-probabilities, with so many likeliest tokens each.
-    `watch` requests lane events; the text is the same. Requests of one `share_group` differ in their seed alone. Only
-    requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
-    `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. `shown` has
-    special tokens that have text in this answer. With `scoring` there is no answer: the tokens given come back with
-    their log-probabilities, and count as no answer's.
+    ids with what is added to their logits, minus infinity for a ban. With `include_stop` a text ends with the stop
+    string that ends it. `suffix` has the token ids after the answer, which then fills exactly `max_tokens` positions.
+    `ranks` requests log-probabilities, with so many likeliest tokens each. `watch` requests lane events; the text is
+    the same. Requests of one `share_group` differ in their seed alone. Only requests of one `cache_salt` share the keys
+    and values of prompts. Clients take turns in proportion to their `weight`; the answers of one HTTP request are a
+    `bundle`. `timeout_s` counts from the submission. `shown` has special tokens that have text in this answer. With
+    `scoring` there is no answer: the tokens given come back with their log-probabilities, and count as no answer's.
     """
 
     max_tokens: int
@@ -85,10 +85,12 @@ class AnswerOptions:
     min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     ignore_end: bool = False
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
     stop_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
     suffix: tuple[int, ...] = ()

@@ -37,7 +37,13 @@ class AnswerReader:
 
     def __init__(self, text: Tokenizer, options: AnswerOptions) -> None:
         # A stop token never comes: the engine ends the answer before it.
-        self._text = AnswerText(text, options.stop, placed=options.ranks is not None, shown=options.shown)
+        self._text = AnswerText(
+            text,
+            options.stop,
+            placed=options.ranks is not None,
+            shown=options.shown,
+            includes_stop=options.include_stop,
+        )
         self._watcher = Watcher(text) if options.watch else None
         self._scores = None if options.ranks is None else LogprobReader(text)
         self._token_ids: list[int] = []

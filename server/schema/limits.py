@@ -15,6 +15,7 @@ PARTS = 1024  # of a message's content
 PROMPTS = 2048
 CHOICES = 1024  # texts of which the answer is one
 STOPS = 16
+ALLOWED = 16_384  # token ids that an answer may have
 BIASES = 300  # as OpenAI has it; fewer than any vocabulary has tokens, so that not all can be banned
 METADATA = 16  # pairs, as OpenAI has it
 SAMPLES = 1024  # of Monte Carlo, for the likelihood of a prompt

@@ -26,7 +26,7 @@ from ..errors import InvalidValue, shown
 from ..http.body import Body, Strict, refused
 from ..structured.grammar import ANY_OBJECT, Wanted
 from . import limits
-from .formats import Options, Regex, ResponseFormat, Schema, StructuredOutputs
+from .formats import Option, Options, Regex, ResponseFormat, Schema, StructuredOutputs
 from .tools import AnyObject, Label, NamedTool, Tool, ToolCalls, ToolChoice, Tools
 from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_by
 
@@ -39,7 +39,7 @@ SAMPLES = 128  # of Monte Carlo, as in LLaDA's evaluation
 # Parameters of an answer, of which the likelihood of a prompt has none.
 NOT_SCORED = (
     *("stream", "suffix", "decoder", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),
-    *("presence_penalty", "frequency_penalty"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "include_stop_str_in_output"),
 )
 NO_ANSWER = "not together with echo and logprobs, which score the prompt and write no answer"
 
@@ -253,7 +253,7 @@ Metadata = Annotated[
 class GenerationRequest(DecoderParams, Body):
     """The parameters of both endpoints: OpenAI's, vLLM's, and ours for the decoder."""
 
-    model: ModelName
+    model: ModelName | None = None
     max_tokens: AnswerTokens | None = None
     n: Choices | None = None
     stream: bool | None = None
@@ -277,10 +277,12 @@ class GenerationRequest(DecoderParams, Body):
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     logit_bias: Biases | None = None
     stop: Annotated[Stops, BeforeValidator(_stops, json_schema_input_type=Stop | Stops | None)] = Field(
         default_factory=list
     )
+    include_stop_str_in_output: bool | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=INT64)] | None = None
@@ -290,6 +292,10 @@ class GenerationRequest(DecoderParams, Body):
     guided_json: Schema | None = None
     guided_regex: Regex | None = None
     guided_choice: Options | None = None
+    bad_words: Annotated[list[Option], Field(fail_fast=True, max_length=limits.CHOICES)] | None = None
+    allowed_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0, lt=INT32)]], Field(fail_fast=True, max_length=limits.ALLOWED)] | None
+    ) = None
 
     @classmethod
     def offers(cls) -> str:
@@ -309,8 +315,11 @@ class GenerationRequest(DecoderParams, Body):
         if self.stream_options is not None and not self.stream:
             raise refused("stream_options", "only with stream: true")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
-            if formats and value:
+            if formats and value and not formats[0].free:
                 raise refused(param, f"not together with {formats[0].param}, which says where an answer may end")
+        allowed, stops = set(self.allowed_token_ids or ()), set(self.stop_token_ids or ())
+        if self.min_tokens and allowed and allowed <= stops:
+            raise refused("allowed_token_ids", "all are stop_token_ids, which min_tokens bans: allow another one")
         return self
 
     @cached_property
@@ -327,6 +336,10 @@ class GenerationRequest(DecoderParams, Body):
         yield from _texts("guided_", self.guided_json, self.guided_regex, self.guided_choice)
         if outputs is not None and outputs.json_object:
             yield Wanted("structured_outputs.json_object", schema=ANY_OBJECT)
+        if self.bad_words:
+            yield Wanted("bad_words", without=tuple(self.bad_words))
+        if self.allowed_token_ids:
+            yield Wanted("allowed_token_ids", tokens=tuple(self.allowed_token_ids))
 
     @property
     def limit_param(self) -> str:
@@ -385,7 +398,8 @@ class GenerationRequest(DecoderParams, Body):
     def named_tokens(self) -> dict[str, int]:
         """Every token id in the body, by the parameter to name if there is no such token."""
         biased = {f"logit_bias.{name}": int(name) for name in self.logit_bias or {}}
-        return biased | {f"stop_token_ids.{at}": token for at, token in enumerate(self.stop_token_ids or ())}
+        listed = {"stop_token_ids": self.stop_token_ids, "allowed_token_ids": self.allowed_token_ids}
+        return biased | {f"{name}.{at}": token for name, ids in listed.items() for at, token in enumerate(ids or ())}
 
     def draw_seed(self) -> int:
         """The seed of a prompt's first choice: the one given, else a new one for each request."""
@@ -410,9 +424,11 @@ class GenerationRequest(DecoderParams, Body):
             min_p=self.min_p or 0.0,
             seed=seed % INT64,
             stop=tuple(self.stop),
+            include_stop=bool(self.include_stop_str_in_output),
             stop_ids=tuple(self.stop_token_ids or ()),
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
             # A ban does not break the format: where nothing else may come, the token comes all the same.
             logit_bias=self._biases(ban=-math.inf if grammar is None else STRONG),
             ignore_end=bool(self.ignore_eos),
@@ -484,6 +500,7 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    add_special_tokens: bool | None = None  # True: the tokenizer adds its own to those of the template
     reasoning_effort: Effort | None = None
 
     @model_validator(mode="after")
@@ -509,7 +526,7 @@ class ChatCompletionRequest(GenerationRequest):
             return
         if self.wanted is not None:
             reason = f"not together with {self.wanted.param}, unless tool_choice is none"
-            raise refused("tools", f"{reason}: an answer either calls tools or has a format")
+            raise refused("tools", f"{reason}: an answer follows one grammar")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
             if value and (self.must_call or self.strict):
                 raise refused(param, "not together with calls that follow a grammar, which decides the end")
@@ -636,7 +653,7 @@ class CompletionRequest(GenerationRequest):
         if self.choices > self.kept and self.stream:
             raise refused("best_of", "cannot be streamed, since the best is known at the end: leave out one of them")
         if self.suffix and self.wanted is not None:
-            raise refused("suffix", f"not together with {self.wanted.param}, which decides the answer's length")
+            raise refused("suffix", f"not together with {self.wanted.param}: a grammar decides the answer's length")
         if self.tries_lengths and self.stream:
             raise refused("suffix", "cannot be streamed while several lengths are tried: give max_tokens, or no stream")
         return self

@@ -25,7 +25,8 @@ COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `co
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """The model as clients see it. `decoders` maps names to their parameters' defaults; `created` is the Unix time of
-    the server's start; `words` are what each decoder's parameters may be besides numbers."""
+    the server's start; `words` are what each decoder's parameters may be besides numbers; `aliases` are further names
+    of the model."""
 
     id: str
     max_model_len: int
@@ -33,15 +34,24 @@ class ModelCard:
     default_decoder: str
     created: int = 0
     words: Mapping[str, Mapping[str, Sequence[object]]] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
 
-    def check_name(self, name: str) -> None:
-        if name != self.id:
-            raise UnknownModel(name, self.id)
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.id, *self.aliases)
 
-    def json(self) -> Json:
-        decoders = {name: dict(defaults) for name, defaults in self.decoders.items()}
-        card = {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
-        del card["words"]  # `/openapi.json` has them
+    def named(self, name: str | None) -> str:
+        """The name by which a request wants the model, by default its first. Raises `UnknownModel`."""
+        if name is None:
+            return self.id
+        if name not in self.names:
+            raise UnknownModel(name, self.names)
+        return name
+
+    def json(self, name: str) -> Json:
+        decoders = {decoder: dict(defaults) for decoder, defaults in self.decoders.items()}
+        card = {**asdict(self), "id": name, "object": "model", "owned_by": "asynclane", "decoders": decoders}
+        del card["words"], card["aliases"]  # `/openapi.json` has the words
         return card
 
 

@@ -10,28 +10,24 @@ MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
 # OpenAI's and vLLM's parameters, by where they stand, with the values that change nothing; null is one everywhere.
 UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "both endpoints": {
-        "allowed_token_ids": ([],),
         "audio": (),
-        "bad_words": ([],),
         "chat_template": (),
         "function_call": ("none", "auto"),
         "functions": ([],),
         "guided_grammar": (),
-        "include_stop_str_in_output": (False,),
         "length_penalty": (1,),
         "modalities": (["text"],),
         "moderation": (),
-        "prediction": (),
+        "prediction": ("none",),
         "priority": (0,),
         "prompt_logprobs": (),
-        "repetition_penalty": (1,),
         "service_tier": ("auto", "default"),
         "skip_special_tokens": (True,),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
         "web_search_options": (),
     },
-    CHAT: {"add_special_tokens": (False,), "best_of": (1,), "echo": (False,), "suffix": ("",)},
+    CHAT: {"best_of": (1,), "echo": (False,), "suffix": ("",)},
     COMPLETIONS: {
         "chat_template_kwargs": ({},),
         "parallel_tool_calls": (True, False),
@@ -113,7 +109,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     CHAT: dict.fromkeys(
         (
-            *("prompt", "best_of", "echo", "suffix", "add_special_tokens"),
+            *("prompt", "best_of", "echo", "suffix"),
             *("likelihood", "likelihood_samples", "likelihood_start"),
         ),
         COMPLETIONS,

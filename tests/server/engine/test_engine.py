@@ -537,6 +537,7 @@ OPTIONS: dict[str, object] = {
     "min_p": 0.1,
     "presence_penalty": 1.0,
     "frequency_penalty": 1.0,
+    "repetition_penalty": 1.5,
     "logit_bias": ((3, 1.0),),
     "ignore_end": True,
     "min_tokens": 1,
@@ -553,7 +554,7 @@ OPTIONS: dict[str, object] = {
     "watch": True,
     "scoring": messages.GivenTokens(((9,), (10, 11)), samples=0),
 }
-NOT_OF_THE_SCHEDULER = {"stop", "stop_ids", "timeout_s", "shown"}
+NOT_OF_THE_SCHEDULER = {"stop", "include_stop", "stop_ids", "timeout_s", "shown"}
 
 
 @pytest.mark.parametrize("error", [Panic("no such lexeme"), RuntimeError("a bug")])
