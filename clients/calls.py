@@ -14,7 +14,7 @@ from .types import Answer, Model, ModelList, Reply, Text, Tokens
 T_co = TypeVar("T_co", bound=Reply, covariant=True)
 
 Extra = Mapping[str, Any] | None
-Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None  # None: `template` is given
 
 
 class Message(TypedDict):
@@ -84,6 +84,7 @@ class CommonParams(DecoderParams, total=False):
     guided_choice: Sequence[str]
     bad_words: Sequence[str]
     allowed_token_ids: Sequence[int]
+    diffusing: bool
     cache_salt: str
     timeout: float
     user: str
@@ -110,6 +111,7 @@ class ChatParams(CommonParams, total=False):
 
 
 class TextParams(CommonParams, total=False):
+    template: Sequence[str | Mapping[str, int]]
     suffix: str
     add_special_tokens: bool
     echo: bool

@@ -27,11 +27,11 @@ class Preferences:
 
     presence: float = 0.0
     frequency: float = 0.0
-    repetition: float = 1.0
     bias: Mapping[int, float] = field(default_factory=dict)
     ignore_end: bool = False
     min_tokens: int = 0
     stops: tuple[int, ...] = ()
+    repetition: float = 1.0
 
 
 NEUTRAL = Preferences()

@@ -79,7 +79,8 @@ class Sequence:
         self.id = request.id
         self.prompt_length = prompt
         self.policy = policy
-        self.tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
+        canvas = np.full(length, mask_id, np.int32) if request.template is None else request.template.copy()
+        self.tree = LaneTree(canvas, mask_id, prompt, pattern, vocabulary.filler)
         if counts is not None:
             self.tree.counts = counts
         self.canvas = self.tree.canvas
@@ -202,7 +203,7 @@ class Sequence:
         """The positions that matter to the next step. They end where a block of the network does: it has never seen a
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
-        end = self.request.length if len(self.request.suffix) else prompt + lookahead_end
+        end = self.request.length if self.request.infill else prompt + lookahead_end
         frontier = prompt + self.frontier
         if pattern.block_size:
             end, frontier = pattern.ceil(end), pattern.floor(frontier)
@@ -408,11 +409,18 @@ class Sequence:
         end = self.frontier if self.frontier < self.end_at else self.end_at
         if end > start:
             self.sent = end
-        elif self.outcome is None and events is None and self.steps > 1:
+        elif self.outcome is None and events is None and self.steps > 1 and not self.request.diffusing:
             return None
         scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
         tokens, failure = self.canvas[start : self.sent], None if self.outcome is None else self._failure()
-        return make(Update, (self.id, tokens, self.outcome, self.stats, failure, events, scores))
+        canvas = self._committed() if self.request.diffusing else None
+        return make(Update, (self.id, tokens, self.outcome, self.stats, failure, events, scores, canvas))
+
+    def _committed(self) -> Ints:
+        """The canvas up to its last committed token."""
+        canvas = self.canvas[: self._canvas_end()]
+        committed = np.flatnonzero(canvas != self.tree.mask_id)
+        return canvas[: committed[-1] + 1 if len(committed) else 0].copy()
 
     def report_end(self) -> Update:
         """The state of the request, without what its last step brought: its end, or a chunk of its prompt."""

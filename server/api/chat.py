@@ -21,7 +21,7 @@ from ..text.reasoning import ReasoningFormat
 from ..text.splitter import AnswerSplitter, CallRules
 from ..text.tokenizer import Tokenizer
 from ..text.tool_calls import ToolFormat
-from .answer_parts import Reading
+from .answer_parts import Reading, SplitReading
 from .generation import PER_TEXT, Backend, Prompt, check_choices, generation_router, respond
 
 TAIL = 16  # tokens at a prompt's end that may open the model's reasoning
@@ -150,7 +150,7 @@ def _reading(
         markers += form.markers
     tokens = tokenizer.tokens_of(markers).values()
     shown = tuple(token for token in tokens if token in tokenizer.special_ids)
-    return Reading(lambda: AnswerSplitter(reasoning, inside, rules), shown, wanted)
+    return SplitReading(lambda: AnswerSplitter(reasoning, inside, rules), shown, wanted)
 
 
 def _grammar(

@@ -48,7 +48,7 @@ class AnswerReader:
         self._scores = None if options.ranks is None else LogprobReader(text)
         self._token_ids: list[int] = []
         self._sent = 0  # tokens
-        self._counts = options.scoring is None  # tokens that were given are no answer
+        self._options = options
 
     def read(self, progress: Progress) -> Delta | None:
         """The news of a step; None if there is nothing to show yet."""
@@ -62,12 +62,14 @@ class AnswerReader:
         if self._scores is not None:
             scored = None if progress.scores is None else _scored(progress.scores)
             scores = self._scores.read(self._token_ids, self._text.take_places(), scored)
-        if progress.finish is None and not (text or lanes or scores):
+        canvas = None if progress.canvas is None else tuple(int32s(progress.canvas))
+        if progress.finish is None and not (text or lanes or scores) and canvas is None:
             return None
         fresh = tuple(self._token_ids[self._sent :])
         self._sent = len(self._token_ids)
-        usage = Usage(self._sent if self._counts else 0, progress.stats, progress.queue_s, progress.first_forward_s)
-        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop)
+        written = self._options.written(self._sent)
+        usage = Usage(written, progress.stats, progress.queue_s, progress.first_forward_s)
+        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop, canvas)
 
 
 class AnswerStream:
@@ -171,6 +173,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
         before.lanes,
         scores,
         after.first_forward_s,
+        before.canvas if after.canvas is None else after.canvas,
     )
 
 

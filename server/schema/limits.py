@@ -13,6 +13,7 @@ STRINGS = 50_000  # names and texts
 MESSAGES = 2048
 PARTS = 1024  # of a message's content
 PROMPTS = 2048
+TEMPLATE = 128  # texts and gaps
 CHOICES = 1024  # texts of which the answer is one
 STOPS = 16
 ALLOWED = 16_384  # token ids that an answer may have

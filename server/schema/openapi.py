@@ -73,7 +73,15 @@ TextLogprobs = shape(
     text_offset=list[int],
     steps=list[int | None],
 )
-TextChoice = shape("TextChoice", OPTIONS, index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH)
+FilledGap = shape("FilledGap", text=str, tokens=int)
+TextChoice = shape(
+    "TextChoice",
+    OPTIONS | {"gaps": list_of(FilledGap)},
+    index=int,
+    text=str,
+    logprobs=TextLogprobs | None,
+    finish_reason=FINISH,
+)
 Completion = shape("Completion", **ENVELOPE, object=Literal["text_completion"], choices=list_of(TextChoice))
 
 ITEM = {"id": str, "status": Literal["completed", "incomplete"]}

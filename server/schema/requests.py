@@ -258,6 +258,7 @@ class GenerationRequest(DecoderParams, Body):
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    diffusing: bool | None = None
     cache_salt: Salt | None = None
     timeout: Seconds | None = None
     # These change nothing.
@@ -312,8 +313,11 @@ class GenerationRequest(DecoderParams, Body):
                 raise refused(f"logit_bias.{name}", f"names of logit_bias are token ids, not {shown(name)}")
         if self.min_tokens and self.stop:
             raise refused("min_tokens", "not together with stop: it bans end tokens and stop_token_ids alone")
-        if self.stream_options is not None and not self.stream:
-            raise refused("stream_options", "only with stream: true")
+        for param, given in (("stream_options", self.stream_options is not None), ("diffusing", self.diffusing)):
+            if given and not self.stream:
+                raise refused(param, "only with stream: true")
+        if self.diffusing and self.shows_scores:
+            raise refused("logprobs", "not together with diffusing, whose text may change until it is whole")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
             if formats and value and not formats[0].free:
                 raise refused(param, f"not together with {formats[0].param}, which says where an answer may end")
@@ -414,10 +418,14 @@ class GenerationRequest(DecoderParams, Body):
         share_group: str | None = None,
         grammar: Grammar | None = None,
         suffix: tuple[int, ...] = (),
+        template: tuple[tuple[int, tuple[int, ...]], ...] = (),
     ) -> AnswerOptions:
+        """`max_tokens` are those to write. No text of a `template` comes after an end token."""
         params = {name: getattr(self, name) for name in DecoderParams.model_fields}
+        canvas = max_tokens + sum(len(ids) for _, ids in template)
+        endless = 0 if not template else canvas if suffix else canvas - template[-1][0]
         return AnswerOptions(
-            max_tokens=max_tokens,
+            max_tokens=canvas,
             temperature=self.temperature or 0.0,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(0, self.top_k or 0),
@@ -432,15 +440,17 @@ class GenerationRequest(DecoderParams, Body):
             # A ban does not break the format: where nothing else may come, the token comes all the same.
             logit_bias=self._biases(ban=-math.inf if grammar is None else STRONG),
             ignore_end=bool(self.ignore_eos),
-            min_tokens=self.min_tokens or 0,
+            min_tokens=self.min_tokens or endless,
             grammar=grammar,
             ranks=self.ranks,
             share_group=share_group,
             suffix=suffix,
+            template=template,
             cache_salt=self.cache_salt or "",
             decoder=self.decoder,
             params=tuple((name, value) for name, value in params.items() if value is not None),
             watch=bool(self.streaming.include_lanes),
+            diffusing=bool(self.diffusing),
         )
 
     def option_scoring(self, given: GivenTokens, bundle: str | None, timeout_s: float) -> AnswerOptions:
@@ -524,6 +534,8 @@ class ChatCompletionRequest(GenerationRequest):
             raise refused("tool_choice.function.name", f"no tool has the name {shown(choice.function.name)}")
         if not self.offered:
             return
+        if self.diffusing:
+            raise refused("tools", "not together with diffusing: calls are read once their text is final")
         if self.wanted is not None:
             reason = f"not together with {self.wanted.param}, unless tool_choice is none"
             raise refused("tools", f"{reason}: an answer follows one grammar")
@@ -568,6 +580,8 @@ class ChatCompletionRequest(GenerationRequest):
 
 def _prompts(value: object) -> list[str | list[int]]:
     """Return any of the four forms as a list of prompts. Raises for an empty one."""
+    if value is None:
+        return []
     prompts: list[Any] = value if isinstance(value, list) else [value]
     if _prompt_kind(value) == "ids":
         prompts = [value]
@@ -593,11 +607,33 @@ Several = Field(min_length=1, max_length=limits.PROMPTS)
 Prompts = Text | Annotated[list[Text], Several] | Ids | Annotated[list[Ids], Several]
 
 
+class Gap(Strict):
+    """Positions of a template that are filled."""
+
+    tokens: AnswerTokens
+
+
+def _template_part(value: object) -> str | Gap:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return Gap.model_validate(value)
+    raise refused(None, f'must be a text, or a gap such as {{"tokens": 8}}, not {shown(value)}')
+
+
+TemplatePart = Annotated[str | Gap, PlainValidator(_template_part, json_schema_input_type=str | Gap)]
+# What a template excludes: it says itself what is given, how long an answer is, and where it ends.
+NOT_IN_TEMPLATES = ("prompt", "suffix", "echo", "max_tokens", "min_tokens", "stop", "stop_token_ids")
+
+
 class CompletionRequest(GenerationRequest):
     unsupported = unsupported_by(COMPLETIONS)
     elsewhere = ELSEWHERE[COMPLETIONS]
 
-    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts, json_schema_input_type=Prompts)]
+    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts, json_schema_input_type=Prompts | None)] = Field(
+        default_factory=list
+    )
+    template: Annotated[list[TemplatePart], Field(fail_fast=True, max_length=limits.TEMPLATE)] | None = None
     logprobs: Ranks | None = None
     echo: bool | None = None
     best_of: Choices | None = None
@@ -608,6 +644,28 @@ class CompletionRequest(GenerationRequest):
     likelihood: Literal["chain", "monte-carlo"] | None = None
     likelihood_samples: Annotated[int, Field(ge=1, le=limits.SAMPLES)] | None = None
     likelihood_start: Annotated[int, Field(ge=1, lt=INT32)] | None = None
+
+    @model_validator(mode="after")
+    def _check_template(self) -> Self:
+        if self.template is None:
+            if not self.prompt:
+                raise refused("prompt", "required, unless there is a template", code="missing_parameter")
+            return self
+        given = {param: getattr(self, param) for param in NOT_IN_TEMPLATES}
+        given |= {"logprobs": self.logprobs is not None, "best_of": self.choices > self.kept}
+        for param, value in given.items():
+            if value:
+                raise refused(param, "not together with template")
+        if self.wanted is not None:
+            raise refused(self.wanted.param, "not together with template: a grammar writes one text, without gaps")
+        after_gap = False
+        for at, part in enumerate(self.template):
+            if part and after_gap and isinstance(part, Gap):
+                raise refused(f"template.{at}", "a gap follows a gap: make them one, or put a text between them")
+            after_gap = isinstance(part, Gap) or (after_gap and not part)
+        if not any(isinstance(part, Gap) for part in self.template):
+            raise refused("template", 'has no gap to fill: give one, such as {"tokens": 8}')
+        return self
 
     @model_validator(mode="after")
     def _check_likelihood(self) -> Self:
@@ -661,6 +719,16 @@ class CompletionRequest(GenerationRequest):
     @property
     def choices(self) -> int:
         return self.best_of or self.kept
+
+    @property
+    def limit_param(self) -> str:
+        return "max_tokens" if self.template is None else "template"
+
+    @property
+    def answer_limit(self) -> int | None:
+        if self.template is None:
+            return self.max_tokens
+        return sum(part.tokens for part in self.template if isinstance(part, Gap))
 
     @property
     def tries_lengths(self) -> bool:

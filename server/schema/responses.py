@@ -59,7 +59,7 @@ class ModelCard:
 class Finished:
     """One complete choice. `scores` is None if no log-probabilities were requested. `calls` have everything of a call
     in one part; `parts` are all pieces in their order, where the answer was read in parts. `stop` is the stop string
-    that has ended the text."""
+    that has ended the text. `gaps` are those of a template."""
 
     text: str
     finish: Finish
@@ -70,6 +70,13 @@ class Finished:
     parts: tuple[Piece, ...] = ()
     stop: str | None = None
     probabilities: tuple[tuple[str, float], ...] = ()
+    gaps: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, text: str, scores: Scores, last: Delta) -> Finished:
+        """The choice that ended with a `last` delta."""
+        assert last.finish is not None
+        return cls(text, last.finish, scores, last.usage or Usage(), stop=last.stop, gaps=last.gaps)
 
     @property
     def options(self) -> Json:
@@ -122,7 +129,10 @@ class Chunks(Protocol):
     def opening(self, index: int) -> Json | None: ...
     def part(self, index: int, part: Piece | None, scores: Scores | None = None) -> Json: ...
     def lanes(self, index: int, event: LaneEvent) -> Json: ...
-    def closing(self, index: int, finish: Finish) -> Json: ...
+    def whole_so_far(self, index: int, parts: Sequence[Piece], last: Delta) -> Json:
+        """The chunk that replaces those before it. The last one closes its choice."""
+
+    def closing(self, index: int, last: Delta) -> Json: ...
 
 
 class ChunkWriter:
@@ -135,19 +145,23 @@ class ChunkWriter:
         self._prompt_tokens = prompt_tokens
         self._usages: dict[int, Usage] = {}
         self._filled: set[int] = set()  # answers with text or calls
+        self._shown: dict[int, Sequence[Piece]] = {}  # of diffusing answers
 
     def begin(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):
             first = self._chunks.opening(index)
             if first is not None:
-                yield self._event(first)
-            if echo:
+                yield self._event({**first, "diffusing": True} if self._body.diffusing else first)
+            if echo and not self._body.diffusing:
                 yield self._event(self._chunks.part(index, Text(echo)))
 
     def write(self, index: int, delta: Delta, parts: Sequence[Piece] | None) -> Iterator[bytes]:
         self._usages[index] = delta.usage or self._usages.get(index, Usage())
         if delta.lanes is not None:
             yield self._event(self._chunks.lanes(index, delta.lanes))
+        if self._body.diffusing:
+            yield from self._replace(index, delta, parts)
+            return
         scores = delta.scores if self._body.shows_scores else None
         split = parts is not None
         if parts is None:
@@ -160,7 +174,15 @@ class ChunkWriter:
         if delta.finish is not None:
             if split and index not in self._filled:  # content is null only beside calls
                 yield self._event(self._chunks.part(index, Text("")))
-            yield self._event(self._chunks.closing(index, delta.finish))
+            yield self._event(self._chunks.closing(index, delta))
+
+    def _replace(self, index: int, delta: Delta, parts: Sequence[Piece] | None) -> Iterator[bytes]:
+        """The whole of a diffusing answer in one chunk, if it has changed."""
+        if parts is None or (delta.finish is None and parts == self._shown.get(index, [])):
+            return
+        self._shown[index] = parts
+        echo = [Text(self._echoes[index])] if self._echoes[index] else []
+        yield self._event({**self._chunks.whole_so_far(index, [*echo, *parts], delta), "diffusing": True})
 
     def end(self) -> Iterator[bytes]:
         if self._body.streaming.include_usage:  # the chunk after all choices
@@ -203,8 +225,13 @@ class ChatReply:
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self._chunk(index, {}), "lanes": event.json()}
 
-    def closing(self, index: int, finish: Finish) -> Json:
-        return self._chunk(index, {}, finish)
+    def whole_so_far(self, index: int, parts: Sequence[Piece], last: Delta) -> Json:
+        reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+        said = {"content": text_of(parts), **({"reasoning_content": reasoning} if reasoning else {})}
+        return self._chunk(index, said, last.finish)
+
+    def closing(self, index: int, last: Delta) -> Json:
+        return self._chunk(index, {}, last.finish)
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
@@ -254,18 +281,30 @@ class TextReply:
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self.part(index, None), "lanes": event.json()}
 
-    def closing(self, index: int, finish: Finish) -> Json:
-        return self._wrap(_text_choice(index, "", finish))
+    def whole_so_far(self, index: int, parts: Sequence[Piece], last: Delta) -> Json:
+        return self._wrap({**_text_choice(index, text_of(parts), last.finish), **_gaps(last.gaps)})
+
+    def closing(self, index: int, last: Delta) -> Json:
+        return self._wrap({**_text_choice(index, "", last.finish), **_gaps(last.gaps)})
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
-            {**_text_choice(index, one.text, one.finish, one.scores), **one.options}
+            {**_text_choice(index, one.text, one.finish, one.scores), **one.options, **_gaps(one.gaps)}
             for index, one in enumerate(choices)
         ]
         return {**self._wrap(*shaped), "usage": usage}
 
     def _wrap(self, *choices: Json) -> Json:
         return self.envelope.wrap("text_completion", list(choices))
+
+
+def text_of(parts: Sequence[Piece]) -> str:
+    """The text of an answer in parts."""
+    return "".join(part.spaced for part in parts if isinstance(part, Text))
+
+
+def _gaps(gaps: Sequence[tuple[str, int]]) -> Json:
+    return {"gaps": [{"text": text, "tokens": tokens} for text, tokens in gaps]} if gaps else {}
 
 
 def _call_delta(part: CallPart) -> Json:

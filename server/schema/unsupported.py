@@ -56,6 +56,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "best_of": (1,),
         "echo": (False,),
         "logprobs": (False,),
+        "diffusing": (False,),
         "max_completion_tokens": (),
         "max_tokens": (),
         "messages": (),
@@ -110,7 +111,7 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     CHAT: dict.fromkeys(
         (
             *("prompt", "best_of", "echo", "suffix"),
-            *("likelihood", "likelihood_samples", "likelihood_start"),
+            *("likelihood", "likelihood_samples", "likelihood_start", "template"),
         ),
         COMPLETIONS,
     ),
@@ -122,9 +123,9 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         CHAT,
     ),
     RESPONSES: {
-        **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start"), COMPLETIONS),
+        **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start", "template"), COMPLETIONS),
         **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
-        **dict.fromkeys(("logprobs", "reasoning_effort"), CHAT),
+        **dict.fromkeys(("logprobs", "reasoning_effort", "diffusing"), CHAT),
         **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
     },
 }

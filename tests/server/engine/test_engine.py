@@ -552,6 +552,8 @@ OPTIONS: dict[str, object] = {
     "decoder": "llada",
     "params": (("threshold", 0.5),),
     "watch": True,
+    "diffusing": True,
+    "template": ((3, (9, 10)), (3, ())),
     "scoring": messages.GivenTokens(((9,), (10, 11)), samples=0),
 }
 NOT_OF_THE_SCHEDULER = {"stop", "include_stop", "stop_ids", "timeout_s", "shown"}
