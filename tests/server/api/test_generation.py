@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import threading
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -26,6 +27,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.fake_engine import SCRIPT, USAGE, FakeEngine
 from ...support.http import chunks_of, error_of
+from ...support.tools import write_checkpoint_with
 
 DETAILS = {"reasoning_tokens": 0, "forwards": 2, "computed_tokens": 64, "lanes": 2, "forks": 1, "refreshes": 1}
 
@@ -157,6 +159,16 @@ async def test_a_prompt_that_has_its_first_token_does_not_get_another(
     async with api(engine) as client:
         await client.complete(prompt="Hi", add_special_tokens=given)
     assert engine.prompts == [[*first, *text.encode("Hi", specials=False)]]
+
+
+async def test_the_name_of_who_speaks_goes_to_the_template(api: Any, tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.name | default('no one') }}: {{ m.content }}\n{% endfor %}"
+    engine, named = FakeEngine(), Tokenizer(write_checkpoint_with(tmp_path / "model", template))
+    messages = [{"role": "user", "name": "Ann<|endoftext|>", "content": "Hi"}, {"role": "user", "content": "Hello"}]
+    async with api(engine, tokenizer=named) as client:
+        assert (await client.chat(messages=messages)).status_code == 200
+    (prompt,) = engine.prompts
+    assert named.decode(prompt) == "Ann<|endoftext|>: Hi\nno one: Hello\n", "its special tokens are text"
 
 
 @pytest.mark.parametrize(("given", "first"), [(None, []), (False, []), (True, [7])])
