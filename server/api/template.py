@@ -65,7 +65,7 @@ class TemplateReader:
         self._begun = False
         self._place = 0  # tokens of the gap that is being read; below 0: given ones come before it
         self._gap = AnswerText(tokenizer)
-        self._texts: list[str] = [""]  # of the gaps so far
+        self._texts: list[str] = []  # of that gap
         self._filled: list[tuple[str, int]] = []
 
     def read(self, delta: Delta) -> tuple[Sequence[Piece], Delta]:
@@ -75,8 +75,9 @@ class TemplateReader:
             pieces += self._take(token)
         if delta.finish is None:
             return _texts(pieces), delta
-        if len(self._filled) < len(self._template.gaps):  # an end token has ended the last one
+        while len(self._filled) < len(self._template.gaps):  # an end token has ended the last one
             pieces += self._fill()
+            self._place = 0
         finish = Finish.STOP if self._template.gaps[-1][2] else delta.finish
         return _texts(pieces), replace(delta, finish=finish, gaps=tuple(self._filled))
 
@@ -107,7 +108,7 @@ class TemplateReader:
     def _fill(self) -> list[str]:
         """End a gap: the rest of its text, and the text after it."""
         rest = self._gap.flush()
-        self._filled.append(("".join(self._texts) + rest, self._place))
+        self._filled.append(("".join(self._texts) + rest, max(0, self._place)))
         after = self._template.gaps[len(self._filled) - 1][2]
         self._gap, self._texts = AnswerText(self._tokenizer), []
         return [rest, after]
