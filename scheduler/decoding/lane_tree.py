@@ -104,6 +104,8 @@ class LaneTree:
     def open_gaps(self) -> int:
         """Add a refine lane for each gap of the canvas that given tokens follow. Returns where the last gap starts."""
         open_ = np.flatnonzero(self.canvas == self.mask_id)
+        if len(open_) == len(self.canvas):  # nearly always
+            return 0
         starts = open_[np.flatnonzero(np.diff(open_, prepend=-2) > 1)].tolist()
         ends = (open_[np.flatnonzero(np.diff(open_, append=len(self.canvas) + 1) > 1)] + 1).tolist()
         for start, end in zip(starts[:-1], ends, strict=False):
