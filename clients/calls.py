@@ -14,7 +14,7 @@ from .types import Answer, Model, ModelList, Reply, Text, Tokens
 T_co = TypeVar("T_co", bound=Reply, covariant=True)
 
 Extra = Mapping[str, Any] | None
-Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None  # None: `template` is given
 
 
 class Message(TypedDict):
@@ -69,9 +69,11 @@ class CommonParams(DecoderParams, total=False):
     seed: int
     n: int
     stop: str | Sequence[str]
+    include_stop_str_in_output: bool
     stop_token_ids: Sequence[int]
     presence_penalty: float
     frequency_penalty: float
+    repetition_penalty: float
     logit_bias: Mapping[str, float]
     min_tokens: int
     ignore_eos: bool
@@ -81,6 +83,9 @@ class CommonParams(DecoderParams, total=False):
     guided_regex: str
     guided_choice: Sequence[str]
     prompt_logprobs: int
+    bad_words: Sequence[str]
+    allowed_token_ids: Sequence[int]
+    diffusing: bool
     cache_salt: str
     timeout: float
     user: str
@@ -102,10 +107,12 @@ class ChatParams(CommonParams, total=False):
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     chat_template_kwargs: Mapping[str, Any]
+    add_special_tokens: bool
     reasoning_effort: str
 
 
 class TextParams(CommonParams, total=False):
+    template: Sequence[str | Mapping[str, int]]
     suffix: str
     add_special_tokens: bool
     echo: bool

@@ -146,9 +146,9 @@ class StreamReader:
             return
         self.usage = chunk.usage or self.usage
         for choice in chunk.choices or ():
-            added = choice.text or choice.reasoning or choice.tool_calls
+            added = choice.text or choice.reasoning or choice.tool_calls or chunk.diffusing
             if added or choice.finish_reason or choice.logprobs or chunk.lanes:
-                yield Delta(**dict(choice), lanes=chunk.lanes)
+                yield Delta(**dict(choice), lanes=chunk.lanes, diffusing=bool(chunk.diffusing))
 
 
 def _failure(data: str) -> StreamError:

@@ -110,6 +110,13 @@ def _calls(given: object) -> object:
     return given or ()
 
 
+class Gap(Loose):
+    """A gap of a template, filled."""
+
+    text: str = ""
+    tokens: int = 0
+
+
 class Choice(Loose):
     """One answer, or a part of one in a stream. Other servers send a model's thoughts as `reasoning`."""
 
@@ -124,6 +131,7 @@ class Choice(Loose):
     )
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None  # as the server wrote it
+    gaps: tuple[Gap, ...] = ()
 
 
 class Answer(Loose):
@@ -168,6 +176,7 @@ class Chunk(ErrorBody):
     choices: list[Choice] | None = None
     usage: Usage | None = None
     lanes: LaneEvent | None = None
+    diffusing: bool | None = None
 
     @property
     def known(self) -> bool:
@@ -176,9 +185,10 @@ class Chunk(ErrorBody):
 
 class Delta(Choice):
     """Text or parts of calls that were added to a choice; its last delta has the `finish_reason`. Requested lanes come
-    in deltas of their own, without text."""
+    in deltas of their own, without text. Of a `diffusing` answer the text is all there is so far."""
 
     lanes: LaneEvent | None = None
+    diffusing: bool = False
 
 
 class Model(Loose):

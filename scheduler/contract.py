@@ -86,12 +86,13 @@ class Span(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Bias:
     """`deltas` [n] are added to the logits of distinct `tokens` [n], at positions `[start, end)` of a row. Minus
-    infinity bans a token."""
+    infinity bans a token. With `factors` [n], logits above 0 are divided by them before that, and others multiplied."""
 
     start: int
     end: int
     tokens: Ints
     deltas: Floats
+    factors: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,6 @@ class DeviceLost(RuntimeError):
 
 
 class Executor(Protocol):
-    """Runs one plan at a time, from one thread. After an exception, nothing of the plan may be relied upon; after
-    `DeviceLost`, nothing of the device."""
+    """Runs one plan at a time, from one thread. An exception voids all of the plan, `DeviceLost` all of the device."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...

@@ -52,12 +52,13 @@ class Outcome(Enum):
 @dataclass(frozen=True, slots=True)
 class Request:
     """All that one answer needs. `prompt` [tokens]; `max_tokens` positions of canvas follow it, and then the tokens of
-    `suffix`, if there are any, which every step sees.
+    `suffix`, if there are any, which every step sees. A `template` [max_tokens] is the canvas before the first step,
+    where some of it is given: masks and tokens, a mask first and last.
 
-    With `watched`, each update has lane events. With `ranks`, it has the log-probability of each token, and so many
-    likeliest tokens at its position. Requests of one `share_group` differ in their sampling alone. A `constraint`
-    belongs to one request and restricts its text. Requests share keys and values only if they have the same
-    `cache_salt`.
+    With `watched`, each update has lane events. A `diffusing` one has all that is committed, final or not. With
+    `ranks`, it has the log-probability of each token, and so many likeliest tokens at its position. Requests of one
+    `share_group` differ in their sampling alone. A `constraint` belongs to one request and restricts its text. Requests
+    share keys and values only if they have the same `cache_salt`.
 
     Clients take turns in proportion to their `weight` and wait for each other only; the requests of a `bundle` came
     together from one client. With `scoring` the request has no answer: its update has the tokens that it gives, and
@@ -71,11 +72,13 @@ class Request:
     decoder: Decoder
     sampling: Sampling = field(default_factory=Sampling)
     watched: bool = False
+    diffusing: bool = False
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
     share_group: str | None = None
     constraint: Constraint | None = None
     suffix: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    template: Ints | None = None
     cache_salt: str = ""
     client: str = ""
     weight: float = 1.0
@@ -87,6 +90,13 @@ class Request:
     def length(self) -> int:
         """Positions in all."""
         return len(self.prompt) + self.max_tokens + len(self.suffix)
+
+    @property
+    def infill(self) -> str:
+        """The parameter that gives tokens after open positions; empty if none does."""
+        if self.template is not None:
+            return "template"
+        return "suffix" if len(self.suffix) else ""
 
     @property
     def room(self) -> int:
@@ -108,7 +118,8 @@ class Request:
             pattern=pattern,
             positions=self.length,
             max_positions=limits.max_model_len,
-            suffix=bool(len(self.suffix)),
+            prompt=len(self.prompt),
+            infill=self.infill,
             grammar="" if self.constraint is None else self.constraint.name,
             logprobs=self.ranks is not None,
             measured=measured,
@@ -150,6 +161,7 @@ class Update(NamedTuple):
     request has `ranks`. `outcome` is None while the request runs. A failed request has a `failure` if its client can
     do something about it. `lane_events` are there for a watched request whose step went well. `option_logprobs`
     [options] are those of the request's options at its first position, without the constraint, once they are known.
+    `canvas` is that of a diffusing request up to its last committed token, with masks.
     """
 
     request_id: int
@@ -160,6 +172,7 @@ class Update(NamedTuple):
     lane_events: LaneEvents | None = None
     scores: Scored | None = None
     option_logprobs: Floats | None = None
+    canvas: Ints | None = None
 
 
 class Ended(NamedTuple):

@@ -123,8 +123,6 @@ class Scheduler:
         """Queue a request. Raises `QueueFull`, and `ParamError` or `ValueError` if it can never run."""
         if request.length > self.limits.max_model_len:
             raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
-        if len(request.prompt) < self.pattern.logit_shift:
-            raise ValueError("this network predicts each token at the one before it: a prompt is needed")
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
         kind = Sequence if request.scoring is None else ScoredSequence
         sequence = kind(request, self._vocabulary, self.pattern, self._lanes)

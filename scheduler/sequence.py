@@ -80,7 +80,8 @@ class Sequence:
         self.id = request.id
         self.prompt_length = prompt
         self.policy = policy
-        self.tree = LaneTree(np.full(length, mask_id, np.int32), mask_id, prompt, pattern, vocabulary.filler)
+        canvas = np.full(length, mask_id, np.int32) if request.template is None else request.template.copy()
+        self.tree = LaneTree(canvas, mask_id, prompt, pattern, vocabulary.filler)
         if counts is not None:
             self.tree.counts = counts
         self.canvas = self.tree.canvas
@@ -92,7 +93,9 @@ class Sequence:
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
         self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
         self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
-        biasing = None if neutral else Biasing(request.preferences, vocabulary, prompt, length)
+        biasing = None
+        if not neutral:
+            biasing = Biasing(request.preferences, vocabulary, request.prompt, self.canvas, request.suffix)
         drafts = shared_rule(0, decoder.draft_threshold)
         self.source = RowSource(request, self.tree, drafts, biasing, self.host_rule, self.guide)
         self._vocabulary = vocabulary
@@ -207,7 +210,7 @@ class Sequence:
         """The positions that matter to the next step. They end where a block of the network does: it has never seen a
         part of one."""
         prompt, live, pattern = self.prompt_length, self.tree.live, self.tree.pattern
-        end = self.request.length if len(self.request.suffix) else prompt + lookahead_end
+        end = self.request.length if self.request.infill else prompt + lookahead_end
         frontier = prompt + self.frontier
         if pattern.block_size:
             end, frontier = pattern.ceil(end), pattern.floor(frontier)
@@ -413,12 +416,19 @@ class Sequence:
         end = self.frontier if self.frontier < self.end_at else self.end_at
         if end > start:
             self.sent = end
-        elif self.outcome is None and events is None and self.steps > 1:
+        elif self.outcome is None and events is None and self.steps > 1 and not self.request.diffusing:
             return None
         scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
         tokens, failure = self.canvas[start : self.sent], None if self.outcome is None else self._failure()
-        found = self.id, tokens, self.outcome, self.stats, failure, events, scores, self.option_logprobs
+        canvas = self._committed() if self.request.diffusing else None
+        found = self.id, tokens, self.outcome, self.stats, failure, events, scores, self.option_logprobs, canvas
         return make(Update, found)
+
+    def _committed(self) -> Ints:
+        """The canvas up to its last committed token."""
+        canvas = self.canvas[: self._canvas_end()]
+        committed = np.flatnonzero(canvas != self.tree.mask_id)
+        return canvas[: committed[-1] + 1 if len(committed) else 0].copy()
 
     def report_end(self) -> Update:
         """The state of the request, without what its last step brought: its end, or a chunk of its prompt."""

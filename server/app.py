@@ -171,6 +171,7 @@ def load(settings: Settings) -> Loaded:
         default_decoder=settings.decoder,
         created=int(time.time()),
         words={name: all_words(name, parts.pattern) for name in suited},
+        aliases=settings.model_names[1:],
     )
     return Loaded(parts, card, keys, settings.front_ends(parts.on_gpu))
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -122,8 +122,8 @@ class Unauthorized(ApiError):
 
 
 class UnknownModel(ApiError):
-    def __init__(self, name: str, served: str) -> None:
-        message = f"the model {shown(name)} does not exist here; this server has {served!r}"
+    def __init__(self, name: str, served: Sequence[str]) -> None:
+        message = f"the model {shown(name)} does not exist here; this server has {', '.join(map(repr, served))}"
         super().__init__(message, param="model", code="model_not_found")
 
 

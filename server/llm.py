@@ -49,13 +49,17 @@ class SamplingParams:
     max_tokens: int | None = None
     min_tokens: int | None = None
     stop: str | Sequence[str] | None = None
+    include_stop_str_in_output: bool | None = None
     stop_token_ids: Sequence[int] | None = None
     ignore_eos: bool | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
     structured_outputs: Mapping[str, Any] | None = None
+    bad_words: Sequence[str] | None = None
+    allowed_token_ids: Sequence[int] | None = None
     decoder: str | None = None
     params: Mapping[str, float | str | bool] = field(default_factory=dict)
     lanes: bool = False
@@ -64,7 +68,7 @@ class SamplingParams:
         """The parameters that both endpoints have. Raises `InvalidValue`."""
         own = {"params", "lanes", "logprobs", "logit_bias"}
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in own}
-        for name in ("stop", "stop_token_ids"):
+        for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
             values[name] = _listed(values[name])
         if not isinstance(self.params, Mapping):
             raise InvalidValue("params", f"params: must be a mapping of names to values, not {shown(self.params)}")

@@ -102,7 +102,9 @@ class Settings:
         "fetch a repository that is not in the cache of Hugging Face, once its architecture is known to be supported"
     )
     served_model_name: str | None = _word(
-        None, "what clients call the model; default: a repository's OWNER/NAME, or a directory's last part"
+        None,
+        "what clients call the model, with commas between several names, of which answers to requests without one have"
+        " the first; default: a repository's OWNER/NAME, or a directory's last part",
     )
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
@@ -241,6 +243,8 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name), field.name)
+        if not all(self.model_names):
+            raise SettingsError(f"--served-model-name: a name is empty in {self.served_model_name!r}")
 
     def __repr__(self) -> str:
         """Leave out the API key, which must not reach a log."""
@@ -249,12 +253,23 @@ class Settings:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names that clients may use, each once."""
+        if self.served_model_name is None:
+            return (self._default_name,)
+        return tuple(dict.fromkeys(name.strip() for name in self.served_model_name.split(",")))
+
+    @property
     def model_name(self) -> str:
+        return self.model_names[0]
+
+    @property
+    def _default_name(self) -> str:
         repository = self.model.partition("@")[0]
         owned = repository.count("/") == 1 and not repository.startswith(("/", ".", "~")) and repository[-1] != "/"
         if owned and not Path(self.model).is_dir():
-            return self.served_model_name or repository
-        return self.served_model_name or PurePath(self.model).name or self.model
+            return repository
+        return PurePath(self.model).name or self.model
 
     def front_ends(self, on_gpu: bool) -> int:
         """The number of front-end processes. On a CPU the model uses the cores that they would need. Raises

@@ -32,6 +32,7 @@ OPERATIONS = {  # by the end of the path
     "/v1/chat/completions": "chat",
     "/v1/messages": "chat",
     "/v1/completions": "text_completion",
+    "/v1/fim/completions": "text_completion",
     "/v1/responses": "chat",
 }
 PARENT = ("traceparent", "tracestate")  # W3C trace context

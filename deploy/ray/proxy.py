@@ -17,7 +17,12 @@ from ...server.errors import EngineDown, body_for, error_response
 from ...server.http.sse import event
 
 SESSION = b"x-session-id"
-PROMPTS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}
+PROMPTS = {
+    "/v1/chat/completions": "messages",
+    "/v1/completions": "prompt",
+    "/v1/fim/completions": "prompt",
+    "/v1/responses": "input",
+}
 MOST_BYTES = 2**18  # of a body whose prompt is read
 KEY_CHARS = 2048
 KEY_TOKENS = 512

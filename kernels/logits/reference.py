@@ -8,18 +8,23 @@ from torch import Tensor
 from ..common.types import Prediction
 
 
-def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor) -> None:
-    """Add `deltas` to logits [N, V], in place: bias b to its tokens at its positions, in float32, then rounded.
+def adjust(
+    logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor, factors: Tensor
+) -> None:
+    """Add `deltas` to logits [N, V], in place: bias b to its tokens at its positions, in float32, then rounded. Logits
+    above 0 are divided by `factors` before that, others multiplied.
 
     begins, ends [B] int32: positions `[begins[b], ends[b])` of bias b, which no other bias has; entry_starts [B + 1]
-    int32: its entries among ids [E] int32, each once in a bias, and deltas [E] float32, where minus infinity bans.
-    Biases may be empty, as padding is.
+    int32: its entries among ids [E] int32, each once in a bias, deltas [E] float32, where minus infinity bans, and
+    factors [E] float32 above 0. Biases may be empty, as padding is.
     """
     bounds = entry_starts.tolist()
     for bias, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
         entries = slice(bounds[bias], bounds[bias + 1])
-        columns = ids[entries].long()
-        logits[begin:end, columns] = (logits[begin:end, columns].float() + deltas[entries]).to(logits.dtype)
+        columns, factor = ids[entries].long(), factors[entries]
+        found = logits[begin:end, columns].float()
+        found = torch.where(found > 0, found / factor, found * factor)
+        logits[begin:end, columns] = (found + deltas[entries]).to(logits.dtype)
 
 
 def restrict(logits: Tensor, places: Tensor, words: Tensor) -> None:

@@ -14,21 +14,32 @@ BLOCK = 128  # entries at a time
 TOKENS = 1024  # of a program that restricts
 
 
-def adjust(logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor) -> None:
+def adjust(
+    logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor, factors: Tensor
+) -> None:
     expect_logits(logits)
     expect_each((len(begins),), torch.int32, begins=begins, ends=ends)
     expect("entry_starts", entry_starts, (len(begins) + 1,), (torch.int32,))
     expect("ids", ids, ("E",), (torch.int32,))
-    expect("deltas", deltas, tuple(ids.shape), (torch.float32,))
+    expect_each(tuple(ids.shape), torch.float32, deltas=deltas, factors=factors)
     if len(begins):
-        _adjust[(len(begins), SHARE)](
-            logits, begins, ends, entry_starts, ids, deltas, logits.stride(0), SHARE=SHARE, BLOCK=BLOCK, num_warps=1
-        )
+        bounds, entries = (begins, ends, entry_starts), (ids, deltas, factors)
+        grid = (len(begins), SHARE)
+        _adjust[grid](logits, *bounds, *entries, logits.stride(0), SHARE=SHARE, BLOCK=BLOCK, num_warps=1)
 
 
 @triton.jit(do_not_specialize=["stride"])
 def _adjust(
-    logits_ptr, begins_ptr, ends_ptr, starts_ptr, ids_ptr, deltas_ptr, stride, SHARE: tl.constexpr, BLOCK: tl.constexpr
+    logits_ptr,
+    begins_ptr,
+    ends_ptr,
+    starts_ptr,
+    ids_ptr,
+    deltas_ptr,
+    factors_ptr,
+    stride,
+    SHARE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     bias = tl.program_id(0)
     first, last = tl.load(starts_ptr + bias), tl.load(starts_ptr + bias + 1)
@@ -40,7 +51,9 @@ def _adjust(
             inside = entry < last
             id_ = tl.load(ids_ptr + entry, mask=inside, other=0)
             delta = tl.load(deltas_ptr + entry, mask=inside, other=0.0)
+            factor = tl.load(factors_ptr + entry, mask=inside, other=1.0)
             logit = tl.load(row_ptr + id_, mask=inside, other=0.0).to(tl.float32)
+            logit = tl.where(logit > 0, tl.math.div_rn(logit, factor), logit * factor)
             tl.store(row_ptr + id_, (logit + delta).to(logits_ptr.dtype.element_ty), mask=inside)
 
 

@@ -175,7 +175,7 @@ class Shape:
             sizes |= {"measure_kinds": self.projected, "measure_noise": self.projected}
         if inputs.biases:
             sizes |= {"bias_begins": biases, "bias_ends": biases, "bias_starts": biases + 1}
-            sizes |= {"bias_ids": inputs.biases, "bias_deltas": inputs.biases}
+            sizes |= dict.fromkeys(("bias_ids", "bias_deltas", "bias_factors"), inputs.biases)
         if inputs.restricted:
             sizes |= {"restricted_places": inputs.restricted}
             sizes |= {"restricted_words": inputs.restricted * inputs.mask_words}
@@ -201,6 +201,7 @@ class Biases(NamedTuple):
     starts: Tensor  # [B + 1] int32
     ids: Tensor  # [E] int32
     deltas: Tensor  # [E] float32
+    factors: Tensor  # [E] float32
 
 
 class Restrictions(NamedTuple):
@@ -379,8 +380,14 @@ def _pack_biases(words: np.ndarray, biases: tuple[Bias, ...], spans: tuple[Span,
         entries += length
         words[at["bias_ids"] + begin : at["bias_ids"] + entries] = bias.tokens
         words[at["bias_deltas"] + begin : at["bias_deltas"] + entries] = bias.deltas.view(np.int32)
+        words[at["bias_factors"] + begin : at["bias_factors"] + entries] = _factor_words(bias)
     begin = at["bias_starts"]
     words[begin + len(biases) : begin + BIASES_OF_ROW * shape.rows + 1] = entries
+
+
+def _factor_words(bias: Bias) -> Ints:
+    factors = np.ones(len(bias.tokens), np.float32) if bias.factors is None else bias.factors
+    return factors.view(np.int32)
 
 
 def _before(spans: tuple[Span, ...], position: int) -> int:
@@ -410,7 +417,7 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         measures = Measures(views["measure_kinds"], floats("measure_noise"), draws)
     if inputs.biases:
         begins, ends, starts, ids = (views[f"bias_{name}"] for name in ("begins", "ends", "starts", "ids"))
-        biases = Biases(begins, ends, starts, ids, floats("bias_deltas"))
+        biases = Biases(begins, ends, starts, ids, floats("bias_deltas"), floats("bias_factors"))
     if inputs.restricted:
         places = views["restricted_places"]
         restrictions = Restrictions(places, views["restricted_words"].view(len(places), -1))
@@ -548,6 +555,7 @@ def _bias_words(columns: Columns, span_starts: np.ndarray) -> Words:
         "bias_starts": _starts(np.array(sizes, np.int32)),
         "bias_ids": np.concatenate([NO_WORDS, *(bias.tokens for bias in biases)]),
         "bias_deltas": np.concatenate([NO_WORDS, *(bias.deltas.view(np.int32) for bias in biases)]),
+        "bias_factors": np.concatenate([NO_WORDS, *map(_factor_words, biases)]),
     }
 
 

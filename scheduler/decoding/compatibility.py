@@ -258,28 +258,47 @@ VOCABULARY_REFUSALS: Refusals[VocabularyFacts] = {
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts(VocabularyFacts):
-    """A request, the network and the server that get it. `grammar` is the parameter that constrains its text, empty if
-    none does; `required` and `available` are slots, pages and tokens of a step."""
+    """A request, the network and the server that get it. `infill` is the parameter that gives tokens after open
+    positions, `grammar` the one that constrains its text, both empty if none does; `required` and `available` are
+    slots, pages and tokens of a step."""
 
     pattern: AttentionPattern
     positions: int  # of prompt, canvas and suffix
     max_positions: int
-    suffix: bool
+    prompt: int  # tokens
+    infill: str
     grammar: str
     logprobs: bool
     measured: bool  # the server knows the time of its steps
     required: tuple[int, int, int]
     available: tuple[int, int, int]
 
+    @property
+    def first(self) -> str:
+        """The parameter that has the first token."""
+        return "template" if self.infill == "template" else "prompt"
+
 
 REQUEST_REFUSALS: Refusals[RequestFacts] = {
+    "{f.first} must begin with a token: this model predicts each token at the one before it": (
+        "{f.first}",
+        lambda f: f.prompt < f.pattern.logit_shift,
+    ),
     (
         "decoder {f.decoder.name!r} needs room for {f.decoder.replica_positions} replica positions after"
         " {f.positions} tokens, of {f.max_positions} in all: lower block_length or max_tokens"
     ): ("decoder", lambda f: f.positions + f.decoder.replica_positions > f.max_positions),
-    "isolated siblings see nothing after their look-ahead: they exclude a suffix": (
+    "isolated siblings see nothing after their look-ahead: they exclude a {f.infill}": (
         "siblings",
-        lambda f: f.decoder.layout is Layout.ISOLATED and f.suffix,
+        lambda f: f.decoder.layout is Layout.ISOLATED and f.infill,
+    ),
+    "template is not for decoder {f.decoder.name!r} and its rule, which change committed tokens": (
+        "template",
+        lambda f: f.infill == "template" and f.decoder.revises,
+    ),
+    "template is not for decoder {f.decoder.name!r}, whose branches begin with an open canvas": (
+        "template",
+        lambda f: f.infill == "template" and f.decoder.layout is Layout.ENSEMBLE,
     ),
     "{f.grammar} is not for decoder {f.decoder.name!r} and its rule, which change committed tokens": (
         "{f.grammar}",
@@ -289,9 +308,9 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
         "decoder {f.decoder.name!r} does not know the probability of a token: it excludes logprobs, best_of, and a"
         " suffix without max_tokens"
     ): ("decoder", lambda f: f.logprobs and not f.grammar and not f.decoder.scored),
-    "suffix is not for this model: no position sees past its block": (
-        "suffix",
-        lambda f: f.pattern.block_size and f.suffix,
+    "{f.infill} is not for this model: no position sees past its block": (
+        "{f.infill}",
+        lambda f: f.pattern.block_size and f.infill,
     ),
     **VOCABULARY_REFUSALS,
     "siblings 'isolated' and {f.grammar} exclude each other: a grammar has one lane at a time": (

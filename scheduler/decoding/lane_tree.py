@@ -101,6 +101,21 @@ class LaneTree:
         """True if the lane must commit something in the next step."""
         return lane.active or lane is self.live[0]
 
+    def open_gaps(self) -> int:
+        """Add a refine lane for each gap of the canvas that given tokens follow. Returns where the last gap starts."""
+        open_ = np.flatnonzero(self.canvas == self.mask_id)
+        if len(open_) == len(self.canvas):  # nearly always
+            return 0
+        starts = open_[np.flatnonzero(np.diff(open_, prepend=-2) > 1)].tolist()
+        ends = (open_[np.flatnonzero(np.diff(open_, append=len(self.canvas) + 1) > 1)] + 1).tolist()
+        for start, end in zip(starts[:-1], ends, strict=False):
+            self.live.append(Lane(self.born, None, REFINE, start, end, end - start, 0, end))
+            self.born += 1
+            self.counts.live += 1
+            self.counts.refining += 1
+        last: int = starts[-1]
+        return last
+
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
         """Add a generate lane at the right end, from the first open position at or after `start`. Without one before
         the limit, add none. It ends at `block_end` if that is after its start, or else with a block."""

@@ -85,8 +85,8 @@ class PackedLayout:
     def __init__(self, holding: Holding, source: RowSource, page_size: int) -> None:
         self._slot, self._source = holding.slots[0], source
         request, tree = source.request, source.tree
-        # Without a suffix, the device only needs what a grammar has forced. The rest is masks.
-        canvas = tree.canvas if len(request.suffix) else tree.canvas[: tree.live[0].start]
+        # If nothing is given after it, the device only needs what a grammar has forced. The rest is masks.
+        canvas = tree.canvas if request.infill else tree.canvas[: tree.live[0].start]
         tokens = np.concatenate((request.prompt, canvas, request.suffix))
         self.placements = [Placement(self._slot, tokens, holding.pages)]
 

@@ -21,7 +21,7 @@ from ..text.reasoning import ReasoningFormat
 from ..text.splitter import AnswerSplitter, CallRules
 from ..text.tokenizer import Tokenizer
 from ..text.tool_calls import ToolFormat
-from .answer_parts import Reading
+from .answer_parts import Reading, SplitReading
 from .generation import PER_TEXT, Backend, Prompt, check_choices, generation_router, respond
 
 TAIL = 16  # tokens at a prompt's end that may open the model's reasoning
@@ -34,7 +34,7 @@ def chat_routes(backend: Backend) -> APIRouter:
     async def chat_completions(body: ChatCompletionRequest, request: Request) -> Response:
         turn = await prepare(backend, request, body, "messages")
         split = turn.form is not None or turn.reasoning is not None
-        envelope = new_envelope("chatcmpl", card.id, bool(body.streaming.include_usage))
+        envelope = new_envelope("chatcmpl", card.named(body.model), bool(body.streaming.include_usage))
         reading = turn.reading(tokenizer, body) if split else None
         return await respond(backend, request, body, [turn.prompt], ChatReply(envelope, split), reading)
 
@@ -56,13 +56,14 @@ class Turn:
 async def prepare(backend: Backend, request: Request, body: ChatCompletionRequest, param: str) -> Turn:
     """Check a chat and encode its prompt, which is the request's parameter `param`. Raises an `ApiError`."""
     card = backend.card
-    card.check_name(body.model)
+    card.named(body.model)
     check_choices(backend, body, 1)
     form = _tool_format(backend, body)
     conversation = Conversation(backend.tokenizer, body.messages, body.offered, body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         conversation.suggest("reasoning_effort", body.reasoning_effort)
-    ids = await backend.encode(request, param, conversation.chars, lambda: conversation.ids(card.max_model_len))
+    context, specials = card.max_model_len, bool(body.add_special_tokens)
+    ids = await backend.encode(request, param, conversation.chars, lambda: conversation.ids(context, specials))
     reasoning = None if body.wanted is not None or body.must_call else backend.formats.reasoning
     return Turn(Prompt(param, ids), form, reasoning)
 
@@ -103,9 +104,9 @@ class Conversation:
         if template is not None and name in template.variables:
             self._variables[name] = value
 
-    def ids(self, context: int) -> list[int]:
-        """Raises what `Tokenizer.encode_chat` does."""
-        return self._tokenizer.encode_chat(self._messages, context, self._tools, self._variables)
+    def ids(self, context: int, specials: bool) -> list[int]:
+        """The prompt; with `specials` the tokenizer adds its own. Raises what `Tokenizer.encode_chat` does."""
+        return self._tokenizer.encode_chat(self._messages, context, self._tools, self._variables, specials)
 
 
 def _tool_format(backend: Backend, body: ChatCompletionRequest) -> ToolFormat | None:
@@ -149,7 +150,7 @@ def _reading(
         markers += form.markers
     tokens = tokenizer.tokens_of(markers).values()
     shown = tuple(token for token in tokens if token in tokenizer.special_ids)
-    return Reading(lambda: AnswerSplitter(reasoning, inside, rules), shown, wanted)
+    return SplitReading(lambda: AnswerSplitter(reasoning, inside, rules), shown, wanted)
 
 
 def _grammar(

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, GivenTokens, Grammar, Usage
+from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, GivenTokens, Grammar
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
@@ -30,7 +30,7 @@ from ..text.answer_formats import AnswerFormats
 from ..text.logprobs import TokenLogprob, mean_logprob
 from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
-from .answer_parts import PartReader, Reading, joined
+from .answer_parts import DiffusingReader, Reader, Reading, SplitReading, joined
 from .infill_lengths import lengths, likeliest
 from .likelihood import ScoredAnswers, given_tokens, option_tokens, with_prompt
 
@@ -81,17 +81,23 @@ class AnswerRoute(JsonRoute):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: the parameter to name if it does not fit, its ids, the text that its answers begin with, and the ids
-    of the suffix."""
+    """One prompt: the parameter to name if it does not fit, its ids, the text that its answers begin with, the ids of
+    the suffix, and the `template` of the canvas, as `AnswerOptions` has it."""
 
     param: str
     ids: list[int]
     echo: str = ""
     suffix: tuple[int, ...] = ()
+    template: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    @property
+    def given(self) -> int:
+        """The tokens that are given before the last open position."""
+        return len(self.ids) + sum(len(ids) for _, ids in self.template)
 
     @property
     def tokens(self) -> int:
-        return len(self.ids) + len(self.suffix)
+        return self.given + len(self.suffix)
 
 
 def generation_router() -> APIRouter:
@@ -138,6 +144,8 @@ async def respond(
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
     body.check_options()
+    if body.diffusing and reading is None:
+        reading = SplitReading()
     given, texts = GivenTokens(()), body.scored_options
     if texts and body.wanted is not None:
         param, limit = body.wanted.param, backend.card.max_model_len
@@ -181,7 +189,9 @@ async def respond(
     echoes, prompt_size = [prompt.echo for prompt, _ in submitted], sum(prompt.tokens for prompt in prompts)
     record: RequestRecord = request.state.record
     record.prompt_tokens, record.options = prompt_size, sent[0][1]
-    readers = None if reading is None else [PartReader(reading, backend.tokenizer) for _ in submitted]
+    readers = None if reading is None else [reading.reader(backend.tokenizer, options) for _, options in submitted]
+    if readers is not None and body.diffusing:
+        readers = list(map(DiffusingReader, readers))
     record.choices, record.streamed, record.submitted_s = len(planned), bool(body.stream), record.age_s
     async with AsyncExitStack() as stack:
         request.state.place.free()  # what is submitted takes it
@@ -253,9 +263,7 @@ def planned_choices(
         # A prompt that leaves room for one token is not what is too long.
         param = prompt.param if room < 1 else body.limit_param
         suffix_tokens = len(prompt.suffix)
-        raise errors.ContextLengthExceeded(
-            context, len(prompt.ids), requested, suffix_tokens=suffix_tokens, param=param
-        )
+        raise errors.ContextLengthExceeded(context, prompt.given, requested, suffix_tokens=suffix_tokens, param=param)
     max_tokens = requested or min(room, default_max_tokens)
     if (body.min_tokens or 0) > max_tokens:
         raise errors.InvalidValue("min_tokens", f"min_tokens {body.min_tokens} exceeds the answer's {max_tokens}")
@@ -265,7 +273,7 @@ def planned_choices(
     groups = [uuid.uuid4().hex if body.choices > 1 else None for _ in tried]
     return [
         [
-            body.options(tokens, seed + choice, group, grammar, prompt.suffix)
+            body.options(tokens, seed + choice, group, grammar, prompt.suffix, prompt.template)
             for tokens, group in zip(tried, groups, strict=True)
         ]
         for choice in range(body.choices)
@@ -283,32 +291,24 @@ async def _collect(
     merged: Deltas,
     echoes: Sequence[str],
     record: RequestRecord,
-    readers: Sequence[PartReader] | None = None,
+    readers: Sequence[Reader] | None = None,
 ) -> list[Finished]:
     parts: list[list[Piece]] = [[] for _ in echoes]
     texts: list[list[str]] = [[echo] for echo in echoes]
     scores: list[list[TokenLogprob]] = [[] for _ in echoes]
-    ends: dict[int, Finished] = {}
+    ends: dict[int, Delta] = {}
     async with aclosing(merged) as deltas:
         async for index, delta in deltas:
             if readers is not None:
                 found, delta = readers[index].read(delta)
-                parts[index] += found
+                parts[index] += found or ()
             record.note(index, delta)
             texts[index].append(delta.text)
             scores[index] += delta.scores
             if delta.finish is not None:
-                ends[index] = Finished(
-                    "".join(texts[index]),
-                    delta.finish,
-                    scores[index],
-                    delta.usage or Usage(),
-                    stop=delta.stop,
-                    probabilities=delta.probabilities,
-                    prompt_scores=delta.prompt_scores,
-                )
+                ends[index] = delta
     _check_complete(len(echoes), ends)
-    finished = [ends[at] for at in range(len(echoes))]
+    finished = [Finished.of("".join(text), scores[at], ends[at]) for at, text in enumerate(texts)]
     return finished if readers is None else list(map(joined, parts, finished))
 
 
@@ -317,7 +317,7 @@ async def _events(
     count: int,
     writer: EventWriter,
     record: RequestRecord,
-    readers: Sequence[PartReader] | None = None,
+    readers: Sequence[Reader] | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """The events of one streamed response, of `count` answers; with `readers`, they are read in parts. An error before
     the first event is raised."""

@@ -27,7 +27,7 @@ def message_routes(backend: Backend) -> list[APIRouter]:
     @router.post("/messages", responses=ANSWERED)
     async def messages(body: MessagesRequest, request: Request) -> Response:
         chat, turn = await _read(backend, request, body)
-        reply = MessageReply(f"msg_{uuid.uuid4().hex}", backend.card.id, request.state.request_id)
+        reply = MessageReply(f"msg_{uuid.uuid4().hex}", backend.card.named(body.model), request.state.request_id)
         return await respond(backend, request, chat, [turn.prompt], reply, turn.reading(backend.tokenizer, chat))
 
     @counts.post("/messages/count_tokens", response_model=MessageTokens)

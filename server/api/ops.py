@@ -37,12 +37,11 @@ def ops_routes(engine: AnswerSource, metrics: FrontEndMetrics, card: ModelCard) 
 
     @get("/v1/models", response_model=Models)
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [card.json()]}
+        return {"object": "list", "data": [card.json(name) for name in card.names]}
 
     @get("/v1/models/{name:path}", response_model=Model, responses=NO_MODEL)
     async def model(name: str) -> dict[str, Any]:
-        card.check_name(name)
-        return card.json()
+        return card.json(card.named(name))
 
     @get("/health", response_model=Status, responses={503: {"model": Status, "description": FAILED}})
     async def health() -> Response:

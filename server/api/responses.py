@@ -21,7 +21,7 @@ def response_routes(backend: Backend) -> APIRouter:
         try:
             chat = body.chat()
             turn = await prepare(backend, request, chat, "input")
-            reply = ResponsesReply(body, backend.card.id, body.name)
+            reply = ResponsesReply(body, backend.card.named(body.model), body.name)
             return await respond(backend, request, chat, [turn.prompt], reply, turn.reading(backend.tokenizer, chat))
         except ApiError as error:
             body.name(error)

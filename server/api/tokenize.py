@@ -39,8 +39,6 @@ class TextToTokens(Body):
             check_messages(self.messages)
             check_names(self.tools or [])
             check_ending(self.messages, self.continue_final_message, self.add_generation_prompt)
-            if self.add_special_tokens:
-                raise refused("add_special_tokens", "not together with messages: the chat template adds special tokens")
         for name in ("tools", "chat_template_kwargs", "continue_final_message", "add_generation_prompt"):
             if self.messages is None and getattr(self, name) not in (None, [], {}):
                 raise refused(name, "only with messages")
@@ -58,8 +56,7 @@ def token_routes(backend: Backend) -> APIRouter:
 
     @router.post("/tokenize", response_model=Tokenized)
     async def tokenize(body: TextToTokens, request: Request) -> Response:
-        card.check_name(body.model or card.id)
-
+        card.named(body.model)
         talk = None
         if body.messages is not None:
             if body.tools and tokenizer.template is not None and not tokenizer.template.shows_tools:
@@ -68,7 +65,7 @@ def token_routes(backend: Backend) -> APIRouter:
 
         def read() -> Response:
             if talk is not None:
-                ids = talk.ids(card.max_model_len)
+                ids = talk.ids(card.max_model_len, bool(body.add_special_tokens))
             else:
                 specials = body.add_special_tokens is not False
                 ids = tokenizer.encode(body.prompt or "", specials=specials, most_tokens=card.max_model_len)
@@ -82,7 +79,7 @@ def token_routes(backend: Backend) -> APIRouter:
     @router.post("/detokenize", response_model=Detokenized)
     async def detokenize(body: TokensToText, request: Request) -> dict[str, str]:
         """Special tokens come as they are spelt."""
-        card.check_name(body.model or card.id)
+        card.named(body.model)
         if len(body.tokens) > card.max_model_len:
             reason = f"tokens: {len(body.tokens)} are more than the context, {card.max_model_len}"
             raise InvalidValue("tokens", reason, code="context_length_exceeded")

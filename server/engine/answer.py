@@ -25,7 +25,8 @@ class EngineAnswer:
         self.request_id = request_id
         self.timer: asyncio.TimerHandle | None = None  # of its deadline
         self.completion_tokens = 0
-        self.writes = options.scoring is None  # tokens that it has not been given
+        self._options = options
+        self._tokens = 0  # those that were given among them
         self._ending: StopText | StopTokens | None = None
         if options.stop:
             self._ending = StopText(text, options.stop, options.stop_ids, options.shown)
@@ -34,6 +35,10 @@ class EngineAnswer:
         self.queue_s: float | None = None  # until its first step
         self._arrived = time.perf_counter()
         self._first_forward_s: float | None = None
+
+    def written(self, tokens: int) -> int:
+        """How many of the next `tokens` tokens were not given."""
+        return self._options.written(self._tokens + tokens) - self.completion_tokens
 
     def fail(self, failure: Failure) -> None:
         self.port.post(Failed(self.request_id, failure))
@@ -55,9 +60,10 @@ class EngineAnswer:
             used, stopped = self._ending.take(tokens.tolist(), outcome is not None)
             tokens = tokens[:used]
             outcome = Outcome.STOP if stopped else outcome
-        self.completion_tokens += len(tokens) if self.writes else 0
-        events, scored, options = update.lane_events, update.scores, update.option_logprobs
-        if outcome is not None or len(tokens) or events is not None:
+        self._tokens += len(tokens)
+        self.completion_tokens = self._options.written(self._tokens)
+        events, scored, options, canvas = update.lane_events, update.scores, update.option_logprobs, update.canvas
+        if outcome is not None or len(tokens) or events is not None or canvas is not None:
             self.port.post(
                 Progress(
                     self.request_id,
@@ -69,6 +75,7 @@ class EngineAnswer:
                     None if scored is None else _scores(scored),
                     first_forward_s or 0.0,
                     b"" if outcome is None or options is None else options.tobytes(),
+                    None if canvas is None else canvas.tobytes(),
                 )
             )
         return outcome

@@ -42,6 +42,7 @@ from .device import TICK_S, Device, Waiter, Watchdog
 from .messages import (
     ENGINE_FAILED,
     Abort,
+    AnswerOptions,
     Counts,
     Exposition,
     Failure,
@@ -318,9 +319,11 @@ class Engine:
             decoder=decoder,
             sampling=Sampling(options.temperature, options.top_p, options.seed, options.top_k, options.min_p),
             watched=options.watch,
+            diffusing=options.diffusing,
             preferences=Preferences(
                 presence=options.presence_penalty,
                 frequency=options.frequency_penalty,
+                repetition=options.repetition_penalty,
                 bias=dict(options.logit_bias),
                 ignore_end=options.ignore_end,
                 min_tokens=options.min_tokens,
@@ -330,6 +333,7 @@ class Engine:
             share_group=options.share_group,
             constraint=None if options.grammar is None else self._grammars.constraint(options.grammar),
             suffix=np.array(options.suffix, np.int32),
+            template=self._template(options),
             cache_salt=options.cache_salt,
             client=options.client,
             weight=options.weight,
@@ -337,6 +341,11 @@ class Engine:
             scoring=scoring,
             options=np.array(options.options, np.int32),
         )
+
+    def _template(self, options: AnswerOptions) -> np.ndarray | None:
+        """The canvas of an answer of which some text is given."""
+        canvas = [token for open_, ids in options.template for token in (*[self._text.mask_id] * open_, *ids)]
+        return np.array(canvas, np.int32) if canvas else None
 
     def _scoring(self, message: Submit) -> Scoring | None:
         """The tokens that a message gives to be scored. Raises `ContextLengthExceeded` if the masks that follow them do
@@ -437,8 +446,8 @@ class Engine:
 
     def _committed(self, updates: list[Update]) -> int:
         """The tokens of answers among those of a step."""
-        answers = [(self._answers.get(update.request_id), update) for update in updates]
-        return sum(len(update.tokens) for answer, update in answers if answer is None or answer.writes)
+        answers = [(self._answers.get(update.request_id), len(update.tokens)) for update in updates]
+        return sum(tokens if answer is None else answer.written(tokens) for answer, tokens in answers)
 
     def _report(self) -> None:
         """Count the last step, now that the next one is under way."""

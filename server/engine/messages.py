@@ -70,9 +70,11 @@ class AnswerOptions:
     """How one prompt is to be answered. Types are checked before; the engine checks ranges that depend on the model.
 
     `decoder` None is the server's default; `params` override the decoder's defaults by name. `logit_bias` pairs token
-    ids with what is added to their logits, minus infinity for a ban. `suffix` has the token ids after the answer, which
-    then fills exactly `max_tokens` positions. `ranks` requests log-probabilities, with so many likeliest tokens each.
-    `watch` requests lane events; the text is the same. Requests of one `share_group` differ in their seed alone. Only
+    ids with what is added to their logits, minus infinity for a ban. With `include_stop` a text ends with the stop
+    string that ends it. `suffix` has the token ids after the answer, which then fills exactly `max_tokens` positions. A
+    `template` says which of these are given: pairs of a number of open positions and the token ids after them. `ranks`
+    requests log-probabilities, with so many likeliest tokens each. `watch` requests lane events, `diffusing` all that
+    is committed after each step; the text is the same. Requests of one `share_group` differ in their seed alone. Only
     requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
     `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. `shown` has
     special tokens that have text in this answer. With `scoring` there is no answer: the tokens given come back with
@@ -88,13 +90,16 @@ class AnswerOptions:
     min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     ignore_end: bool = False
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
     stop_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
     suffix: tuple[int, ...] = ()
+    template: tuple[tuple[int, tuple[int, ...]], ...] = ()
     ranks: int | None = None
     share_group: str | None = None
     cache_salt: str = ""
@@ -105,9 +110,21 @@ class AnswerOptions:
     decoder: str | None = None
     params: Params = ()
     watch: bool = False
+    diffusing: bool = False
     shown: tuple[int, ...] = ()
     scoring: GivenTokens | None = None
     options: tuple[int, ...] = ()
+
+    def written(self, tokens: int) -> int:
+        """The number of the answer's first `tokens` tokens that were not given."""
+        if self.scoring is not None:
+            return 0
+        start = given = 0
+        for open_, ids in self.template:
+            start += open_
+            given += min(max(0, tokens - start), len(ids))
+            start += len(ids)
+        return tokens - given
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
@@ -168,7 +185,7 @@ class Progress(Message, frozen=True):
     """The effect of a step on a request: `tokens` that became final, as native int32. `stats` count from the start of
     the request, which waited `queue_s` before its first step. Its first forward ended `first_forward_s` later, since
     all chunks of its prompt come first. The last progress has a `finish`, and native float32 of the request's
-    options."""
+    options. `canvas` has the tokens of a diffusing request, as native int32 with masks."""
 
     request_id: int
     tokens: bytes
@@ -179,6 +196,7 @@ class Progress(Message, frozen=True):
     scores: Scores | None = None
     first_forward_s: float = 0.0
     option_logprobs: bytes = b""
+    canvas: bytes | None = None
 
 
 class Failed(Message, frozen=True):
@@ -272,7 +290,8 @@ class Delta:
     With lane events there is one delta for each step, with or without text. `scores` belong to the tokens whose text is
     complete with this delta. The last one has the log-probabilities of the answer's options, if they were requested;
     where a front end joins answers that score tokens to it, the `probabilities` of the texts of which it is one, and
-    the scores of its prompt.
+    the scores of its prompt. `canvas` has all tokens of a diffusing answer that are committed, final or not, with masks
+    between them. The front end adds the `gaps` of a template to the last delta, with the number of tokens of each.
     """
 
     text: str
@@ -285,6 +304,8 @@ class Delta:
     option_logprobs: tuple[float, ...] = ()
     probabilities: tuple[tuple[str, float], ...] = ()
     prompt_scores: tuple[TokenLogprob, ...] | None = None
+    canvas: tuple[int, ...] | None = None
+    gaps: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

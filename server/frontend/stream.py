@@ -37,12 +37,18 @@ class AnswerReader:
 
     def __init__(self, text: Tokenizer, options: AnswerOptions) -> None:
         # A stop token never comes: the engine ends the answer before it.
-        self._text = AnswerText(text, options.stop, placed=options.ranks is not None, shown=options.shown)
+        self._text = AnswerText(
+            text,
+            options.stop,
+            placed=options.ranks is not None,
+            shown=options.shown,
+            includes_stop=options.include_stop,
+        )
         self._watcher = Watcher(text) if options.watch else None
         self._scores = None if options.ranks is None else LogprobReader(text)
         self._token_ids: list[int] = []
         self._sent = 0  # tokens
-        self._counts = options.scoring is None  # tokens that were given are no answer
+        self._options = options
 
     def read(self, progress: Progress) -> Delta | None:
         """The news of a step; None if there is nothing to show yet."""
@@ -56,13 +62,16 @@ class AnswerReader:
         if self._scores is not None:
             scored = None if progress.scores is None else _scored(progress.scores)
             scores = self._scores.read(self._token_ids, self._text.take_places(), scored)
-        if progress.finish is None and not (text or lanes or scores):
+        canvas = None if progress.canvas is None else tuple(int32s(progress.canvas))
+        if progress.finish is None and not (text or lanes or scores) and canvas is None:
             return None
         fresh = tuple(self._token_ids[self._sent :])
         self._sent = len(self._token_ids)
-        usage = Usage(self._sent if self._counts else 0, progress.stats, progress.queue_s, progress.first_forward_s)
+        written = self._options.written(self._sent)
+        usage = Usage(written, progress.stats, progress.queue_s, progress.first_forward_s)
         options = np.frombuffer(progress.option_logprobs, np.float32).tolist() if progress.option_logprobs else ()
-        return Delta(text, progress.finish, usage, lanes, scores, fresh, self._text.stop, tuple(options))
+        stop = self._text.stop
+        return Delta(text, progress.finish, usage, lanes, scores, fresh, stop, tuple(options), canvas=canvas)
 
 
 class AnswerStream:
@@ -168,6 +177,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
         scores,
         after.first_forward_s,
         after.option_logprobs,
+        before.canvas if after.canvas is None else after.canvas,
     )
 
 

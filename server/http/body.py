@@ -187,7 +187,7 @@ class Strict(BaseModel):
     def _nearest(cls, name: str) -> str:
         """The known name that `name` may have been meant as, or else all of them."""
         known = [field.alias or field_name for field_name, field in cls.model_fields.items()]
-        nearest = get_close_matches(name[:NAME_CHARS].lower(), known, n=1)
+        nearest = get_close_matches(name[:NAME_CHARS].lower(), known, n=1, cutoff=0.5)
         return f"did you mean {nearest[0]}?" if nearest else cls.offers()
 
     @model_validator(mode="before")

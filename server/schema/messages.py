@@ -238,7 +238,7 @@ class MessageTokensRequest(Body):
 
     unsupported = UNSUPPORTED[COUNT_TOKENS]
 
-    model: ModelName
+    model: ModelName | None = None
     messages: Annotated[list[Turn], Field(fail_fast=True, min_length=1, max_length=limits.MESSAGES)]
     system: Texts = Field(default_factory=list)
     tools: Annotated[list[MessageTool], Field(fail_fast=True, max_length=limits.TOOLS)] | None = None

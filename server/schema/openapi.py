@@ -77,8 +77,14 @@ TextLogprobs = shape(
     text_offset=list[int],
     steps=list[int | None],
 )
+FilledGap = shape("FilledGap", text=str, tokens=int)
 TextChoice = shape(
-    "TextChoice", OPTIONS | PROMPT, index=int, text=str, logprobs=TextLogprobs | None, finish_reason=FINISH
+    "TextChoice",
+    OPTIONS | PROMPT | {"gaps": list_of(FilledGap)},
+    index=int,
+    text=str,
+    logprobs=TextLogprobs | None,
+    finish_reason=FINISH,
 )
 Completion = shape("Completion", **ENVELOPE, object=Literal["text_completion"], choices=list_of(TextChoice))
 

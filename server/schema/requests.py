@@ -26,7 +26,7 @@ from ..errors import InvalidValue, shown
 from ..http.body import Body, Strict, refused
 from ..structured.grammar import ANY_OBJECT, Wanted
 from . import limits
-from .formats import Options, Regex, ResponseFormat, Schema, StructuredOutputs
+from .formats import Option, Options, Regex, ResponseFormat, Schema, StructuredOutputs
 from .tools import AnyObject, Label, NamedTool, Tool, ToolCalls, ToolChoice, Tools
 from .unsupported import CHAT, COMPLETIONS, ELSEWHERE, UNSUPPORTED, unsupported_by
 
@@ -39,7 +39,7 @@ SAMPLES = 128  # of Monte Carlo, as in LLaDA's evaluation
 # Parameters of an answer, of which the likelihood of a prompt has none.
 NOT_SCORED = (
     *("stream", "suffix", "decoder", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),
-    *("presence_penalty", "frequency_penalty", "prompt_logprobs"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "include_stop_str_in_output", "prompt_logprobs"),
 )
 NO_ANSWER = "not together with echo and logprobs, which score the prompt and write no answer"
 
@@ -253,11 +253,12 @@ Metadata = Annotated[
 class GenerationRequest(DecoderParams, Body):
     """The parameters of both endpoints: OpenAI's, vLLM's, and ours for the decoder."""
 
-    model: ModelName
+    model: ModelName | None = None
     max_tokens: AnswerTokens | None = None
     n: Choices | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    diffusing: bool | None = None
     cache_salt: Salt | None = None
     timeout: Seconds | None = None
     # These change nothing.
@@ -277,10 +278,12 @@ class GenerationRequest(DecoderParams, Body):
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     logit_bias: Biases | None = None
     stop: Annotated[Stops, BeforeValidator(_stops, json_schema_input_type=Stop | Stops | None)] = Field(
         default_factory=list
     )
+    include_stop_str_in_output: bool | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=INT64)] | None = None
@@ -291,6 +294,10 @@ class GenerationRequest(DecoderParams, Body):
     guided_regex: Regex | None = None
     guided_choice: Options | None = None
     prompt_logprobs: Ranks | None = None
+    bad_words: Annotated[list[Option], Field(fail_fast=True, max_length=limits.CHOICES)] | None = None
+    allowed_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0, lt=INT32)]], Field(fail_fast=True, max_length=limits.ALLOWED)] | None
+    ) = None
 
     @classmethod
     def offers(cls) -> str:
@@ -307,13 +314,19 @@ class GenerationRequest(DecoderParams, Body):
                 raise refused(f"logit_bias.{name}", f"names of logit_bias are token ids, not {shown(name)}")
         if self.min_tokens and self.stop:
             raise refused("min_tokens", "not together with stop: it bans end tokens and stop_token_ids alone")
-        if self.stream_options is not None and not self.stream:
-            raise refused("stream_options", "only with stream: true")
+        for param, given in (("stream_options", self.stream_options is not None), ("diffusing", self.diffusing)):
+            if given and not self.stream:
+                raise refused(param, "only with stream: true")
+        if self.diffusing and self.shows_scores:
+            raise refused("logprobs", "not together with diffusing, whose text may change until it is whole")
         if self.prompt_logprobs is not None and self.stream:
             raise refused("prompt_logprobs", "cannot be streamed: leave out one of them")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
-            if formats and value:
+            if formats and value and not formats[0].free:
                 raise refused(param, f"not together with {formats[0].param}, which says where an answer may end")
+        allowed, stops = set(self.allowed_token_ids or ()), set(self.stop_token_ids or ())
+        if self.min_tokens and allowed and allowed <= stops:
+            raise refused("allowed_token_ids", "all are stop_token_ids, which min_tokens bans: allow another one")
         return self
 
     @cached_property
@@ -330,6 +343,10 @@ class GenerationRequest(DecoderParams, Body):
         yield from _texts("guided_", self.guided_json, self.guided_regex, self.guided_choice)
         if outputs is not None and outputs.json_object:
             yield Wanted("structured_outputs.json_object", schema=ANY_OBJECT)
+        if self.bad_words:
+            yield Wanted("bad_words", without=tuple(self.bad_words))
+        if self.allowed_token_ids:
+            yield Wanted("allowed_token_ids", tokens=tuple(self.allowed_token_ids))
 
     @property
     def limit_param(self) -> str:
@@ -388,7 +405,8 @@ class GenerationRequest(DecoderParams, Body):
     def named_tokens(self) -> dict[str, int]:
         """Every token id in the body, by the parameter to name if there is no such token."""
         biased = {f"logit_bias.{name}": int(name) for name in self.logit_bias or {}}
-        return biased | {f"stop_token_ids.{at}": token for at, token in enumerate(self.stop_token_ids or ())}
+        listed = {"stop_token_ids": self.stop_token_ids, "allowed_token_ids": self.allowed_token_ids}
+        return biased | {f"{name}.{at}": token for name, ids in listed.items() for at, token in enumerate(ids or ())}
 
     def draw_seed(self) -> int:
         """The seed of a prompt's first choice: the one given, else a new one for each request."""
@@ -403,31 +421,39 @@ class GenerationRequest(DecoderParams, Body):
         share_group: str | None = None,
         grammar: Grammar | None = None,
         suffix: tuple[int, ...] = (),
+        template: tuple[tuple[int, tuple[int, ...]], ...] = (),
     ) -> AnswerOptions:
+        """`max_tokens` are those to write. No text of a `template` comes after an end token."""
         params = {name: getattr(self, name) for name in DecoderParams.model_fields}
+        canvas = max_tokens + sum(len(ids) for _, ids in template)
+        endless = 0 if not template else canvas if suffix else canvas - template[-1][0]
         return AnswerOptions(
-            max_tokens=max_tokens,
+            max_tokens=canvas,
             temperature=self.temperature or 0.0,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(0, self.top_k or 0),
             min_p=self.min_p or 0.0,
             seed=seed % INT64,
             stop=tuple(self.stop),
+            include_stop=bool(self.include_stop_str_in_output),
             stop_ids=tuple(self.stop_token_ids or ()),
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
             # A ban does not break the format: where nothing else may come, the token comes all the same.
             logit_bias=self._biases(ban=-math.inf if grammar is None else STRONG),
             ignore_end=bool(self.ignore_eos),
-            min_tokens=self.min_tokens or 0,
+            min_tokens=self.min_tokens or endless,
             grammar=grammar,
             ranks=self.ranks,
             share_group=share_group,
             suffix=suffix,
+            template=template,
             cache_salt=self.cache_salt or "",
             decoder=self.decoder,
             params=tuple((name, value) for name, value in params.items() if value is not None),
             watch=bool(self.streaming.include_lanes),
+            diffusing=bool(self.diffusing),
         )
 
     def scoring_options(self, given: GivenTokens, ranks: int, bundle: str | None, timeout_s: float) -> AnswerOptions:
@@ -487,6 +513,7 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateVariables | None = None
+    add_special_tokens: bool | None = None  # True: the tokenizer adds its own to those of the template
     reasoning_effort: Effort | None = None
 
     @model_validator(mode="after")
@@ -510,9 +537,11 @@ class ChatCompletionRequest(GenerationRequest):
             raise refused("tool_choice.function.name", f"no tool has the name {shown(choice.function.name)}")
         if not self.offered:
             return
+        if self.diffusing:
+            raise refused("tools", "not together with diffusing: calls are read once their text is final")
         if self.wanted is not None:
             reason = f"not together with {self.wanted.param}, unless tool_choice is none"
-            raise refused("tools", f"{reason}: an answer either calls tools or has a format")
+            raise refused("tools", f"{reason}: an answer follows one grammar")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
             if value and (self.must_call or self.strict):
                 raise refused(param, "not together with calls that follow a grammar, which decides the end")
@@ -554,6 +583,8 @@ class ChatCompletionRequest(GenerationRequest):
 
 def _prompts(value: object) -> list[str | list[int]]:
     """Return any of the four forms as a list of prompts. Raises for an empty one."""
+    if value is None:
+        return []
     prompts: list[Any] = value if isinstance(value, list) else [value]
     if _prompt_kind(value) == "ids":
         prompts = [value]
@@ -579,11 +610,33 @@ Several = Field(min_length=1, max_length=limits.PROMPTS)
 Prompts = Text | Annotated[list[Text], Several] | Ids | Annotated[list[Ids], Several]
 
 
+class Gap(Strict):
+    """Positions of a template that are filled."""
+
+    tokens: AnswerTokens
+
+
+def _template_part(value: object) -> str | Gap:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return Gap.model_validate(value)
+    raise refused(None, f'must be a text, or a gap such as {{"tokens": 8}}, not {shown(value)}')
+
+
+TemplatePart = Annotated[str | Gap, PlainValidator(_template_part, json_schema_input_type=str | Gap)]
+# What a template excludes: it says itself what is given, how long an answer is, and where it ends.
+NOT_IN_TEMPLATES = ("prompt", "suffix", "echo", "max_tokens", "min_tokens", "stop", "stop_token_ids")
+
+
 class CompletionRequest(GenerationRequest):
     unsupported = unsupported_by(COMPLETIONS)
     elsewhere = ELSEWHERE[COMPLETIONS]
 
-    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts, json_schema_input_type=Prompts)]
+    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts, json_schema_input_type=Prompts | None)] = Field(
+        default_factory=list
+    )
+    template: Annotated[list[TemplatePart], Field(fail_fast=True, max_length=limits.TEMPLATE)] | None = None
     logprobs: Ranks | None = None
     echo: bool | None = None
     best_of: Choices | None = None
@@ -594,6 +647,28 @@ class CompletionRequest(GenerationRequest):
     likelihood: Literal["chain", "monte-carlo"] | None = None
     likelihood_samples: Annotated[int, Field(ge=1, le=limits.SAMPLES)] | None = None
     likelihood_start: Annotated[int, Field(ge=1, lt=INT32)] | None = None
+
+    @model_validator(mode="after")
+    def _check_template(self) -> Self:
+        if self.template is None:
+            if not self.prompt:
+                raise refused("prompt", "required, unless there is a template", code="missing_parameter")
+            return self
+        given = {param: getattr(self, param) for param in NOT_IN_TEMPLATES}
+        given |= {"logprobs": self.logprobs is not None, "best_of": self.choices > self.kept}
+        for param, value in given.items():
+            if value:
+                raise refused(param, "not together with template")
+        if self.wanted is not None:
+            raise refused(self.wanted.param, "not together with template: a grammar writes one text, without gaps")
+        after_gap = False
+        for at, part in enumerate(self.template):
+            if part and after_gap and isinstance(part, Gap):
+                raise refused(f"template.{at}", "a gap follows a gap: make them one, or put a text between them")
+            after_gap = isinstance(part, Gap) or (after_gap and not part)
+        if not any(isinstance(part, Gap) for part in self.template):
+            raise refused("template", 'has no gap to fill: give one, such as {"tokens": 8}')
+        return self
 
     @model_validator(mode="after")
     def _check_likelihood(self) -> Self:
@@ -639,7 +714,7 @@ class CompletionRequest(GenerationRequest):
         if self.choices > self.kept and self.stream:
             raise refused("best_of", "cannot be streamed, since the best is known at the end: leave out one of them")
         if self.suffix and self.wanted is not None:
-            raise refused("suffix", f"not together with {self.wanted.param}, which decides the answer's length")
+            raise refused("suffix", f"not together with {self.wanted.param}: a grammar decides the answer's length")
         if self.tries_lengths and self.stream:
             raise refused("suffix", "cannot be streamed while several lengths are tried: give max_tokens, or no stream")
         return self
@@ -647,6 +722,16 @@ class CompletionRequest(GenerationRequest):
     @property
     def choices(self) -> int:
         return self.best_of or self.kept
+
+    @property
+    def limit_param(self) -> str:
+        return "max_tokens" if self.template is None else "template"
+
+    @property
+    def answer_limit(self) -> int | None:
+        if self.template is None:
+            return self.max_tokens
+        return sum(part.tokens for part in self.template if isinstance(part, Gap))
 
     @property
     def tries_lengths(self) -> bool:

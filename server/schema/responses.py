@@ -26,7 +26,8 @@ COSTS = ("forwards", "computed_tokens", "lanes", "forks", "refreshes")  # of `co
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """The model as clients see it. `decoders` maps names to their parameters' defaults; `created` is the Unix time of
-    the server's start; `words` are what each decoder's parameters may be besides numbers."""
+    the server's start; `words` are what each decoder's parameters may be besides numbers; `aliases` are further names
+    of the model."""
 
     id: str
     max_model_len: int
@@ -34,15 +35,24 @@ class ModelCard:
     default_decoder: str
     created: int = 0
     words: Mapping[str, Mapping[str, Sequence[object]]] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
 
-    def check_name(self, name: str) -> None:
-        if name != self.id:
-            raise UnknownModel(name, self.id)
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.id, *self.aliases)
 
-    def json(self) -> Json:
-        decoders = {name: dict(defaults) for name, defaults in self.decoders.items()}
-        card = {**asdict(self), "object": "model", "owned_by": "asynclane", "decoders": decoders}
-        del card["words"]  # `/openapi.json` has them
+    def named(self, name: str | None) -> str:
+        """The name by which a request wants the model, by default its first. Raises `UnknownModel`."""
+        if name is None:
+            return self.id
+        if name not in self.names:
+            raise UnknownModel(name, self.names)
+        return name
+
+    def json(self, name: str) -> Json:
+        decoders = {decoder: dict(defaults) for decoder, defaults in self.decoders.items()}
+        card = {**asdict(self), "id": name, "object": "model", "owned_by": "asynclane", "decoders": decoders}
+        del card["words"], card["aliases"]  # `/openapi.json` has the words
         return card
 
 
@@ -50,7 +60,7 @@ class ModelCard:
 class Finished:
     """One complete choice. `scores` is None if no log-probabilities were requested. `calls` have everything of a call
     in one part; `parts` are all pieces in their order, where the answer was read in parts. `stop` is the stop string
-    that has ended the text."""
+    that has ended the text. `gaps` are those of a template."""
 
     text: str
     finish: Finish
@@ -62,6 +72,22 @@ class Finished:
     stop: str | None = None
     probabilities: tuple[tuple[str, float], ...] = ()
     prompt_scores: Scores | None = None
+    gaps: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, text: str, scores: Scores, last: Delta) -> Finished:
+        """The choice that ended with a `last` delta."""
+        assert last.finish is not None
+        return cls(
+            text,
+            last.finish,
+            scores,
+            last.usage or Usage(),
+            stop=last.stop,
+            probabilities=last.probabilities,
+            prompt_scores=last.prompt_scores,
+            gaps=last.gaps,
+        )
 
     @property
     def options(self) -> Json:
@@ -119,7 +145,10 @@ class Chunks(Protocol):
     def opening(self, index: int) -> Json | None: ...
     def part(self, index: int, part: Piece | None, scores: Scores | None = None) -> Json: ...
     def lanes(self, index: int, event: LaneEvent) -> Json: ...
-    def closing(self, index: int, finish: Finish, options: Json) -> Json: ...
+    def whole_so_far(self, index: int, parts: Sequence[Piece], last: Delta) -> Json:
+        """The chunk that replaces those before it. The last one closes its choice."""
+
+    def closing(self, index: int, last: Delta) -> Json: ...
 
 
 class ChunkWriter:
@@ -132,19 +161,23 @@ class ChunkWriter:
         self._prompt_tokens = prompt_tokens
         self._usages: dict[int, Usage] = {}
         self._filled: set[int] = set()  # answers with text or calls
+        self._shown: dict[int, Sequence[Piece]] = {}  # of diffusing answers
 
     def begin(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):
             first = self._chunks.opening(index)
             if first is not None:
-                yield self._event(first)
-            if echo:
+                yield self._event({**first, "diffusing": True} if self._body.diffusing else first)
+            if echo and not self._body.diffusing:
                 yield self._event(self._chunks.part(index, Text(echo)))
 
     def write(self, index: int, delta: Delta, parts: Sequence[Piece] | None) -> Iterator[bytes]:
         self._usages[index] = delta.usage or self._usages.get(index, Usage())
         if delta.lanes is not None:
             yield self._event(self._chunks.lanes(index, delta.lanes))
+        if self._body.diffusing:
+            yield from self._replace(index, delta, parts)
+            return
         scores = delta.scores if self._body.shows_scores else None
         split = parts is not None
         if parts is None:
@@ -157,7 +190,15 @@ class ChunkWriter:
         if delta.finish is not None:
             if split and index not in self._filled:  # content is null only beside calls
                 yield self._event(self._chunks.part(index, Text("")))
-            yield self._event(self._chunks.closing(index, delta.finish, options_json(delta.probabilities)))
+            yield self._event(self._chunks.closing(index, delta))
+
+    def _replace(self, index: int, delta: Delta, parts: Sequence[Piece] | None) -> Iterator[bytes]:
+        """The whole of a diffusing answer in one chunk, if it has changed."""
+        if parts is None or (delta.finish is None and parts == self._shown.get(index, [])):
+            return
+        self._shown[index] = parts
+        echo = [Text(self._echoes[index])] if self._echoes[index] else []
+        yield self._event({**self._chunks.whole_so_far(index, [*echo, *parts], delta), "diffusing": True})
 
     def end(self) -> Iterator[bytes]:
         if self._body.streaming.include_usage:  # the chunk after all choices
@@ -200,8 +241,17 @@ class ChatReply:
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self._chunk(index, {}), "lanes": event.json()}
 
-    def closing(self, index: int, finish: Finish, options: Json) -> Json:
-        return self.envelope.wrap(CHAT_CHUNK, [{**_chat_choice(index, {}, finish), **options}])
+    def whole_so_far(self, index: int, parts: Sequence[Piece], last: Delta) -> Json:
+        reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
+        said = {"content": text_of(parts), **({"reasoning_content": reasoning} if reasoning else {})}
+        return self._last(index, said, last)
+
+    def closing(self, index: int, last: Delta) -> Json:
+        return self._last(index, {}, last)
+
+    def _last(self, index: int, said: Json, last: Delta) -> Json:
+        choice = {**_chat_choice(index, said, last.finish), **options_json(last.probabilities)}
+        return self.envelope.wrap(CHAT_CHUNK, [choice])
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
@@ -250,12 +300,19 @@ class TextReply:
     def lanes(self, index: int, event: LaneEvent) -> Json:
         return {**self.part(index, None), "lanes": event.json()}
 
-    def closing(self, index: int, finish: Finish, options: Json) -> Json:
-        return self._wrap({**_text_choice(index, "", finish), **options})
+    def whole_so_far(self, index: int, parts: Sequence[Piece], last: Delta) -> Json:
+        return self._last(index, text_of(parts), last)
+
+    def closing(self, index: int, last: Delta) -> Json:
+        return self._last(index, "", last)
+
+    def _last(self, index: int, said: str, last: Delta) -> Json:
+        found = {**_text_choice(index, said, last.finish), **options_json(last.probabilities)}
+        return self._wrap({**found, **_gaps(last.gaps)})
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
-            {**_text_choice(index, one.text, one.finish, one.scores), **one.options, **one.prompt}
+            {**_text_choice(index, one.text, one.finish, one.scores), **one.options, **one.prompt, **_gaps(one.gaps)}
             for index, one in enumerate(choices)
         ]
         return {**self._wrap(*shaped), "usage": usage}
@@ -281,6 +338,15 @@ def _ranked_tokens(score: TokenLogprob) -> Json:
 
 def _chat_choice(index: int, delta: Json, finish: Finish | None, scores: Scores | None = None) -> Json:
     return {"index": index, "delta": delta, "logprobs": _chat_logprobs(scores), "finish_reason": finish}
+
+
+def text_of(parts: Sequence[Piece]) -> str:
+    """The text of an answer in parts."""
+    return "".join(part.spaced for part in parts if isinstance(part, Text))
+
+
+def _gaps(gaps: Sequence[tuple[str, int]]) -> Json:
+    return {"gaps": [{"text": text, "tokens": tokens} for text, tokens in gaps]} if gaps else {}
 
 
 def _call_delta(part: CallPart) -> Json:

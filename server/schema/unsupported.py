@@ -10,27 +10,23 @@ MESSAGES, COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
 # OpenAI's and vLLM's parameters, by where they stand, with the values that change nothing; null is one everywhere.
 UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "both endpoints": {
-        "allowed_token_ids": ([],),
         "audio": (),
-        "bad_words": ([],),
         "chat_template": (),
         "function_call": ("none", "auto"),
         "functions": ([],),
         "guided_grammar": (),
-        "include_stop_str_in_output": (False,),
         "length_penalty": (1,),
         "modalities": (["text"],),
         "moderation": (),
-        "prediction": (),
+        "prediction": ("none",),
         "priority": (0,),
-        "repetition_penalty": (1,),
         "service_tier": ("auto", "default"),
         "skip_special_tokens": (True,),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
         "web_search_options": (),
     },
-    CHAT: {"add_special_tokens": (False,), "best_of": (1,), "echo": (False,), "suffix": ("",)},
+    CHAT: {"best_of": (1,), "echo": (False,), "suffix": ("",)},
     COMPLETIONS: {
         "chat_template_kwargs": ({},),
         "parallel_tool_calls": (True, False),
@@ -60,6 +56,7 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "best_of": (1,),
         "echo": (False,),
         "logprobs": (False,),
+        "diffusing": (False,),
         "max_completion_tokens": (),
         "max_tokens": (),
         "messages": (),
@@ -113,8 +110,8 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     CHAT: dict.fromkeys(
         (
-            *("prompt", "best_of", "echo", "suffix", "add_special_tokens"),
-            *("likelihood", "likelihood_samples", "likelihood_start"),
+            *("prompt", "best_of", "echo", "suffix"),
+            *("likelihood", "likelihood_samples", "likelihood_start", "template"),
         ),
         COMPLETIONS,
     ),
@@ -126,9 +123,9 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         CHAT,
     ),
     RESPONSES: {
-        **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start"), COMPLETIONS),
+        **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start", "template"), COMPLETIONS),
         **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
-        **dict.fromkeys(("logprobs", "prompt_logprobs", "reasoning_effort"), CHAT),
+        **dict.fromkeys(("logprobs", "prompt_logprobs", "reasoning_effort", "diffusing"), CHAT),
         **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
     },
 }

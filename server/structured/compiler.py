@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .call_grammar import CALLS_ALONE, calls_text
+from .call_grammar import ANY_TEXT, CALLS_ALONE, calls_text
 from .grammar_errors import NO_TEXT, GrammarError, plain
 from .json_schema import schema_grammar
 from .names import Place, Spelt, after, repeating
@@ -40,6 +40,7 @@ class Vocabulary:
             slices=LLTokenizer.json_slices(),
         )
         self.closers: tuple[int, ...] = tuple(description["closers"])
+        self.ends = frozenset(description["ends"])
         self.quoted: list[Spelt] = sorted((self.text(token), token) for token in description["quoted"])
         self.twice = [spelt for spelt in self.quoted if spelt[0].count(b'"') > 1]
 
@@ -202,19 +203,31 @@ class Compiled:
 
 
 def grammar_text(
-    vocabulary: Vocabulary, schema: str | None, regex: str | None, choice: Sequence[str], calls: str | None = None
+    vocabulary: Vocabulary,
+    schema: str | None,
+    regex: str | None,
+    choice: Sequence[str],
+    calls: str | None = None,
+    without: Sequence[str] = (),
+    tokens: Sequence[int] = (),
 ) -> str:
-    """Return a format in llguidance's notation; `calls` is a job of `CallGrammar`. Raises `GrammarError`."""
+    """Return a format, as `Wanted` has it, in llguidance's notation. Raises `GrammarError`."""
     from llguidance import LLMatcher
 
     if calls is not None:
         return calls_text(calls, vocabulary.tokenizer)
     if schema is not None:
         return schema_grammar(schema, vocabulary.tokenizer)
-    tokens = ",".join(map(str, _single_tokens(vocabulary, choice)))
+    if without:
+        found = "|".join(map(_escaped, without))
+        # A complement alone has what is no text, too: the bytes by which special tokens are spelt.
+        return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /{ANY_TEXT}/ & ~/{ANY_TEXT}({found}){ANY_TEXT}/")
+    if tokens:
+        return LLMatcher.grammar_from_lark(_of_tokens(set(tokens), vocabulary.ends))
+    single = ",".join(map(str, _single_tokens(vocabulary, choice)))
     pattern = "|".join(map(_escaped, choice)) if choice else regex or ""
     try:
-        return LLMatcher.grammar_from_lark(f"start: <[{tokens}]>" if tokens else f"start: /{_lark(pattern)}/")
+        return LLMatcher.grammar_from_lark(f"start: <[{single}]>" if single else f"start: /{_lark(pattern)}/")
     except ValueError as error:
         raise GrammarError(plain(str(error))) from None
 
@@ -229,6 +242,17 @@ def _single_tokens(vocabulary: Vocabulary, choice: Sequence[str]) -> list[int]:
             return []
         found.update(tokens)
     return sorted(found)
+
+
+def _of_tokens(tokens: set[int], ends: Set[int]) -> str:
+    """Return the grammar of some tokens alone. Without an end token among them a text has no end."""
+    words = sorted(tokens - ends)
+    if not words:
+        raise GrammarError("it needs a token that does not end the answer")
+    if len(words) == 1 and not tokens & ends:
+        raise GrammarError("one token alone would come for ever: allow another one, or an end token")
+    listed = ",".join(map(str, words))
+    return f"start: <[{listed}]>*" if tokens & ends else f"start: <[{listed}]> start"
 
 
 def compiled(vocabulary: Vocabulary, text: str) -> Compiled:

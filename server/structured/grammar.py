@@ -47,33 +47,50 @@ SPARE = 32  # positions, besides twice the shortest way to an end, below which t
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The required format of an answer's text: an instance of a JSON schema, a full match of a regular expression, or
-    one of some texts, or calls of tools. `param` is the request's parameter."""
+    """The required format of an answer's text: an instance of a JSON schema, a full match of a regular expression, one
+    of some texts, calls of tools, any text `without` some others in it, or some `tokens` alone. `param` is the
+    request's parameter."""
 
     param: str
     schema: str | None = None
     regex: str | None = None
     choice: tuple[str, ...] = ()
     calls: str | None = None  # a job of `CallGrammar`
+    without: tuple[str, ...] = ()
+    tokens: tuple[int, ...] = ()
 
     @property
     def chars(self) -> int:
-        return len(self.schema or self.regex or self.calls or "") + sum(map(len, self.choice))
+        return len(self.schema or self.regex or self.calls or "") + sum(map(len, (*self.choice, *self.without)))
+
+    @property
+    def free(self) -> bool:
+        """True if the text may end anywhere."""
+        return bool(self.without or self.tokens)
 
     @property
     def kind(self) -> str:
         if self.calls is not None:
             return "this set of tools"
+        if self.free:
+            return "this list"
         return "this schema" if self.schema is not None else "this choice" if self.choice else "this expression"
 
     @property
     def job(self) -> dict[str, Any]:
-        return {"schema": self.schema, "regex": self.regex, "choice": self.choice, "calls": self.calls}
+        return {
+            "schema": self.schema,
+            "regex": self.regex,
+            "choice": self.choice,
+            "calls": self.calls,
+            "without": self.without,
+            "tokens": self.tokens,
+        }
 
     @property
     def plain(self) -> bool:
         """True if it is known to compile within the limits."""
-        return self.schema == ANY_OBJECT or (bool(self.choice) and self.chars <= PLAIN_CHARS)
+        return self.schema == ANY_OBJECT or bool(self.tokens) or (bool(self.choice) and self.chars <= PLAIN_CHARS)
 
 
 class Grammars:

@@ -61,19 +61,20 @@ class Detokenizer:
 class StopMatcher:
     """Finds the leftmost stop string in a text that arrives in pieces; of two at one place, the shorter.
 
-    Only text that could still become a match is kept back.
+    Only text that could still become a match is kept back. If it `includes` the match, the text ends with it.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], includes: bool = False) -> None:
         if not all(stops):
             raise ValueError("an empty stop string would match everywhere")
         self._stops = sorted(stops, key=len)
         self._longest = max(map(len, stops), default=0)
+        self._includes = includes
         self._kept = ""
         self.found: str | None = None
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """Return the text to emit, and whether a stop string follows it."""
+        """Return the text to emit, and whether a stop string ends it."""
         return self._scan(self._kept + text, ended=False)
 
     def flush(self) -> tuple[str, bool]:
@@ -87,7 +88,7 @@ class StopMatcher:
         for start in range(len(text)):
             self.found = next((stop for stop in self._stops if text.startswith(stop, start)), None)
             if self.found is not None:
-                return text[:start], True
+                return text[: start + len(self.found) * self._includes], True
             if not ended and len(text) - start < self._longest and self._may_match(text[start:]):
                 self._kept = text[start:]
                 return text[:start], False
@@ -128,8 +129,8 @@ class Places:
 class AnswerText:
     """The text of one answer, made from its ids.
 
-    `stops` end it before their first match, `stop_ids` before the first such token. With `placed` it records the place
-    of each token's text. Special tokens in `shown` have text.
+    `stops` end it before their first match, or after it if it `includes_stop`; `stop_ids` before the first such token.
+    With `placed` it records the place of each token's text. Special tokens in `shown` have text.
     """
 
     def __init__(
@@ -139,9 +140,10 @@ class AnswerText:
         stop_ids: Collection[int] = (),
         placed: bool = False,
         shown: Collection[int] = (),
+        includes_stop: bool = False,
     ) -> None:
         self._detokenizer = Detokenizer(tokenizer.backend, shown)
-        self._matcher = StopMatcher(stops)
+        self._matcher = StopMatcher(stops, includes_stop)
         self._stop_ids = stop_ids
         self._places = Places() if placed else None
         self._stepwise = bool(stops) or placed

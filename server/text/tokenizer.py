@@ -222,10 +222,12 @@ class Tokenizer:
         most_tokens: int | None = None,
         tools: Sequence[Tool] | None = None,
         variables: Mapping[str, Any] = NONE,
+        specials: bool = False,
     ) -> list[int]:
         """The prompt of a chat. The answer follows the last message, or continues it if it is an assistant's. Special
-        tokens that messages, tools and the template's `variables` spell are text. Raises `InvalidValue` for what the
-        checkpoint's template does not accept, `EngineFailure` if it fails, and `TextTooLong`."""
+        tokens that messages, tools and the template's `variables` spell are text. With `specials` the tokenizer adds
+        its own to the template's. Raises `InvalidValue` for what the checkpoint's template does not accept,
+        `EngineFailure` if it fails, and `TextTooLong`."""
         if self._template is None:
             raise InvalidValue("messages", self.no_chat)
         mark = new_mark()
@@ -237,7 +239,7 @@ class Tokenizer:
         last = messages[-1]
         try:
             if last["role"] != "assistant":
-                return self._encode(self._template.render(messages, opened=True, **given), mark, False, most_tokens)
+                return self._encode(self._template.render(messages, opened=True, **given), mark, specials, most_tokens)
             # Its text replaces a marker: templates trim the content of messages, and close the turn after it.
             around = self._template.around_last(messages, **given)
         except TemplateRefusal as error:
@@ -248,7 +250,7 @@ class Tokenizer:
             raise EngineFailure(f"this model cannot chat about these messages: {error}") from None
         if around is None:
             raise InvalidValue("messages", "the model's chat template does not say where an assistant's answer starts")
-        return self._encode(around[0] + last["content"], mark, False, most_tokens)
+        return self._encode(around[0] + last["content"], mark, specials, most_tokens)
 
     def _hidden(self, value: Any, mark: str) -> Any:
         """A value of a client with its special tokens hidden in all texts."""

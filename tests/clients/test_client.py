@@ -22,7 +22,7 @@ from asynclane.clients import (
 )
 from asynclane.clients.reader import StreamReader
 
-from .conftest import ANSWER, HI, USAGE, Stream, chunk, failing, replies, text
+from .conftest import ANSWER, DONE, HI, USAGE, Stream, chunk, failing, replies, text
 
 
 @pytest.fixture
@@ -110,6 +110,19 @@ def test_lanes_come_typed_in_deltas_of_their_own_to_those_who_ask(connect: Any) 
     assert (first.text, first.lanes.computed, first.lanes.lanes[0].tokens) == ("", (-4, 8), [None, " it"])
     assert first.lanes.model_dump(mode="json") == event
     assert [delta.lanes for delta in others] == [None, None, None]
+
+
+def test_what_diffuses_comes_whole_in_each_delta_and_gaps_come_typed(connect: Any) -> None:
+    gaps = [{"text": "b", "tokens": 2}]
+    last = {"choices": [{"index": 0, "text": "ab", "finish_reason": "stop", "gaps": gaps}], "diffusing": True}
+    parts = chunk("", diffusing=True) + chunk("_b", diffusing=True) + f"data: {json.dumps(last)}\n\n" + DONE
+    with connect(replies(parts)) as (client, server):
+        template = ["a", {"tokens": 2}]
+        with client.stream_complete(None, model="m", template=template, diffusing=True) as stream:
+            deltas = list(stream)
+        assert (server.body()["prompt"], server.body()["template"]) == (None, template)
+    assert [(delta.text, delta.diffusing) for delta in deltas] == [("", True), ("_b", True), ("ab", True)]
+    assert [(gap.text, gap.tokens) for gap in deltas[-1].gaps] == [("b", 2)]
 
 
 def test_logprobs_come_as_the_server_wrote_them(connect: Any) -> None:

@@ -183,7 +183,7 @@ async def test_a_prompt_has_the_session_of_its_head() -> None:
     body = [json.dumps({"prompt": head + end}).encode() for end in ("a", "b")]
     first, second = [await session_of(one, path="/v1/completions") for one in body]
     assert first
-    assert first == second
+    assert first == second == await session_of(body[0], path="/v1/fim/completions")
     ids = [json.dumps({"prompt": [*range(600), end]}).encode() for end in (1, 2)]
     assert len({await session_of(one, path="/v1/completions") for one in ids}) == 1
 

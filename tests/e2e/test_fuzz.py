@@ -5,15 +5,14 @@ from __future__ import annotations
 import subprocess
 
 from ..support.servers import Server
-from .fuzz import command, environment
+from .fuzz import WORKERS, command, environment
 
 SEED, EXAMPLES = 7, 10
 
 
 def test_whatever_is_sent_gets_what_the_openapi_document_promises(server: Server) -> None:
     """`make fuzz` does the same for longer."""
-    # One worker: Python 3.11 loses count of its recursion when several threads parse source, as hypothesis does.
-    flags = ["--phases", "fuzzing", "--max-examples", str(EXAMPLES), "--workers", "1"]
+    flags = ["--phases", "fuzzing", "--max-examples", str(EXAMPLES), "--workers", str(WORKERS)]
     run = command(server.url, SEED, *flags, "--no-shrink")
     done = subprocess.run(run, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout

@@ -50,11 +50,12 @@ def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str
     elif circumstance == "prompts in chunks":
         options["limits"] = replace(net.limits, prefill_tokens=net.pattern.block_size)
     else:
-        specs, options["arrive_every"] = [replace(spec, watched=True) for spec in specs], 1
+        specs, options["arrive_every"] = [replace(spec, watched=True, diffusing=True) for spec in specs], 1
     answers = net.run(specs, **options)
     assert_same(some, answers, together(name))
     if circumstance.endswith("watched"):
         assert all(answer.events for answer in answers)
+        assert all(len(answer.canvases) == len(answer.events) for answer in answers)
 
 
 def test_the_table_has_all_that_it_says() -> None:
@@ -71,6 +72,7 @@ def test_the_table_has_all_that_it_says() -> None:
         assert sum(answer.forks for answer in answers) > 4
         assert sum(spec.constraint is not None for spec in specs) > 15
         assert sum(len(spec.suffix) > 0 for spec in specs) > 10 or network(name).pattern.block_size
+        assert sum(spec.template is not None for spec in specs) > 5 or network(name).pattern.block_size
     assert sum(answer.forks for answer in together("tiny-llada").values()) > 8
     assert sum(answer.cached_tokens for answer in together("tiny-sdar").values()) >= 144
 

@@ -25,12 +25,32 @@ def test_biases_equal_the_reference_and_touch_nothing_else(dtype: torch.dtype) -
     ids = torch.cat([torch.randperm(1100)[:300], torch.arange(20)]).int().to(DEVICE)
     deltas = torch.linspace(-3, 3, 320, device=DEVICE)
     deltas[::7] = -math.inf
+    factors = torch.ones(320, device=DEVICE)
     want, got = logits.clone(), logits.clone()
-    reference.adjust(want, begins, ends, starts, ids, deltas)
-    device.adjust(got, begins, ends, starts, ids, deltas)
+    reference.adjust(want, begins, ends, starts, ids, deltas, factors)
+    device.adjust(got, begins, ends, starts, ids, deltas, factors)
     assert torch.equal(got, want)
     assert (want != logits).sum() == 40 * 300 + 1 + 30 * 15
     assert (want[0] == -math.inf).sum() == 43
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_factors_bring_logits_nearer_to_minus_infinity_before_anything_is_added(dtype: torch.dtype) -> None:
+    logits = some_logits(DEVICE, 9, 1100, dtype)
+    begins, ends, starts = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in ([2], [7], [0, 300]))
+    ids = torch.randperm(1100, device=DEVICE)[:300].int()
+    deltas, factors = torch.linspace(-3, 3, 300, device=DEVICE), torch.linspace(0.5, 3, 300, device=DEVICE)
+    want, got, plain = logits.clone(), logits.clone(), logits.clone()
+    columns = ids.long()
+    one_by_one = [(logits[row, columns].double(), row) for row in range(2, 7)]
+    reference.adjust(want, begins, ends, starts, ids, deltas, factors)
+    device.adjust(got, begins, ends, starts, ids, deltas, factors)
+    assert torch.equal(got, want)
+    for before, row in one_by_one:
+        scaled = before * torch.where(before > 0, 1 / factors.double(), factors.double())
+        assert torch.allclose(want[row, columns].double(), scaled + deltas, rtol=1e-3, atol=1e-2)
+    reference.adjust(plain, begins, ends, starts, ids, deltas, torch.ones_like(factors))
+    assert torch.equal(plain[2:7, columns], (logits[2:7, columns].float() + deltas).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

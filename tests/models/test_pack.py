@@ -62,7 +62,9 @@ def random_plan(rng: random.Random, sampled: bool, shift: int = 0) -> StepPlan:
         spans = [Span(start, cut, rule), Span(cut, end, DeviceCommitRule(0, 0.9), False)]
         hot = Sampling(rng.random() + 0.1, 0.9, rng.getrandbits(63), 9, 0.25) if sampled else GREEDY
         tokens = np.arange(rng.randint(1, 9), dtype=np.int32)
-        biases = tuple(Bias(a, b, tokens, tokens + np.float32(1)) for a, b in [(start - 3, cut), (cut, end)])
+        deltas = tokens.astype(np.float32) + 1
+        factors = deltas + 1 if rng.random() < 0.5 else None
+        biases = tuple(Bias(a, b, tokens, deltas, factors) for a, b in [(start - 3, cut), (cut, end)])
         kept = tuple(s for s in spans if s.end > s.start)
         visible = end + rng.randint(0, 9)
         extras = (biases, 3, Restriction(start, np.full(4, slot, np.int32))) if sampled else ((), None, None)
@@ -107,11 +109,11 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool, shif
             assert padded.restrictions.places.tolist() == firsts + [NOWHERE] * (8 - count)
             assert torch.equal(padded.restrictions.words[:count], plain.restrictions.words)
             assert plain.restrictions.words[:, 3].tolist() == [row.slot for row in plan.rows]
-            wanted, got = (torch.zeros(320, 16) for _ in range(2))
+            wanted, got = (torch.ones(320, 16) for _ in range(2))
             adjust(wanted, *plain.biases)
             adjust(got, *padded.biases)
             assert torch.equal(got, wanted)
-            assert got.any()
+            assert not torch.equal(got, torch.ones(320, 16))
 
 
 def test_where_a_network_predicts_one_ahead_states_stand_one_before_what_commits() -> None:

@@ -30,6 +30,8 @@ def test_penalties_make_answers_repeat_less(runner: Runner, vocabulary: Vocabula
     assert measure(Preferences(frequency=2.0))[1] < most
     assert measure(Preferences(presence=2.0))[0] > distinct
     assert measure(Preferences(presence=-2.0, frequency=-2.0))[1] > most
+    assert measure(Preferences(repetition=1.5))[0] > distinct
+    assert measure(Preferences(repetition=0.5))[0] < distinct
 
 
 def test_a_banned_token_never_comes_and_a_pushed_one_always(runner: Runner, vocabulary: Vocabulary) -> None:

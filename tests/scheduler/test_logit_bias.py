@@ -11,11 +11,20 @@ from asynclane.scheduler.logit_bias import Biasing, Preferences
 from ..support.fakes import END, IDS, MASK, vocabulary
 
 PROMPT = 10
+NONE = np.zeros(0, np.int32)
+
+
+def ids(letters: str) -> np.ndarray:
+    return np.array([IDS[letter] for letter in letters], np.int32)
+
+
+def biasing(preferences: Preferences, canvas: np.ndarray, suffix: np.ndarray = NONE) -> Biasing:
+    return Biasing(preferences, vocabulary(), np.full(PROMPT, IDS["1"], np.int32), canvas, suffix)
 
 
 def biases(preferences: Preferences, canvas: str, end: int = 1 << 30) -> list[tuple[int, int, dict[int, float]]]:
     tokens = np.array([IDS[letter] for letter in canvas], np.int32)
-    found = Biasing(preferences, vocabulary(), PROMPT, len(tokens)).at(tokens, end)
+    found = biasing(preferences, np.full_like(tokens, MASK)).at(tokens, end)
     assert all(len(set(bias.tokens.tolist())) == len(bias.tokens) for bias in found)
     return [
         (bias.start - PROMPT, bias.end - PROMPT, dict(zip(bias.tokens.tolist(), bias.deltas.tolist(), strict=True)))
@@ -49,3 +58,17 @@ def test_ends_and_stops_are_banned_where_the_answer_may_not_end() -> None:
 def test_before_anything_is_committed_penalties_add_nothing() -> None:
     assert MASK not in vocabulary().classes.nonzero()[0]
     assert biases(Preferences(1.0, 1.0), "____") == []
+
+
+def test_repetition_counts_all_that_was_given_and_the_answer_and_is_no_penalty_of_others() -> None:
+    x, y, one = (IDS[letter] for letter in "xy1")
+    canvas = np.array([MASK, MASK, y], np.int32)  # y was given
+    (bias,) = biasing(Preferences(presence=1.0, repetition=2.0, bias={5: 1.0}), canvas, ids("w")).at(ids("x_y"), 9)
+    found = dict(zip(bias.tokens.tolist(), zip(bias.deltas.tolist(), bias.factors.tolist(), strict=True), strict=True))
+    assert found == {x: (-1.0, 2.0), y: (0.0, 2.0), one: (0.0, 2.0), IDS["w"]: (0.0, 2.0), 5: (1.0, 1.0)}
+
+
+def test_what_was_given_within_the_canvas_is_not_the_answers() -> None:
+    canvas = np.array([MASK, IDS["y"], MASK], np.int32)
+    (bias,) = biasing(Preferences(frequency=1.0), canvas).at(ids("xyx"), 9)
+    assert dict(zip(bias.tokens.tolist(), bias.deltas.tolist(), strict=True)) == {IDS["x"]: -2.0}

@@ -93,6 +93,18 @@ def test_an_answer_has_the_required_format(llm: LLM) -> None:
     assert llm.chat(QUESTION, wanted, use_tqdm=False)[0].outputs[0].text in ("red", "blue")
 
 
+def test_words_tokens_and_repetitions_are_restricted_as_over_http(llm: LLM) -> None:
+    def text(**given: Any) -> str:
+        return llm.chat(QUESTION, SamplingParams(max_tokens=48, **given), use_tqdm=False)[0].outputs[0].text
+
+    plain = text()
+    assert "apples" in plain
+    assert "apples" not in text(bad_words=("apples",))
+    assert set(text(allowed_token_ids=np.array([70, 71, 72]))) <= set("abc")
+    assert text(repetition_penalty=3.0) != plain
+    assert text(stop="apples", include_stop_str_in_output=True).endswith("apples")
+
+
 def test_a_notebook_whose_event_loop_runs_may_call_it(llm: LLM) -> None:
     async def cell() -> str:
         return llm.chat(QUESTION, SHORT, use_tqdm=False)[0].outputs[0].text

@@ -169,6 +169,13 @@ def test_the_model_is_called_as_it_is_served(flags: list[str], name: str, monkey
     assert read(*flags).model_name == name
 
 
+def test_a_model_may_have_several_names_each_once() -> None:
+    settings = read("--served-model-name", "gpt, llada,gpt")
+    assert (settings.model_names, settings.model_name) == (("gpt", "llada"), "gpt")
+    with pytest.raises(SettingsError, match="--served-model-name: a name is empty"):
+        read("--served-model-name", "gpt,")
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [

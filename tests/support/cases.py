@@ -26,6 +26,7 @@ from asynclane.scheduler.contract import Sampling
 from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
 from asynclane.scheduler.decoding.cache import CACHES
 from asynclane.scheduler.decoding.commit import HOST_RULES
+from asynclane.scheduler.decoding.lane_tree import Layout
 from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.resolve import resolve
@@ -87,6 +88,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "presence": {"preferences": Preferences(presence=1.5)},
     "narrow": {"sampling": Sampling(1.0, 0.95, 11, top_k=8, min_p=0.02)},
     "frequency": {"preferences": Preferences(frequency=1.0), "ranks": 5},
+    "repetition": {"preferences": Preferences(repetition=1.4)},
     "bias": {"preferences": Preferences(bias={17: -math.inf, 12: 3.0})},
     "endless": {"preferences": Preferences(ignore_end=True)},
     "min_tokens": {"preferences": Preferences(presence=0.5, min_tokens=20)},
@@ -230,6 +232,18 @@ def fitting(params: Mapping[str, object], length: int) -> dict[str, object]:
     return {**params, **({"steps": min(steps, length)} if isinstance(steps, int) else {})}
 
 
+def holes(length: int, mask_id: int) -> list[int]:
+    """A canvas of which some tokens are given, after each third of it."""
+    third = length // 3
+    given = {third - 1: 9, third: 8, 2 * third: 10}
+    return [given.get(place, mask_id) for place in range(length)]
+
+
+def takes_template(spec: Spec, pattern: AttentionPattern) -> bool:
+    decoder = resolve(spec.decoder, spec.params, spec.max_tokens, pattern)
+    return not (pattern.block_size or decoder.revises or decoder.layout in (Layout.ISOLATED, Layout.ENSEMBLE))
+
+
 @cache
 def cases(name: str) -> dict[str, Spec]:
     """The requests of a network, by a name for each."""
@@ -252,6 +266,8 @@ def cases(name: str) -> dict[str, Spec]:
             spec = replace(spec, ranks=None)
         if number % 7 == 2 and not pattern.block_size and params.get("siblings") != "isolated":
             spec = replace(spec, suffix=prompt[:5])
+        if number % 7 == 4 and length > 3 and takes_template(spec, pattern):
+            spec = replace(spec, template=holes(length, net.vocabulary.mask_id), suffix=prompt[: number % 2])
         found[f"{number} {decoder} {params} {parameter}"] = spec
     if name == "tiny-llada":  # lanes that fork
         found |= {f"{decoder} {params} story": Spec(STORY, 48, decoder, params) for decoder, params in VARIANTS[:5]}

@@ -107,6 +107,8 @@ class Spec:
     suffix: Many[int] = ()
     cache_salt: str = ""
     watched: bool = False
+    diffusing: bool = False
+    template: Many[int] | None = None  # of `max_tokens` tokens
 
     def request(self, number: int, pattern: AttentionPattern) -> Request:
         return Request(
@@ -122,6 +124,8 @@ class Spec:
             constraint=None if self.constraint is None else self.constraint(),
             suffix=np.array(self.suffix, np.int32),
             cache_salt=self.cache_salt,
+            diffusing=self.diffusing,
+            template=None if self.template is None else np.array(self.template, np.int32),
         )
 
 
@@ -144,6 +148,7 @@ class Answer:
     own_pages: int
     scores: Scored | None  # of the positions before `sent`
     events: list[LaneEvents]
+    canvases: list[Ints]  # of a diffusing request, after each step
 
     @property
     def text(self) -> list[int]:
@@ -181,6 +186,7 @@ def serve(
     sequences: dict[int, Sequence] = {}
     streamed: dict[int, list[int]] = {request.id: [] for request in requests}
     events: dict[int, list[LaneEvents]] = {request.id: [] for request in requests}
+    canvases: dict[int, list[Ints]] = {request.id: [] for request in requests}
     in_flight: deque[StepPlan] = deque()
     step = 0
     while True:
@@ -196,6 +202,7 @@ def serve(
         for update in updates:
             streamed[update.request_id] += update.tokens.tolist()
             events[update.request_id] += [] if update.lane_events is None else [update.lane_events]
+            canvases[update.request_id] += [] if update.canvas is None else [update.canvas]
             expected = step == failing_step or update.failure is not None
             assert update.outcome is not Outcome.FAILED or expected, "its rule raised"
         step += 1
@@ -203,10 +210,10 @@ def serve(
             del leaving[number]
             scheduler.end(number, Outcome.ABORTED)
     scheduler.check_integrity()
-    return [_answer(sequences[r.id], streamed[r.id], events[r.id]) for r in requests]
+    return [_answer(sequences[r.id], streamed[r.id], events[r.id], canvases[r.id]) for r in requests]
 
 
-def _answer(sequence: Sequence, streamed: list[int], events: list[LaneEvents]) -> Answer:
+def _answer(sequence: Sequence, streamed: list[int], events: list[LaneEvents], canvases: list[Ints]) -> Answer:
     book = sequence.scorebook
     return Answer(
         canvas=sequence.canvas,
@@ -224,4 +231,5 @@ def _answer(sequence: Sequence, streamed: list[int], events: list[LaneEvents]) -
         own_pages=len(sequence.holding.pages),
         scores=None if book is None else book.part(0, sequence.sent),
         events=events,
+        canvases=canvases,
     )

@@ -55,7 +55,7 @@ class AsyncLane(LanePolicy):
 
     def open(self, tree: LaneTree) -> None:
         tree.block_length = tree.block_length or self.block_length  # with block_length "auto" the load has set it
-        tree.append(0)
+        tree.append(tree.open_gaps())
 
     def crowded(self, tree: LaneTree) -> bool:
         return len(tree.live) >= self.max_lanes

@@ -55,9 +55,9 @@ class LanePolicy(ABC):
         return cls(**{name: params[name] for name in fields if name in params})
 
     def open(self, tree: LaneTree) -> None:
-        """Put the first lane on an empty canvas."""
+        """Put the first lane on an open canvas, or one on each of its gaps unless there is only one at a time."""
         tree.block_length = self.block_length
-        tree.append(0)
+        tree.append(0 if self.serial else tree.open_gaps())
 
     def read_view(self, tree: LaneTree, view: StepView, vocabulary: Vocabulary) -> None:  # noqa: B027
         """A step has found `view`, with the lanes as they were. The last lane may be cut: only within lanes does

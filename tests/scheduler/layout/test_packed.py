@@ -97,5 +97,5 @@ def test_no_choice_writes_a_page_that_others_have_but_the_first_that_computes_it
 
 def test_a_prompt_of_no_token_is_refused_where_the_first_could_not_be_predicted() -> None:
     Scheduler(LIMITS, vocabulary()).add(request("llada", {}, prompt=0))
-    with pytest.raises(ValueError, match="a prompt is needed"):
+    with pytest.raises(ValueError, match="prompt must begin with a token"):
         Scheduler(LIMITS, vocabulary(), pattern=AttentionPattern(logit_shift=1)).add(request("llada", {}, prompt=0))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import threading
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -26,6 +27,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.fake_engine import SCRIPT, USAGE, FakeEngine
 from ...support.http import chunks_of, error_of
+from ...support.tools import write_checkpoint_with
 
 DETAILS = {"reasoning_tokens": 0, "forwards": 2, "computed_tokens": 64, "lanes": 2, "forks": 1, "refreshes": 1}
 
@@ -159,6 +161,30 @@ async def test_a_prompt_that_has_its_first_token_does_not_get_another(
     assert engine.prompts == [[*first, *text.encode("Hi", specials=False)]]
 
 
+async def test_the_name_of_who_speaks_goes_to_the_template(api: Any, tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.name | default('no one') }}: {{ m.content }}\n{% endfor %}"
+    engine, named = FakeEngine(), Tokenizer(write_checkpoint_with(tmp_path / "model", template))
+    messages = [{"role": "user", "name": "Ann<|endoftext|>", "content": "Hi"}, {"role": "user", "content": "Hello"}]
+    async with api(engine, tokenizer=named) as client:
+        assert (await client.chat(messages=messages)).status_code == 200
+    (prompt,) = engine.prompts
+    assert named.decode(prompt) == "Ann<|endoftext|>: Hi\nno one: Hello\n", "its special tokens are text"
+
+
+@pytest.mark.parametrize(("given", "first"), [(None, []), (False, []), (True, [7])])
+async def test_a_chat_gets_the_tokenizers_first_token_on_request(
+    api: Any, text: Tokenizer, monkeypatch: pytest.MonkeyPatch, given: bool | None, first: list[int]
+) -> None:
+    begun = TemplateProcessing(single="[BOS] $A", special_tokens=[("[BOS]", 7)])
+    monkeypatch.setattr(text.backend, "post_processor", begun)
+    engine = FakeEngine()
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "add_special_tokens": given}
+    async with api(engine) as client:
+        await client.chat(**chat)
+        shown = (await client.http.post("/tokenize", json=chat)).json()["tokens"]
+    assert engine.prompts == [shown] == [[*first, *text.encode_chat(chat["messages"])]]
+
+
 async def test_every_option_reaches_the_engine(api: Any) -> None:
     engine = FakeEngine()
     async with api(engine) as client:
@@ -172,6 +198,8 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
             min_p=0.125,
             presence_penalty=-1,
             frequency_penalty=0.5,
+            repetition_penalty=1.5,
+            include_stop_str_in_output=True,
             logit_bias={"6": -100, "7": 2, "8": 0},
             stop_token_ids=[9],
             ignore_eos=True,
@@ -197,6 +225,7 @@ async def test_every_option_reaches_the_engine(api: Any) -> None:
     assert (options.top_k, options.min_p, options.stop_ids, options.ranks) == (0, 0.125, (9,), 3)
     assert options.cache_salt == "s"
     assert (options.presence_penalty, options.frequency_penalty, options.ignore_end) == (-1, 0.5, True)
+    assert (options.repetition_penalty, options.include_stop) == (1.5, True)
     assert options.logit_bias == ((6, -math.inf), (7, 2))
     assert dict(options.params) == {"threshold": 1, "cache": "dual", "lookahead": "canvas", "early_stop": False}
 

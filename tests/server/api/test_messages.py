@@ -282,7 +282,6 @@ HOUR = {"type": "ephemeral", "ttl": 5}
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("max_tokens is required", {"max_tokens": ...}),
     ("max_tokens", {"max_tokens": 0}),
-    ("model is required", {"model": ...}),
     ("messages is required", {"messages": ...}),
     ("messages", {"messages": []}),
     ("messages.0.role", {"messages": [{**USER, "role": "tool"}]}),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
+import httpx
 import pytest
 
 from asynclane.models.exec.runner import GraphCounts
 from asynclane.scheduler import Load, Outcome, RequestStats
-from asynclane.server.engine.messages import AnswerTimes, Counts, Health
+from asynclane.server.app import ModelCard, create_app
+from asynclane.server.engine.messages import AnswerSource, AnswerTimes, Counts, Health
 from asynclane.server.metrics import GAP_SECONDS, DeviceCounts, Gaps, Metrics, StepReport
+from asynclane.server.settings import Settings
+from asynclane.server.text.tokenizer import Tokenizer
 from asynclane.server.vllm_names import CacheConfig, WithVllmNames
 
 from ...support.fake_engine import FakeEngine
-from ...support.http import CREATED, PARAMS, error_of
+from ...support.http import CHAT, CONTEXT, CREATED, PARAMS, error_of
 
 
 async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) -> None:
@@ -27,6 +31,20 @@ async def test_the_models_say_how_long_a_context_and_which_decoders(api: Any) ->
     assert single["created"] == CREATED
     assert single["decoders"] == {"asynclane": PARAMS}
     assert single["default_decoder"] == "asynclane"
+
+
+async def test_each_name_of_the_model_is_listed_and_answers(text: Tokenizer) -> None:
+    card = ModelCard("one", CONTEXT, {"asynclane": PARAMS}, "asynclane", CREATED, aliases=("org/two",))
+    app = create_app(cast(AnswerSource, FakeEngine()), text, Settings(), Metrics(), card)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+        listed = (await http.get("/v1/models")).json()["data"]
+        assert [each["id"] for each in listed] == ["one", "org/two"]
+        assert (await http.get("/v1/models/org/two")).json() == listed[1]
+        for given, named in (({}, "one"), ({"model": "one"}, "one"), ({"model": "org/two"}, "org/two")):
+            answer = (await http.post("/v1/chat/completions", json={**CHAT, "model": None, **given})).json()
+            assert answer["model"] == named
+        refused = error_of(await http.post("/v1/chat/completions", json={**CHAT, "model": "two"}), 404)
+    assert "this server has 'one', 'org/two'" in refused["message"]
 
 
 async def test_defaults_of_decoding_parameters_can_be_sent_back(api: Any) -> None:

@@ -63,7 +63,6 @@ async def test_ids_become_text_with_special_tokens_as_they_are_spelt(api: Any, t
         ("/tokenize", {"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [USER], "continue_final_message": True}, "continue_final_message"),
-        ("/tokenize", {"messages": [USER], "add_special_tokens": True}, "add_special_tokens"),
         ("/tokenize", {"prompt": "a", "colour": 1}, "colour"),
         ("/tokenize", {"prompt": "a", "tools": [NOW]}, "tools"),
         ("/tokenize", {"messages": [USER], "tools": [NOW]}, "tools"),  # this model's template shows none

@@ -115,6 +115,8 @@ async def test_the_template_shows_tools_calls_and_results(chat: Any, tool_text: 
     assert f"I look.\n{CALL}<|eot_id|>" in prompt
     assert "tool<|end_header_id|>\n\n21<|eot_id|>" in prompt
     assert engine.options[0].grammar is None
+    await chat(engine, messages=[USER], **TOOLS, tool_choice="none")
+    assert "Tools:" not in tool_text.decode(engine.prompts[1], specials=True)
 
 
 async def test_a_number_of_many_digits_is_shown(api: Any, tmp_path: Path) -> None:

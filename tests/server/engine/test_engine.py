@@ -537,6 +537,7 @@ OPTIONS: dict[str, object] = {
     "min_p": 0.1,
     "presence_penalty": 1.0,
     "frequency_penalty": 1.0,
+    "repetition_penalty": 1.5,
     "logit_bias": ((3, 1.0),),
     "ignore_end": True,
     "min_tokens": 1,
@@ -551,10 +552,12 @@ OPTIONS: dict[str, object] = {
     "decoder": "llada",
     "params": (("threshold", 0.5),),
     "watch": True,
+    "diffusing": True,
+    "template": ((3, (9, 10)), (3, ())),
     "scoring": messages.GivenTokens(((9,), (10, 11)), samples=0),
     "options": (9, 10),
 }
-NOT_OF_THE_SCHEDULER = {"stop", "stop_ids", "timeout_s", "shown"}
+NOT_OF_THE_SCHEDULER = {"stop", "include_stop", "stop_ids", "timeout_s", "shown"}
 
 
 @pytest.mark.parametrize("error", [Panic("no such lexeme"), RuntimeError("a bug")])

@@ -25,7 +25,7 @@ SCHEMA = "response_format.json_schema.schema"
 Values = dict[str, list[Any]]
 BAD_VALUES: Values = {
     "no_such_thing": [1, None],
-    "model": [None, 5],
+    "model": [5],
     "temperature": [-0.1, 2.1, "1", True, [1], 10**400],
     "top_p": [0, 1.5],
     "seed": [2**63, -(2**63) - 1, 1.5, True],
@@ -48,6 +48,10 @@ BAD_VALUES: Values = {
     "store": ["yes"],
     "frequency_penalty": [2.5, False],
     "presence_penalty": [-2.1],
+    "repetition_penalty": [0, -1, 10.5, "1"],
+    "include_stop_str_in_output": [1, "yes"],
+    "bad_words": ["a"],
+    "allowed_token_ids": [6, {"6": 1}],
     "logit_bias": [{str(token): -100 for token in range(301)}, [1]],
     "top_k": [-2, 1.5],
     "min_p": [1.1],
@@ -131,6 +135,15 @@ BAD_IN_BOTH: Cases = [
     ("stop_token_ids.1", {"stop_token_ids": [6, -1]}),
     ("stop_token_ids.1", {"stop_token_ids": [6, 1405]}),
     ("stop_token_ids.0", {"stop_token_ids": [5]}),
+    *((f"bad_words.{len(words) - 1}", {"bad_words": words}) for words in ([5], ["a", ""])),
+    ("bad_words", {"bad_words": ["a"], "guided_regex": "a"}),
+    ("bad_words", {"bad_words": ["x" * 60_000, "y" * 60_000]}),
+    ("allowed_token_ids", {"bad_words": ["a"], "allowed_token_ids": [6]}),
+    ("allowed_token_ids.1", {"allowed_token_ids": [6, -1]}),
+    ("allowed_token_ids.1", {"allowed_token_ids": [6, 1405]}),
+    ("allowed_token_ids.0", {"allowed_token_ids": [5]}),
+    *(("allowed_token_ids", {"allowed_token_ids": [token]}) for token in (1, 6)),  # an end token alone, and without one
+    ("allowed_token_ids", {"allowed_token_ids": [6], "stop_token_ids": [6], "min_tokens": 1}),
 ]
 IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 MESSAGES: list[tuple[str, list[Any]]] = [
@@ -169,7 +182,11 @@ ANSWERING: dict[str, Any] = {
     "ignore_eos": True,
     "presence_penalty": 1,
     "frequency_penalty": 1,
+    "repetition_penalty": 1.5,
+    "include_stop_str_in_output": True,
     "guided_regex": "a",
+    "bad_words": ["a"],
+    "allowed_token_ids": [6],
 }
 BAD_COMPLETIONS: Cases = [
     *((param, {param: value}) for param, values in BAD_COMPLETION_VALUES.items() for value in values),
@@ -279,7 +296,7 @@ async def test_a_number_of_a_decoder_fits_a_message_to_the_engine(api: Any, numb
             assert "64 bits" in error["message"]
 
 
-@pytest.mark.parametrize("missing", ["model", "messages"])
+@pytest.mark.parametrize("missing", ["messages"])
 async def test_a_required_parameter_is_named(api: Any, missing: str) -> None:
     body = {name: value for name, value in CHAT.items() if name != missing}
     async with api() as client:

@@ -50,6 +50,8 @@ NEUTRAL: list[tuple[str, dict[str, Any]]] = [
     ("complete", {**dict.fromkeys(COMPLETION_UNSUPPORTED), "n": 1}),
     ("complete", {"top_logprobs": 0}),
     ("complete", {"n": 3, "best_of": 3}),
+    ("chat", {"model": None, "bad_words": [], "allowed_token_ids": [], "include_stop_str_in_output": True}),
+    ("complete", {"model": None, "bad_words": [], "allowed_token_ids": [], "repetition_penalty": 1}),
 ]
 
 
@@ -108,6 +110,25 @@ async def test_the_error_about_an_unknown_name_lists_the_known_ones(
     assert (error["param"], error["code"]) == ("no_such_thing", "unknown_parameter")
     assert set(re.findall(r"\w+", error["message"].partition("; ")[2])) >= offered
     assert not set(re.findall(r"\w+", error["message"])) & (set(ALL_PARAMS) - offered)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("temprature", "temperature"),
+        ("max_new_tokens", "max_tokens"),
+        ("random_seed", "seed"),
+        ("badwords", "bad_words"),
+        ("treshold", "threshold"),
+        ("response_fromat", "response_format"),
+    ],
+)
+async def test_the_error_about_a_misspelt_name_has_the_nearest(api: Any, name: str, nearest: str) -> None:
+    async with api() as client:
+        for endpoint in (client.chat, client.complete):
+            error = error_of(await endpoint(**{name: 1}), 400)
+            assert (error["param"], error["code"]) == (name, "unknown_parameter")
+            assert error["message"].endswith(f"did you mean {nearest}?")
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,10 @@ def test_stop_strings_are_found_however_the_text_is_cut(case: tuple[str, list[st
     assert (emitted, matched) == reference(whole, stops)
     found = min((stop for stop in stops if whole.startswith(stop, len(emitted))), key=len, default=None)
     assert matcher.found == (found if matched else None)
+    including = StopMatcher(stops, includes=True)
+    texts = [including.feed(piece)[0] for piece in pieces if including.found is None]
+    texts += [including.flush()[0]] if including.found is None else []
+    assert "".join(texts) == emitted + (found or "") * matched
 
 
 @given(SMALL, STOPS)

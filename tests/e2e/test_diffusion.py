@@ -1,0 +1,148 @@
+"""Abilities of diffusion models alone, on real servers: text while it diffuses, templates, and filling the middle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from ..support.servers import PARIS, STORY, TOM, Server, chat, cost, ready_server
+
+TEMPLATE: list[Any] = ["Tom has 12 books. He finds", {"tokens": 2}, " books. Then he has", {"tokens": 16}]
+
+
+@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two front ends"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with ready_server("--frontends", request.param) as server:
+        yield f"{server.url}/v1"
+
+
+def chunks(url: str, path: str, **body: Any) -> list[dict[str, Any]]:
+    with httpx.stream("POST", f"{url}/{path}", json={**body, "stream": True}, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def whole(url: str, path: str, **body: Any) -> dict[str, Any]:
+    response = httpx.post(f"{url}/{path}", json=body, timeout=60)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
+
+
+REGEX = {"guided_regex": r"Mia [a-z ]{4,20}\."}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decoder": "llada", "steps": 16},
+        {"decoder": "wino"},
+        {"decoder": "saber"},
+        {"decoder": "blockbatch"},
+        {"temperature": 1, "seed": 5, "n": 3},
+        {"stop": ["fox", "zebra"]},
+        REGEX,
+    ],
+    ids=str,
+)
+def test_text_diffuses_into_the_answer_that_is_given_without_it(url: str, options: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 48, **options}
+    choices = whole(url, "chat/completions", **body)["choices"]
+    sent = chunks(url, "chat/completions", diffusing=True, **body)
+    assert all(chunk["diffusing"] for chunk in sent)
+    for choice in choices:
+        of_it = [chunk["choices"][0] for chunk in sent if chunk["choices"][0]["index"] == choice["index"]]
+        *before, last = of_it
+        assert last["delta"]["content"] == choice["message"]["content"]
+        assert last["finish_reason"] == choice["finish_reason"]
+        assert not any(chunk["finish_reason"] for chunk in before)
+        texts = [chunk["delta"]["content"] for chunk in before]
+        assert len(set(texts)) > 1, "it was seen to diffuse"
+        assert not [text for text in texts for stop in ("<|", *options.get("stop", ())) if stop in text]
+
+
+def test_a_template_is_filled_the_same_streamed_and_diffusing_and_each_gap_is_a_lane(url: str) -> None:
+    for options in ({}, {"decoder": "fast-dllm"}, {"temperature": 1, "seed": 3, "n": 2}):
+        done = whole(url, "completions", template=TEMPLATE, **options)
+        streams = [chunks(url, "completions", template=TEMPLATE, diffusing=how, **options) for how in (False, True)]
+        for choice in done["choices"]:
+            first, second = choice["gaps"]
+            assert choice["text"] == f"{TEMPLATE[0]}{first['text']}{TEMPLATE[2]}{second['text']}"
+            assert first["tokens"] == 2
+            streamed, sent = (
+                [c["choices"][0] for c in of if c["choices"][0]["index"] == choice["index"]] for of in streams
+            )
+            assert "".join(part["text"] for part in streamed) == choice["text"] == sent[-1]["text"]
+            assert streamed[-1]["gaps"] == sent[-1]["gaps"] == choice["gaps"]
+            assert all(part["text"].startswith(TEMPLATE[0]) and TEMPLATE[2] in part["text"] for part in sent)
+        usage = done["usage"]
+        assert usage["completion_tokens"] == sum(gap["tokens"] for c in done["choices"] for gap in c["gaps"])
+        given = whole(url.removesuffix("/v1"), "tokenize", prompt=TEMPLATE[0])["count"]
+        assert usage["prompt_tokens"] > given
+    lanes = [
+        chunk["lanes"]
+        for chunk in chunks(url, "completions", template=TEMPLATE, stream_options={"include_lanes": True})
+        if "lanes" in chunk
+    ]
+    assert [lane["role"] for lane in lanes[0]["lanes"]] == ["refine", "generate"]
+
+
+def test_the_middle_has_a_path_of_its_own(url: str) -> None:
+    for body in ({"max_tokens": 6}, {}, {"n": 2, "temperature": 1, "seed": 3, "max_tokens": 5}):
+        given = {"prompt": "One morning Mia", "suffix": " home.", **body}
+        answers = [whole(url, path, **given) for path in ("fim/completions", "completions")]
+        assert answers[0]["choices"] == answers[1]["choices"]
+        assert answers[0]["usage"] == answers[1]["usage"]
+        assert answers[0]["object"] == "text_completion"
+    streamed = chunks(url, "fim/completions", prompt="One morning Mia", suffix=" home.", max_tokens=6)
+    text = whole(url, "completions", prompt="One morning Mia", suffix=" home.", max_tokens=6)["choices"][0]["text"]
+    assert "".join(chunk["choices"][0]["text"] for chunk in streamed) == text
+
+
+def test_special_tokens_in_texts_that_are_given_are_text(server: Server) -> None:
+    end = "<|endoftext|>"
+    template = [f"One {end}", {"tokens": 3}, f" and {end} then", {"tokens": 4}, end]
+    (choice,) = whole(f"{server.url}/v1", "completions", template=template)["choices"]
+    first, second = (gap["text"] for gap in choice["gaps"])
+    assert choice["text"] == f"One {end}{first} and {end} then{second}{end}"
+    assert choice["finish_reason"] == "stop"
+    plain = whole(f"{server.url}/v1", "completions", prompt="One", suffix=end, max_tokens=3)
+    assert plain["usage"]["prompt_tokens"] > 3, "the suffix is spelt in letters"
+
+
+def test_openais_client_reads_what_diffuses(client: openai.OpenAI) -> None:
+    seen = [chunk.choices[0].delta.content for chunk in chat(client, TOM, stream=True, extra_body={"diffusing": True})]
+    assert "#### 20" in str(seen[-1])
+    done = chat(client, TOM)
+    assert (seen[-1], len(seen) <= cost(done, "forwards") + 2) == (done.choices[0].message.content, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "body", "param"),
+    [
+        (["--model", "tiny-sdar"], {"template": TEMPLATE}, "template"),
+        (["--model", "tiny-dream"], {"template": TEMPLATE[1:], "add_special_tokens": False}, "template"),
+    ],
+    ids=["block-causal", "shifted"],
+)
+def test_a_model_that_cannot_fill_a_template_says_so(flags: list[str], body: dict[str, Any], param: str) -> None:
+    with ready_server(*flags) as other:
+        refused = httpx.post(f"{other.url}/v1/completions", json=body, timeout=60)
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["param"] == param
+        asked = httpx.post(f"{other.url}/v1/completions", json={"prompt": PARIS, "max_tokens": 3}, timeout=60)
+        assert asked.status_code == 200
+
+
+@pytest.mark.parametrize("decoder", ["wino", "blockbatch", "saber"])
+def test_a_decoder_that_cannot_fill_a_template_says_so(server: Server, decoder: str) -> None:
+    body = {"template": TEMPLATE, "decoder": decoder}
+    refused = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "template")

@@ -1,0 +1,99 @@
+"""Templates: all gaps of a canvas are filled, and nothing that was given is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from asynclane.bench.quality.holes import holes
+from asynclane.models.exec.runner import Runner
+from asynclane.scheduler import Outcome, ParamError, Preferences, Vocabulary
+from asynclane.scheduler.decoding.registry import DECODERS
+
+from ..support.cases import FEWER, TEXT, network, takes_template
+from ..support.driver import Spec, refusal, run
+
+MASK = TEXT.mask_id
+GAPS = holes(21, 4, "name")
+BEGUN = "Tom has 12 books. Then he finds 8 books. He has 12"
+PARTS = [6, " in all. Ann has", 3, " eggs, and", 12]
+
+
+def ids(text: str) -> list[int]:
+    return TEXT.encode(text, specials=False)
+
+
+TEMPLATE = [token for part in PARTS for token in (ids(part) if isinstance(part, str) else [MASK] * part)]
+ENDLESS = Preferences(min_tokens=len(TEMPLATE) - 12)  # as the server sends it: only the last gap may end
+SPEC = Spec(ids(BEGUN), len(TEMPLATE), preferences=ENDLESS, template=TEMPLATE)
+WHOLE_CANVAS = [name for name in DECODERS if refusal(name, network("whole-canvas").pattern) is None]
+TAKING = [
+    name
+    for name in WHOLE_CANVAS
+    if takes_template(replace(SPEC, decoder=name, params=FEWER.get(name, {})), network("whole-canvas").pattern)
+]
+
+
+@pytest.mark.parametrize("suffix", ["", " Good."])
+def test_every_decoder_fills_the_gaps_and_keeps_the_texts(runner: Runner, vocabulary: Vocabulary, suffix: str) -> None:
+    spec = replace(SPEC, suffix=ids(suffix), preferences=replace(ENDLESS, ignore_end=True))
+    specs = [replace(spec, decoder=name, params=FEWER.get(name, {})) for name in TAKING]
+    given = np.array(TEMPLATE)
+    for name, answer in zip(TAKING, run(runner, vocabulary, specs), strict=True):
+        canvas = np.array(answer.text)
+        assert len(canvas) == len(given), name
+        assert (canvas[given != MASK] == given[given != MASK]).all(), name
+        assert not np.isin(canvas, [MASK, *vocabulary.ends]).any(), name
+        assert answer.outcome is Outcome.LENGTH, name
+        assert answer.streamed == answer.text, name
+
+
+def test_each_gap_is_a_lane_from_the_start_and_only_the_last_may_end(runner: Runner, vocabulary: Vocabulary) -> None:
+    (answer,) = run(runner, vocabulary, [replace(SPEC, watched=True)])
+    first = answer.events[0].lanes
+    starts = [at for at, token in enumerate(TEMPLATE) if token == MASK and (not at or TEMPLATE[at - 1] != MASK)]
+    assert [(lane.start, lane.role.value) for lane in first] == [
+        (starts[0], "refine"),
+        (starts[1], "refine"),
+        (starts[2], "generate"),
+    ]
+    assert [lane.end - lane.start for lane in first] == [6, 3, 12]
+
+
+@pytest.mark.parametrize("decoder", ["asynclane", "fast-dllm", "llada", "d3llm"])
+def test_a_gap_is_written_for_what_comes_after_it(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
+    """Without the text after it, it cannot be known which function is meant."""
+    specs = []
+    for gap in GAPS:
+        chat = [{"role": "user", "content": gap.question}, {"role": "assistant", "content": gap.before}]
+        template = [*[MASK] * len(ids(gap.middle)), *ids(gap.after), *[MASK] * 4]
+        specs.append(Spec(TEXT.encode_chat(chat), len(template), decoder, template=template))
+    texts = [
+        TEXT.decode(answer.text[: len(ids(gap.middle))])
+        for gap, answer in zip(GAPS, run(runner, vocabulary, specs), strict=True)
+    ]
+    assert [gap.filled(text) for gap, text in zip(GAPS, texts, strict=True)] == [True] * len(GAPS)
+
+
+@pytest.mark.parametrize("name", sorted(set(WHOLE_CANVAS) - set(TAKING)))
+def test_a_decoder_that_changes_tokens_takes_no_template(runner: Runner, vocabulary: Vocabulary, name: str) -> None:
+    with pytest.raises(ParamError, match=f"template is not for decoder '{name}'"):
+        run(runner, vocabulary, [replace(SPEC, decoder=name, params=FEWER.get(name, {}))])
+
+
+def test_a_network_that_sees_no_later_block_takes_no_template() -> None:
+    with pytest.raises(ParamError, match="template is not for this model: no position sees past its block") as refused:
+        network("tiny-sdar").run([SPEC])
+    assert refused.value.param == "template"
+
+
+def test_a_network_that_predicts_one_ahead_needs_a_first_text() -> None:
+    net = network("shifted")
+    template = [net.vocabulary.mask_id, 5, net.vocabulary.mask_id]
+    with pytest.raises(ParamError, match="template must begin with a token") as refused:
+        net.run([Spec([], 3, template=template)])
+    assert refused.value.param == "template"
+    (answer,) = net.run([Spec([7], 3, template=template, preferences=Preferences(ignore_end=True))])
+    assert answer.text[1] == 5
