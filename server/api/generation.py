@@ -145,8 +145,8 @@ async def respond(
             request, body.wanted.param, size, lambda: option_tokens(backend.tokenizer, texts, limit)
         )
     grammar = None
-    wanted = body.wanted if reading is None else reading.wanted or body.wanted
-    if wanted is not None:
+    # A format that is a part of the grammar of calls is compiled alone first: a refusal then names its parameter.
+    for wanted in filter(None, (body.wanted, reading and reading.wanted)):
         compiling = backend.grammars.compile(wanted, client_of(request.scope))
         grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.

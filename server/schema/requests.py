@@ -507,9 +507,9 @@ class ChatCompletionRequest(GenerationRequest):
             raise refused("tool_choice.function.name", f"no tool has the name {shown(choice.function.name)}")
         if not self.offered:
             return
-        if self.wanted is not None:
+        if self.wanted is not None and self.wanted.schema is None:
             reason = f"not together with {self.wanted.param}, unless tool_choice is none"
-            raise refused("tools", f"{reason}: an answer either calls tools or has a format")
+            raise refused("tools", f"{reason}: an answer either calls tools or is JSON")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
             if value and (self.must_call or self.strict):
                 raise refused(param, "not together with calls that follow a grammar, which decides the end")
