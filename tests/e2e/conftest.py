@@ -1,4 +1,4 @@
-"""One server of the embedded model for all tests of a process, and OpenAI's client of it."""
+"""One server of each embedded model for all tests of a process, and OpenAI's client of one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ __all__ = ["browser", "visit"]
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     with ready_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chat_server() -> Iterator[Server]:
+    """A server of the model that knows tools."""
+    with ready_server("--model", "tiny-chat") as server:
         yield server
 
 

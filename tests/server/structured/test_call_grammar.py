@@ -111,8 +111,8 @@ async def test_an_answer_with_a_format_is_calls_or_of_this_format(
 ) -> None:
     marks = TOOL_FORMATS[form]
     schemas = {"get_weather": json.dumps(CITY), "now": '{"type": "object"}'}
-    format = json.dumps({"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]})
-    made = await grammars.compile(wanted(marks, schemas, answer=format))
+    counted = json.dumps({"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]})
+    made = await grammars.compile(wanted(marks, schemas, answer=counted))
     call = f'{marks.gap}{{"name": "get_weather", "{marks.arguments}": {{"city": "Paris"}}}}{marks.gap}'
     call = f"{marks.open}{call}{marks.close}"
     for said, fit in {
