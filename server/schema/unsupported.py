@@ -31,7 +31,8 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "use_beam_search": (False,),
         "web_search_options": (),
     },
-    CHAT: {"add_special_tokens": (False,), "best_of": (1,), "echo": (False,), "suffix": ("",)},
+    # `nextEdit` is Continue's, for models of Inception.
+    CHAT: {"add_special_tokens": (False,), "best_of": (1,), "echo": (False,), "nextEdit": (False,), "suffix": ("",)},
     COMPLETIONS: {
         "chat_template_kwargs": ({},),
         "parallel_tool_calls": (True, False),

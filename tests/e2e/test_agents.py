@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import httpx
-import httpx2
 import pytest
 from pydantic import BaseModel, Field
 
@@ -86,6 +85,7 @@ def test_langchain_binds_tools_and_reads_models_of_pydantic(chat_server: Server,
 @pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
 def test_pydantic_ai_runs_tools_and_returns_outputs_of_each_kind(chat_server: Server, responses: bool) -> None:
     needed(find_spec("pydantic_ai"), "there is no pydantic-ai-slim here")
+    import httpx2
     from pydantic_ai import Agent, NativeOutput, ToolOutput
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -109,12 +109,12 @@ def test_pydantic_ai_runs_tools_and_returns_outputs_of_each_kind(chat_server: Se
 
 
 def test_litellm_completes_streams_calls_and_holds_a_schema(chat_server: Server) -> None:
-    found = ask(python_program("ask.py"), chat_server.url, "litellm", quiet=False)
+    found = ask(python_program("agents.py"), chat_server.url, "litellm", quiet=False)
     text = "The capital of France is Paris."
     turn = ["get_weather", PARIS, SAID]
     assert found == {"whole": text, "streamed": text, "turns": [turn, turn], "formatted": COUNTED}
 
 
 def test_instructor_fills_models_in_each_of_its_modes(chat_server: Server) -> None:
-    found = ask(python_program("ask.py"), chat_server.url, "instructor", quiet=False)
+    found = ask(python_program("agents.py"), chat_server.url, "instructor", quiet=False)
     assert found == {mode: [COUNTED, COUNTED] for mode in ("tool_call", "json_schema_mode", "responses_tools")}

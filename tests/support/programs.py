@@ -38,7 +38,7 @@ def python_program(script: str) -> list[str]:
 
 
 def ask(command: list[str], url: str, case: str, *, quiet: bool = True) -> Any:
-    """What a script prints for a case, as JSON. A `quiet` one writes no warnings."""
+    """Return what a script prints for a case, as JSON. A `quiet` one writes no warnings."""
     done = subprocess.run([*command, url, case], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" or not quiet

@@ -56,7 +56,7 @@ def tasks(data: str) -> tuple[dict[str, Any], ...]:
 
 
 def scores(lm_eval: Any, name: str, path: str, *given: dict[str, Any]) -> dict[str, float]:
-    """The score of each task. Only chats have a template: the harness has none for a tokenizer that it asks for."""
+    """The score of each task. Only chats have a template: the harness has none for a tokenizer of a server."""
     reached = {"base_url": f"{URL}/v1/{path}", "model": MODEL, "num_concurrent": 4, "max_retries": 1}
     result = lm_eval.simple_evaluate(
         model=name,

@@ -1,5 +1,5 @@
-"""Asks a server through libraries that need other versions of packages than the tests, and prints what came as one line
-of JSON. python ask.py URL CASE"""
+"""Sends requests through libraries that need other versions of packages than the tests, and prints what came as one line
+of JSON. python agents.py URL CASE"""
 
 from __future__ import annotations
 
