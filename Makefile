@@ -94,7 +94,7 @@ bench-gpu: $(VENV)/with-bench ## measure serving, steps and kernels on a GPU, in
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis \
-	  tests/e2e/node/node_modules tests/e2e/python/.venv tests/deploy/node/node_modules
+	  tests/e2e/node/node_modules tests/deploy/node/node_modules
 	find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 constraints: ## pin what a fresh environment resolves to now

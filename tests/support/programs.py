@@ -14,6 +14,7 @@ import pytest
 from .checkout import ROOT
 
 NODE, PYTHON = ROOT / "tests" / "e2e" / "node", ROOT / "tests" / "e2e" / "python"
+ENVIRONMENT = ROOT / "build" / "clients"  # with the packages of PYTHON
 
 
 def needed(found: object, lacking: str) -> None:
@@ -32,8 +33,8 @@ def node_program(script: str, package: str) -> list[str]:
 
 def python_program(script: str) -> list[str]:
     """The command of a script of `tests/e2e/python`, which has packages in other versions than the tests."""
-    program = PYTHON / ".venv" / "bin" / "python"
-    needed(program.exists(), f"make an environment of {PYTHON / 'requirements.txt'} in {program.parents[1]} first")
+    program = ENVIRONMENT / "bin" / "python"
+    needed(program.exists(), f"make {ENVIRONMENT} of {PYTHON / 'requirements.txt'} first")
     return [str(program), str(PYTHON / script)]
 
 

@@ -1,5 +1,5 @@
-"""Sends requests through libraries that need other versions of packages than the tests, and prints what came as one line
-of JSON. python agents.py URL CASE"""
+"""Calls a server by libraries that need other versions of packages than the tests, and prints what came as one line of
+JSON. python agents.py URL CASE"""
 
 from __future__ import annotations
 
