@@ -12,8 +12,11 @@ import httpx
 import pytest
 from pydantic import BaseModel, Field
 
+from asynclane import clients
+
 from ..support.programs import ask, needed, node_program, python_program
 from ..support.servers import Server
+from ..support.tools import CITY
 
 MODEL = "tiny-chat"
 QUESTION = "What is the weather in Paris?"
@@ -37,6 +40,23 @@ def get_weather(city: str) -> str:
     """Get the weather in a city"""
     assert city == "Paris"
     return RESULT
+
+
+def test_the_projects_own_client_calls_a_tool_and_reads_options(chat_server: Server) -> None:
+    tool: clients.Tool = {"type": "function", "function": {"name": "get_weather", "parameters": CITY}}
+    asked: list[clients.Message] = [{"role": "user", "content": QUESTION}]
+    with clients.Client(chat_server.url) as client:
+        answer = client.chat(asked, model=MODEL, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+        with client.stream_chat(asked, model=MODEL, tools=[tool], parallel_tool_calls=False) as stream:
+            streamed = clients.Answer.of(stream)
+        for first in (answer, streamed):
+            (call,) = first.choices[0].tool_calls
+            assert (call.function.name, call.values()) == ("get_weather", PARIS)
+            turn = [*asked, first.message, call.result(RESULT)]
+            assert client.chat(turn, model=MODEL, tools=[tool]).text == SAID
+        options = client.chat(asked, model=MODEL, guided_choice=["yes", "no"], logprobs=True).choices[0]
+    assert sum(one.probability for one in options.choice_probabilities) == pytest.approx(1)
+    assert "".join(score.token for score in options.scores) == options.text
 
 
 def test_openais_client_for_node_runs_tools_and_parses_answers(chat_server: Server) -> None:
