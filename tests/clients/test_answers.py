@@ -1,4 +1,4 @@
-"""What an answer holds besides its text: calls, reasoning, scores; and what the deltas of a stream add up to."""
+"""Answers of the client hold calls, reasoning and scores besides text; the deltas of a stream add up to one."""
 
 from __future__ import annotations
 
