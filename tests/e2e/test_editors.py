@@ -1,4 +1,4 @@
-"""Requests of Open WebUI 0.12.4, Zed 1.x and Continue 1.3, as their sources build them, against a real server. Zed's
+"""Requests of Open WebUI 0.12.4, Zed and Continue 1.3, as their sources build them, against a real server. Zed's
 answers are read as its types read them: a field that is missing, or of another type, would end its request."""
 
 from __future__ import annotations
