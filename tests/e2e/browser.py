@@ -98,7 +98,8 @@ def visit(browser: Browser, server: Server) -> Iterator[Open]:
 
 
 def model_of(url: str) -> str:
-    return str(httpx.get(f"{url}/v1/models").json()["data"][0]["id"])
+    """The model of the server that an address leads to."""
+    return str(httpx.get(httpx.URL(url).join("/v1/models")).json()["data"][0]["id"])
 
 
 def reply(server: Server, question: str, **fields: object) -> dict[str, Any]:
