@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NotRequired, TypedDict, TypeVar
+from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx
 
-from .types import Answer, Model, ModelList, Reply, Text, Tokens
+from .types import Answer, Message, Model, ModelList, Reply, Text, Tokens
 
 T_co = TypeVar("T_co", bound=Reply, covariant=True)
 
@@ -17,14 +17,36 @@ Extra = Mapping[str, Any] | None
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None  # None: `template` is given
 
 
-class Message(TypedDict):
-    role: str
-    content: str | Sequence[Mapping[str, str]] | None
-    tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
-    tool_call_id: NotRequired[str]
-
-
 Messages = Sequence[Message]
+
+
+class Function(TypedDict):
+    """A function that a model may call. `parameters` is a JSON schema, which the arguments of each call follow if it is
+    `strict`."""
+
+    name: str
+    description: NotRequired[str]
+    parameters: NotRequired[Mapping[str, Any]]
+    strict: NotRequired[bool]
+
+
+class Tool(TypedDict):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(TypedDict):
+    name: str
+
+
+class NamedTool(TypedDict):
+    """A tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class DecoderParams(TypedDict, total=False):
@@ -103,8 +125,8 @@ class ChatParams(CommonParams, total=False):
     top_logprobs: int
     continue_final_message: bool
     add_generation_prompt: bool
-    tools: Sequence[Mapping[str, Any]]
-    tool_choice: str | Mapping[str, Any]
+    tools: Sequence[Tool]
+    tool_choice: ToolChoice
     parallel_tool_calls: bool
     chat_template_kwargs: Mapping[str, Any]
     add_special_tokens: bool

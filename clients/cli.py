@@ -6,10 +6,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from .calls import Message
 from .client import Client
 from .errors import CONTROLS, ClientError, ConnectionFailed
-from .types import LaneEvent
+from .types import LaneEvent, Message
 
 HELP = "/reset starts a new conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 LEAVE = ("/exit", "/quit", "/bye")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NotRequired, Self, TypedDict
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -42,12 +43,16 @@ class PromptDetails(Loose):
 
 
 class Usage(Loose):
-    """Tokens of prompt and answer; `model_fields_set` has those reported. Other servers have no `cost`."""
+    """Tokens of prompt and answer; `model_fields_set` has those reported. Those of the reasoning are a part of the
+    answer's. Other servers have no `cost`."""
 
     prompt_tokens: int = Field(0, ge=0)
     completion_tokens: int = Field(0, ge=0)
     total_tokens: int = Field(0, ge=0)
     prompt_tokens_details: PromptDetails | None = None
+    reasoning_tokens: int | None = Field(
+        None, validation_alias=AliasPath("completion_tokens_details", "reasoning_tokens")
+    )
     cost: Annotated[Cost | None, BeforeValidator(_cost)] = Field(None, alias="completion_tokens_details")
 
 
@@ -90,6 +95,17 @@ Content = Annotated[str, BeforeValidator(_text)]
 PLACES = [AliasPath(part, name) for part in ("message", "delta") for name in ("reasoning_content", "reasoning")]
 
 
+class Message(TypedDict):
+    """A message of a chat. `reasoning_content` and `tool_calls` are the assistant's, `tool_call_id` is a result's."""
+
+    role: str
+    content: str | Sequence[Mapping[str, str]] | None
+    name: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[Sequence[Mapping[str, Any]]]
+    tool_call_id: NotRequired[str]
+
+
 class CalledFunction(Loose):
     """`arguments` is JSON text."""
 
@@ -105,6 +121,18 @@ class ToolCall(Loose):
     id: str = ""
     function: CalledFunction = CalledFunction()
 
+    def values(self) -> dict[str, Any]:
+        """Return the arguments by their names. Raises `ValueError` for those that are no JSON object, as of a call that
+        was cut off."""
+        found = json.loads(self.function.arguments or "{}")
+        if not isinstance(found, dict):
+            raise ValueError(f"the arguments are no object: {self.function.arguments}")
+        return found
+
+    def result(self, content: str) -> Message:
+        """Return the message that answers the call."""
+        return {"role": "tool", "tool_call_id": self.id, "content": content}
+
 
 def _calls(given: object) -> object:
     return given or ()
@@ -115,6 +143,23 @@ class Gap(Loose):
 
     text: str = ""
     tokens: int = 0
+
+
+class OptionProbability(Reply):
+    """The probability of one of the texts from which an answer was chosen."""
+
+    choice: str
+    probability: float
+
+
+class TokenScore(Reply):
+    """The log-probability of a token at the step that committed it, and those of the likeliest, by their texts, in
+    `others`. The first token of a prompt has none. Other servers have no `step`."""
+
+    token: str
+    logprob: float | None = None
+    step: int | None = None
+    others: dict[str, float] = Field(default_factory=dict)
 
 
 class Choice(Loose):
@@ -132,6 +177,40 @@ class Choice(Loose):
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None  # as the server wrote it
     gaps: tuple[Gap, ...] = ()
+    choice_probabilities: tuple[OptionProbability, ...] = ()  # of `guided_choice`, with log-probabilities
+
+    @property
+    def scores(self) -> list[TokenScore]:
+        """The log-probabilities, in either endpoint's form."""
+        given = self.logprobs or {}
+        if "tokens" not in given:
+            chats = given.get("content") or ()
+            return [TokenScore(**one, others=_likeliest(one.get("top_logprobs") or ())) for one in chats]
+        tokens = given["tokens"]
+        names = ("token_logprobs", "steps", "top_logprobs")
+        columns = [given.get(name) or [None] * len(tokens) for name in names]
+        rows = zip(tokens, *columns, strict=True)
+        return [TokenScore(token=t, logprob=logprob, step=step, others=top or {}) for t, logprob, step, top in rows]
+
+    @property
+    def message(self) -> Message:
+        """The assistant's message, to be sent back before the next question or the results of its calls."""
+        message: Message = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["content"] = self.text or None
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": call.function.model_dump()} for call in self.tool_calls
+            ]
+        return message
+
+
+def _likeliest(ranked: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for one in ranked:  # the likeliest first; tokens of a part of a character may have the same text
+        found.setdefault(one["token"], one["logprob"])
+    return found
 
 
 class Answer(Loose):
@@ -144,6 +223,19 @@ class Answer(Loose):
     def text(self) -> str:
         """The text of the first choice."""
         return self.choices[0].text
+
+    @property
+    def message(self) -> Message:
+        """The assistant's message of the first choice."""
+        return self.choices[0].message
+
+    @classmethod
+    def of(cls, deltas: Iterable[Delta], usage: Usage | None = None) -> Self:
+        """Return the answer that the deltas of a stream add up to. Raises `ValueError` if there are none."""
+        found: dict[int, list[Delta]] = {}
+        for delta in deltas:
+            found.setdefault(delta.index, []).append(delta)
+        return cls(choices=[_added_up(found[index]) for index in sorted(found)], usage=usage)
 
 
 class Fault(Loose):
@@ -189,6 +281,37 @@ class Delta(Choice):
 
     lanes: LaneEvent | None = None
     diffusing: bool = False
+
+
+def _added_up(deltas: Sequence[Delta]) -> Choice:
+    """Return the choice that its deltas add up to."""
+    calls: dict[int, list[ToolCall]] = {}
+    for call in (call for delta in deltas for call in delta.tool_calls):
+        calls.setdefault(call.index, []).append(call)
+    return Choice(
+        index=deltas[0].index,
+        text=deltas[-1].text if deltas[-1].diffusing else "".join(delta.text for delta in deltas),
+        reasoning="".join(delta.reasoning for delta in deltas),
+        tool_calls=tuple(_whole_call(calls[index]) for index in sorted(calls)),
+        finish_reason=next((delta.finish_reason for delta in deltas if delta.finish_reason), None),
+        logprobs=_joined([delta.logprobs for delta in deltas if delta.logprobs]),
+        choice_probabilities=next((d.choice_probabilities for d in deltas if d.choice_probabilities), ()),
+        gaps=deltas[-1].gaps,
+    )
+
+
+def _whole_call(pieces: Sequence[ToolCall]) -> ToolCall:
+    name, arguments = ("".join(getattr(piece.function, part) for piece in pieces) for part in ("name", "arguments"))
+    named = CalledFunction(name=name, arguments=arguments)
+    return ToolCall(index=pieces[0].index, id=next((piece.id for piece in pieces if piece.id), ""), function=named)
+
+
+def _joined(scores: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the log-probabilities of a stream as those of a whole answer: each list is joined."""
+    whole: dict[str, Any] = {}
+    for name, values in (item for one in scores for item in one.items()):
+        whole[name] = [*whole[name], *values] if isinstance(values, list) and name in whole else values
+    return whole or None
 
 
 class Model(Loose):

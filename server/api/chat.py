@@ -116,10 +116,10 @@ def _tool_format(backend: Backend, body: ChatCompletionRequest) -> ToolFormat | 
         return None
     if form is None:
         raise InvalidValue("tools", f"tools: {backend.formats.no_tools}", code="unsupported_parameter")
-    if form.gemma and (body.must_call or body.strict):
+    if form.gemma and _guided(body):
         param = "tool_choice" if body.must_call else "tools"
         reason = f"the arguments of this model's calls are no JSON ({form.name}), so no grammar can enforce a schema"
-        raise InvalidValue(param, f"{param}: {reason}: only tool_choice auto, without strict, is supported")
+        raise InvalidValue(param, f"{param}: {reason}: only tool_choice auto, without strict or a format, is supported")
     return form
 
 
@@ -142,7 +142,7 @@ def _reading(
     rules, wanted = None, None
     markers = reasoning.markers if reasoning is not None else ()
     if form is not None:
-        enforced = body.must_call or body.strict
+        enforced = _guided(body)
         names = frozenset(tool.function.name for _, tool in body.callable)
         rules = CallRules(form, names, most=None if body.several_calls else 1, early=enforced)
         if enforced:
@@ -153,10 +153,16 @@ def _reading(
     return SplitReading(lambda: AnswerSplitter(reasoning, inside, rules), shown, wanted)
 
 
+def _guided(body: ChatCompletionRequest) -> bool:
+    """Return whether a grammar guides the answer, if it may call."""
+    return body.must_call or body.strict or body.wanted is not None
+
+
 def _grammar(
     tokenizer: Tokenizer, body: ChatCompletionRequest, form: ToolFormat, reasoning: ReasoningFormat | None
 ) -> Wanted:
-    """The grammar of an answer that must call, or of one in which each call follows its tool's schema."""
+    """The grammar of an answer that must call, that calls or has a format, or in which each call follows its tool's
+    schema."""
     others = () if reasoning is None else tuple(tokenizer.tokens_of(reasoning.markers).values())
     calls = CallGrammar(
         form.open,
@@ -167,8 +173,9 @@ def _grammar(
         tuple((at, tool.function.name, _schema(body, tool)) for at, tool in body.callable),
         tuple(tokenizer.tokens_of(form.markers).items()),
         several=body.several_calls,
-        free=not body.must_call,
+        free=not body.must_call and body.wanted is None,
         others=others,
+        answer=None if body.must_call or body.wanted is None else body.wanted.schema,
     )
     return Wanted("tools", calls=calls.job())
 

@@ -154,10 +154,11 @@ async def respond(
             request, param, size, lambda: option_tokens(backend.tokenizer, texts, limit, param)
         )
     grammar = None
-    wanted = body.wanted if reading is None else reading.wanted or body.wanted
-    if wanted is not None:
-        compiling = backend.grammars.compile(wanted, client_of(request.scope))
-        grammar = await until_gone(request.receive, compiling)
+    # A format that is a part of the grammar of calls is compiled alone first: a refusal then names its parameter.
+    for wanted in (body.wanted, None if reading is None else reading.wanted):
+        if wanted is not None:
+            compiling = backend.grammars.compile(wanted, client_of(request.scope))
+            grammar = await until_gone(request.receive, compiling)
     # One entry for each choice, with the options of all its tries.
     context, default = backend.card.max_model_len, backend.settings.default_max_tokens
     if isinstance(body, CompletionRequest) and body.scores_prompt:

@@ -24,7 +24,10 @@ HEADERS = {
 
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 LANGUAGES = ("bash", "cpp", "javascript", "json", "python")  # whose code is coloured
-SCRIPTS = ("canvas", "chat", "chats", "markdown", "params", "race", "replay", "settings", "stream", "tokens", "turn")
+SCRIPTS = (
+    *("calls", "canvas", "chat", "chats", "markdown", "params", "race", "replay", "settings", "stream", "tokens"),
+    "turn",
+)
 VENDORED = ("marked", "highlight", *(f"highlight-{language}" for language in LANGUAGES))
 FILES = (
     *("chat.css", "page.css", "icon.svg"),

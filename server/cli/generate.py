@@ -159,7 +159,7 @@ def page(trace: Mapping[str, Any]) -> str:
     for char in "<>&":
         data = data.replace(char, f"\\u{ord(char):04x}")
     # One script has no modules to import from.
-    scripts = "".join(map(read, ("canvas.js", "tokens.js", "turn.js")))
+    scripts = "".join(map(read, ("canvas.js", "calls.js", "tokens.js", "turn.js")))
     scripts = re.sub(r"^import .*\n|^export ", "", scripts, flags=re.MULTILINE)
     parts = {
         "style": read("chat.css"),

@@ -539,9 +539,9 @@ class ChatCompletionRequest(GenerationRequest):
             return
         if self.diffusing:
             raise refused("tools", "not together with diffusing: calls are read once their text is final")
-        if self.wanted is not None:
+        if self.wanted is not None and self.wanted.schema is None:
             reason = f"not together with {self.wanted.param}, unless tool_choice is none"
-            raise refused("tools", f"{reason}: an answer follows one grammar")
+            raise refused("tools", f"{reason}: an answer either calls tools or is JSON")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
             if value and (self.must_call or self.strict):
                 raise refused(param, "not together with calls that follow a grammar, which decides the end")

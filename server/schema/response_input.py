@@ -94,7 +94,7 @@ class ResultItem(Item):
 
 
 class ReasoningText(Strict):
-    type: Literal["reasoning_text", "summary_text"]
+    type: Literal["reasoning_text", "summary_text", "output_text"]
     text: str
 
 
@@ -105,12 +105,12 @@ class ReasoningItem(Item):
     """The reasoning of an earlier answer, for templates that show it: its content, or else its summary."""
 
     type: Literal["reasoning"]
-    summary: Thoughts = Field(default_factory=list)
+    summary: Thoughts | None = None
     content: Thoughts | None = None
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.content or self.summary)
+        return "".join(part.text for part in self.content or self.summary or ())
 
 
 AnyItem = MessageItem | CallItem | ResultItem | ReasoningItem

@@ -26,7 +26,8 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "use_beam_search": (False,),
         "web_search_options": (),
     },
-    CHAT: {"best_of": (1,), "echo": (False,), "suffix": ("",)},
+    # `nextEdit` is Continue's, for models of Inception.
+    CHAT: {"best_of": (1,), "echo": (False,), "nextEdit": (False,), "suffix": ("",)},
     COMPLETIONS: {
         "chat_template_kwargs": ({},),
         "parallel_tool_calls": (True, False),

@@ -1,7 +1,7 @@
 """The grammar of answers that call tools, in llguidance's notation.
 
-Answers are calls and nothing else, or any text in which each call that begins is whole. A marker that is a token of the
-model's vocabulary comes as this token.
+Answers are calls and nothing else, or calls or JSON of a schema, or any text in which each call that begins is whole. A
+marker that is a token of the model's vocabulary comes as this token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ ANY_TEXT = "(?s:.*)"
 class CallGrammar:
     """The calls that an answer may have. `open`, `close`, `gap`, `arguments` and `between` are those of `ToolFormat`,
     `tokens` has the ids of markers that are tokens. `tools` has the place of each tool in the request, its name and the
-    schema of its arguments. With `free` the answer may have any text, in which the tokens `others` may come."""
+    schema of its arguments. The answer may be JSON of the schema `answer` instead of calls. With `free` it may have any
+    text, in which the tokens `others` may come."""
 
     open: str
     close: str
@@ -37,6 +38,7 @@ class CallGrammar:
     several: bool = True
     free: bool = False
     others: tuple[int, ...] = ()
+    answer: str | None = None
 
     def job(self) -> str:
         """All of it as JSON, for `calls_text`."""
@@ -53,15 +55,19 @@ def calls_text(job: str, tokenizer: LLTokenizer) -> str:
         except GrammarError as error:
             raise GrammarError(str(error), _place(at)) from None
     numbers = range(len(calls.tools))
-    begin, end = _quoted(f'{calls.gap}{{"name": "'), _quoted(f"}}{calls.gap}")
     closed = _marker(calls.close, tokens) if calls.close else ""
+    # In pieces as those of JSON: the lexer does not go back, and an answer of the other kind may begin alike.
+    begin, end = _pieces(calls.gap, "{", '"name"', ": "), _pieces("}", calls.gap)
     lines = [f"body: {begin} ({' | '.join(f't{number}' for number in numbers)}) {end} {closed}"]
     for number, (_, name, schema) in zip(numbers, calls.tools, strict=True):
-        named = _quoted(f'{name}", "{calls.arguments}": ')
+        named = _pieces(f'"{name}"', ", ", f'"{calls.arguments}"', ": ")
         lines.append(f"t{number}: {named} a{number}")
         lines.append(f"a{number}: %json {_guided(schema)}")
     lines.append(f"call: {_marker(calls.open, tokens) if calls.open else ''} body")
     alone = f"call ({_quoted(calls.between)} call)*" if calls.several and calls.between else "call"
+    if calls.answer is not None:
+        alone = f"({alone}) | answer"
+        lines.append(f"answer: %json {_guided(calls.answer)}")
     if not calls.free:
         return f"{CALLS_ALONE}start: {alone}\n" + "\n".join(lines) + "\n"
     return "\n".join([*_free(calls, tokens, alone), *lines, ""])
@@ -94,6 +100,10 @@ def _guided(schema: str) -> str:
 
 def _marker(text: str, tokens: dict[str, int]) -> str:
     return f"<[{tokens[text]}]>" if text in tokens else _quoted(text)
+
+
+def _pieces(*texts: str) -> str:
+    return " ".join(_quoted(text) for text in texts if text)
 
 
 def _quoted(text: str) -> str:

@@ -1,5 +1,6 @@
 // The page: a race of decoders first, then the conversation.
 
+import { sent } from "./calls.js";
 import { element } from "./canvas.js";
 import { forget, forgetAll, keep, kept } from "./chats.js";
 import { copy, markdown } from "./markdown.js";
@@ -60,21 +61,29 @@ async function connect() {
 
 // --- Questions ----------------------------------------------------------------------------------------------
 
-async function ask(question) {
+// Sends a question, or the `results` of the latest answer's calls.
+async function ask(question, results = null) {
   if (!model) await connect();
   if (!model) return;
+  let tools;
+  try {
+    tools = settings.tools();
+  } catch (error) {
+    explain(error);
+    return;
+  }
   if (location.hash) startOver(); // a replay is no part of a conversation
   if (edited) drop(turns.indexOf(edited));
   edit(null);
   race.stop();
   explain(null);
-  byId("prompt").value = "";
+  if (!results) byId("prompt").value = "";
   grow();
   byId("spoken").replaceChildren();
   welcome(false);
   turns.at(-1)?.reveal();
-  const before = byId("memory").checked ? turns.flatMap(messages) : [];
-  const mine = begin(new Turn(question, { say, render: markdown, slow: byId("pace").value === "slow" }));
+  const before = results || byId("memory").checked ? turns.flatMap(messages) : [];
+  const mine = begin(shownTurn(question, { say, results, slow: byId("pace").value === "slow" }));
   turns.push(mine);
   offerAgain();
   follow(true);
@@ -83,11 +92,12 @@ async function ask(question) {
   const system = byId("system").value.trim();
   const body = {
     model: model.id,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: question }],
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...before, ...asked(mine)],
     stream: true,
     stream_options: { include_usage: true, include_lanes: true },
     decoder: byId("decoder").value,
     ...settings.given(),
+    ...tools,
   };
   mine.decoder = body.decoder;
   let failure = null;
@@ -99,10 +109,11 @@ async function ask(question) {
   if (!mine.root.isConnected) return; // a new chat has begun
   busy(null);
   const stopped = failure?.name === "AbortError";
-  if (failure && !mine.text) {
+  if (failure && mine.empty) {
     takeBack(mine);
   } else {
     mine.end(stopped ? "Stopped." : failure?.message);
+    mine.share.hidden = mine.calls.length > 0; // a replay has no calls
     save();
   }
   if (failure && !stopped) explain(failure);
@@ -118,13 +129,27 @@ async function* answered(body, signal) {
   }
 }
 
-const messages = ({ question, text }) => [{ role: "user", content: question }, { role: "assistant", content: text }];
+const asked = ({ question, results }) => results ?? [{ role: "user", content: question }];
+
+function messages(turn) {
+  const calls = turn.calls.map(sent);
+  const answer = calls.length ? { content: turn.text || null, tool_calls: calls } : { content: turn.text };
+  return [...asked(turn), { role: "assistant", ...answer }];
+}
+
+function shownTurn(question, options) {
+  const send = (results) => {
+    if (!running) ask(results.map(({ content }) => content).join("\n"), results);
+  };
+  return new Turn(question, { render: markdown, send, ...options });
+}
 
 // A turn on the page, with what can be done with it.
 function begin(turn) {
   offerCopy(turn);
   turn.again = turn.offer("Regenerate", "Answer again with the settings as they are now; at temperature 0 the same comes again", () => regenerate(turn));
   turn.edit = turn.offer("Edit", "Change the question; what came after it goes", () => edit(turn));
+  turn.edit.hidden = Boolean(turn.results);
   turn.share = turn.offer("Share replay", "Copy a link that shows how this answer was written", (button) => share(turn, button));
   byId("turns").append(turn.root);
   return turn;
@@ -134,13 +159,16 @@ const offerCopy = (turn) => turn.offer("Copy", "Copy the answer as Markdown", (b
 
 // Only the latest answer can be written again.
 function offerAgain() {
-  for (const turn of turns) turn.again.hidden = turn !== turns.at(-1);
+  for (const turn of turns) {
+    turn.again.hidden = turn !== turns.at(-1);
+    turn.latest(turn === turns.at(-1));
+  }
 }
 
 function regenerate(turn) {
   if (running) return;
   drop(turns.indexOf(turn));
-  ask(turn.question);
+  ask(turn.question, turn.results);
 }
 
 // Removes the turn of this number, and all after it.
@@ -162,7 +190,7 @@ function takeBack(failed) {
   drop(turns.indexOf(failed));
   offerAgain();
   save();
-  if (!byId("prompt").value) byId("prompt").value = failed.question;
+  if (!byId("prompt").value && !failed.results) byId("prompt").value = failed.question;
   welcome(!turns.length);
   grow();
 }
@@ -223,8 +251,8 @@ function startOver() {
 
 function save() {
   id ??= crypto.getRandomValues(new Uint32Array(2)).join("-");
-  const plain = turns.map(({ question, text, note, speed }) => ({
-    ...{ question, text, note: note.textContent, speed: speed.textContent },
+  const plain = turns.map(({ question, results, reasoning, text, calls, note, speed }) => ({
+    ...{ question, results, reasoning, text, calls, note: note.textContent, speed: speed.textContent },
   }));
   if (plain.length) keep({ id, at: Date.now(), turns: plain });
   else forget(id);
@@ -235,7 +263,7 @@ function open(chat) {
   welcome(false);
   id = chat.id;
   turns = chat.turns.map((past) => {
-    const turn = begin(new Turn(past.question, { render: markdown }));
+    const turn = begin(shownTurn(past.question, { results: past.results }));
     turn.restore(past);
     turn.share.hidden = true; // its steps are gone
     return turn;

@@ -15,7 +15,15 @@ export function kept() {
 
 const sound = (chat) =>
   typeof chat?.id === "string" && Number.isFinite(chat.at) && Array.isArray(chat.turns) && chat.turns.length > 0 &&
-  chat.turns.every((turn) => [turn?.question, turn?.text, turn?.note, turn?.speed].every((text) => typeof text === "string"));
+  chat.turns.every((turn) => texts(turn, "question", "text", "note", "speed") && more(turn));
+
+// What older chats do not have.
+const more = ({ reasoning = "", calls = [], results = [] }) =>
+  typeof reasoning === "string" &&
+  Array.isArray(calls) && calls.every((call) => texts(call, "id", "name", "arguments")) &&
+  (results === null || (Array.isArray(results) && results.every((one) => texts(one, "role", "tool_call_id", "content"))));
+
+const texts = (value, ...names) => names.every((name) => typeof value?.[name] === "string");
 
 // Adds the chat, or replaces its older state. Where not all fit, the oldest go. False if it cannot be kept.
 export function keep(chat) {

@@ -105,8 +105,20 @@ export class Settings {
     return Object.fromEntries(filled.map(([name, text]) => [name, typed(text)]));
   }
 
+  // The functions that the model may call, each with or without `type: "function"` around it.
+  tools() {
+    const text = byId("tools").value.trim();
+    if (!text) return {};
+    try {
+      return { tools: JSON.parse(text).map((tool) => (tool.function ? tool : { type: "function", function: tool })) };
+    } catch {
+      throw new Error("The tools in the settings are not a JSON list of functions.");
+    }
+  }
+
   choose() {
     const chosen = Object.entries(this.given()).map(([name, value]) => `${name} ${value}`);
+    if (byId("tools").value.trim()) chosen.push("tools");
     byId("chosen").textContent = [byId("decoder").value, ...chosen].join(", ");
   }
 }

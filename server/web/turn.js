@@ -1,6 +1,7 @@
-// One question with its answer. While the answer is written, the canvas shows each step as it comes, or slower; then the
+// One question, or the results of calls, with its answer. While the answer is written, the canvas shows each step as it comes, or slower; then the
 // text stands there, and the steps and the tokens can be looked at. Texts are set as text and never as markup.
 
+import { addTo, form, lines, whole } from "./calls.js";
 import { Canvas, count, element } from "./canvas.js";
 import { Tokens } from "./tokens.js";
 
@@ -10,12 +11,18 @@ const SENTENCE = /^[^]*(?:[.!?\u3002\uff01\uff1f\u061f\u0964]\s|\n)/;
 
 export class Turn {
   // `say` speaks text to screen readers; `render` makes the nodes of an answer's text; `slow`: the steps come in slow
-  // motion.
-  constructor(question, { say = () => {}, render = plain, slow = false } = {}) {
+  // motion. `results` are the messages of the calls that this turn answers; `send` gets those of its own calls.
+  constructor(question, { say = () => {}, render = plain, slow = false, results = null, send = () => {} } = {}) {
     const root = document.getElementById("turn").content.firstElementChild.cloneNode(true);
     const part = (name) => root.querySelector(name);
     this.root = root;
     this.question = question;
+    this.results = results;
+    this.send = send;
+    this.reasoning = "";
+    this.calls = [];
+    this.thoughts = part(".reasoning");
+    this.called = part(".calls");
     this.answer = part(".answer");
     this.note = part(".note");
     this.caption = part(".caption");
@@ -58,12 +65,14 @@ export class Turn {
 
   take(chunk) {
     const choice = chunk.choices[0];
-    const text = choice?.delta.content;
+    const { content: text, reasoning_content: thought, tool_calls: calls } = choice?.delta ?? {};
+    if (text || thought || calls) this.meter.first ??= performance.now();
     if (text) {
-      this.meter.first ??= performance.now();
       this.text += text;
       this.speak();
     }
+    if (thought) this.think(thought);
+    addTo(this.calls, calls ?? []);
     for (const { logprob } of choice?.logprobs?.content ?? []) this.confidences.push(Math.exp(logprob));
     if (choice?.finish_reason === "length") this.note.textContent = "Cut off at the most tokens allowed.";
     if (chunk.usage) this.meter.usage = chunk.usage;
@@ -78,17 +87,21 @@ export class Turn {
   end(note = "") {
     this.meter.to = performance.now();
     this.writing = false;
+    this.calls = note ? [] : this.calls.filter(whole); // those of an answer that broke off may go on
     if (note) this.note.textContent = note;
     this.say(this.text.slice(this.said));
+    for (const { name } of this.calls) this.say(`The model calls ${name}.`);
     this.say(note);
     this.measure();
     if (this.timer === null) this.reveal();
   }
 
   // An answer of earlier, without its steps.
-  restore({ text, note, speed }) {
+  restore({ text, note, speed, reasoning = "", calls = [] }) {
     this.writing = false;
     this.text = text;
+    this.calls = calls;
+    if (reasoning) this.think(reasoning);
     this.note.textContent = note;
     this.speed.textContent = speed;
     this.reveal();
@@ -98,10 +111,28 @@ export class Turn {
   reveal() {
     const { length } = this.canvas.steps;
     this.answer.replaceChildren(...this.render(this.text));
+    this.called.replaceChildren(...lines(this.calls));
+    if (this.calls.length && !this.writing) this.called.append(form(this.calls, this.send));
+    this.called.hidden = !this.calls.length;
     this.slider.max = length;
     this.root.querySelector(".replay").hidden = !length;
     this.actions.hidden = false;
     this.pick(length);
+  }
+
+  think(text) {
+    this.reasoning += text;
+    this.thoughts.hidden = false;
+    this.thoughts.lastElementChild.textContent = this.reasoning;
+  }
+
+  get empty() {
+    return !(this.text || this.reasoning || this.calls.length);
+  }
+
+  // Results may be sent for the latest answer alone.
+  latest(last) {
+    this.called.classList.toggle("done", !last);
   }
 
   // A step; after the last one comes the text.

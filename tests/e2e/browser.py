@@ -90,7 +90,7 @@ def visit(browser: Browser, server: Server) -> Iterator[Open]:
             page.add_init_script(script)
         page.goto(url)
         if not refusals:
-            expect(page.locator("#model")).to_have_text(model_of(server))
+            expect(page.locator("#model")).to_have_text(model_of(url))
         return page
 
     yield visit
@@ -100,13 +100,14 @@ def visit(browser: Browser, server: Server) -> Iterator[Open]:
     assert (len(refused), len(errors)) == (allowed, allowed), errors
 
 
-def model_of(server: Server) -> str:
-    return str(httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"])
+def model_of(url: str) -> str:
+    """The model of the server that an address leads to."""
+    return str(httpx.get(httpx.URL(url).join("/v1/models")).json()["data"][0]["id"])
 
 
 def reply(server: Server, question: str, **fields: object) -> dict[str, Any]:
     """Return the response of the API to the same question."""
-    body = {"model": model_of(server), "messages": [{"role": "user", "content": question}], **fields}
+    body = {"model": model_of(server.url), "messages": [{"role": "user", "content": question}], **fields}
     response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
     return dict(response.json())
 

@@ -22,6 +22,13 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def open_server() -> Iterator[Server]:
+    """One of the embedded model that knows tools, without keys."""
+    with ready_server("--model", "tiny-chat") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from ..support.processes import ASYNCLANE, environment
 from ..support.servers import Server
+from ..support.tools import WEATHER
 from .browser import CODE, PARIS, PHONE, STORY, Open, answered, ask, button, canned, reply
 from .conftest import KEY
 
@@ -51,6 +52,7 @@ const look = () => {
 requestAnimationFrame(look);
 """
 DELAY_MS = 300
+WEATHER_QUESTION = "What is the weather in Paris?"
 
 pytestmark = pytest.mark.browser
 
@@ -522,6 +524,53 @@ def test_an_answer_is_in_view_at_its_end_unless_the_reader_scrolled_up(visit: Op
     page.locator("#turns article").last.evaluate("turn => { turn.style.paddingBottom = '1200px' }")
     page.wait_for_timeout(300)
     assert page.evaluate(hidden) <= 1
+
+
+def test_a_tool_is_called_and_its_result_sent(visit: Open, open_server: Server) -> None:
+    page = visit(open_server.url, reduced_motion="reduce")
+    choose(page, tools="[nonsense")
+    ask(page, WEATHER_QUESTION)
+    expect(page.locator("#error")).to_have_text("The tools in the settings are not a JSON list of functions.")
+    expect(page.get_by_label("Message")).to_have_value(WEATHER_QUESTION)
+    choose(page, tools=json.dumps([WEATHER["function"]]))
+    expect(page.locator("#chosen")).to_have_text("asynclane, tools")
+    ask(page, WEATHER_QUESTION)
+    assert answered(page) == ""
+    expect(page.locator(".call")).to_have_text('get_weather({"city": "Paris"})')
+    page.get_by_label("Result of get_weather").fill('{"temperature": 21}')
+    button(page, "Send the result").click()
+    expect(page.locator("#turns article")).to_have_count(2)
+    assert answered(page) == "The temperature is 21."
+    expect(page.locator(".question").last).to_have_text('{"temperature": 21}')
+    expect(button(page, "Send the result")).to_be_hidden()
+    page.reload()
+    button(page, "Chats").click()
+    page.locator("#kept .opener").first.click()
+    expect(page.locator(".call")).to_have_text('get_weather({"city": "Paris"})')
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "Thanks!")
+    roles = [message["role"] for message in request.value.post_data_json["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+    answered(page)
+
+
+def test_reasoning_stands_apart_from_the_answer_and_a_call_that_was_cut_off_is_left_out(visit: Open) -> None:
+    deltas: list[dict[str, object]] = [
+        {"reasoning_content": "<b>Hm</b>"},
+        {"reasoning_content": ", Paris."},
+        {"content": "Paris."},
+        {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "now", "arguments": '{"zo'}}]},
+    ]
+    chunks = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "length"}]})
+    stream = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    page = visit(reduced_motion="reduce")
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
+    ask(page, PARIS)
+    assert answered(page) == "Paris."
+    page.get_by_text("Reasoning").click()
+    expect(page.locator(".reasoning p")).to_have_text("<b>Hm</b>, Paris.")
+    expect(page.locator(".call")).to_have_count(0)
 
 
 def test_the_lanes_are_explained_beside_an_answer_too(visit: Open) -> None:

@@ -1,64 +1,43 @@
-"""Tools that people already have, as they come: OpenAI's client for Node, LangChain and curl.
-
-Where a tool is missing its tests are skipped, unless REQUIRE_TOOLS is set, as it is in CI.
-"""
+"""Tools that people already have, as they come: OpenAI's client for Node, LangChain and curl."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from ..support.programs import ask, needed, node_program
 from ..support.servers import Server, aborted, gauge, wait_for
 
-NODE = Path(__file__).with_name("node")
 ANSWER = "The capital of France is Paris."
 QUESTION = "What is the capital of France?"
 CHAT = json.dumps({"model": "tiny-llada", "messages": [{"role": "user", "content": QUESTION}], "seed": 1})
 
 
-def needed(found: object, lacking: str) -> None:
-    if not found:
-        assert not os.environ.get("REQUIRE_TOOLS"), lacking
-        pytest.skip(lacking)
-
-
 @pytest.fixture
 def node() -> list[str]:
-    program = shutil.which("node")
-    needed(program, "there is no Node.js here")
-    needed((NODE / "node_modules" / "openai").is_dir(), f"run `npm ci` in {NODE} first")
-    return [str(program), str(NODE / "ask.mjs")]
-
-
-def ask(node: list[str], server: Server, case: str) -> Any:
-    done = subprocess.run([*node, server.url, case], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return json.loads(done.stdout)
+    return node_program("ask.mjs", "openai")
 
 
 def test_the_node_client_gets_the_same_answer_whole_streamed_and_through_its_helper(
     node: list[str], server: Server
 ) -> None:
-    whole, streamed = ask(node, server, "chat"), ask(node, server, "stream")
+    whole, streamed = ask(node, server.url, "chat"), ask(node, server.url, "stream")
     assert (whole["text"], whole["finish"]) == (ANSWER, "stop")
     assert streamed == whole
-    assert ask(node, server, "helper") == {"text": ANSWER, "finish": "stop"}
+    assert ask(node, server.url, "helper") == {"text": ANSWER, "finish": "stop"}
 
 
 def test_the_node_client_completes_text_and_lists_models(node: list[str], server: Server) -> None:
-    texts = ask(node, server, "completions")
+    texts = ask(node, server.url, "completions")
     assert texts["whole"] == texts["streamed"] != ""
-    assert ask(node, server, "models") == {"listed": ["tiny-llada"], "single": "tiny-llada"}
+    assert ask(node, server.url, "models") == {"listed": ["tiny-llada"], "single": "tiny-llada"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +51,7 @@ def test_the_node_client_completes_text_and_lists_models(node: list[str], server
 def test_the_node_client_throws_the_error_of_its_kind(
     node: list[str], server: Server, case: str, kind: str, status: int, param: str
 ) -> None:
-    error = ask(node, server, case)
+    error = ask(node, server.url, case)
     assert (error["kind"], error["status"], error["param"]) == (kind, status, param)
     assert error["typed"]
     assert error["code"]

@@ -209,6 +209,7 @@ async def test_system_tools_and_results_are_shown_as_those_of_a_chat(api: Any, s
         ({**TOOLS, "tool_choice": NAMED}, "tools"),
         ({"tools": [{**WEATHER, "strict": True}]}, "tools"),
         ({"output_config": {"format": {"type": "json_schema", "schema": CITY}}}, "response_format"),
+        ({**TOOLS, "output_config": {"format": {"type": "json_schema", "schema": CITY}}}, "tools"),
         (TOOLS, None),
     ],
 )
@@ -326,7 +327,6 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": 2000}}),
     ("output_config.effort", {"output_config": {"effort": "max"}}),
     ("output_config.format.schema", {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}),
-    ("output_config.format.schema", {**TOOLS, "output_config": {"format": {"type": "json_schema", "schema": CITY}}}),
     ("tools.0.type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
     ("tools.0.name", {"tools": [{**NOW, "name": "a b"}]}),
     ("tools.1.name", {"tools": [NOW, NOW]}),

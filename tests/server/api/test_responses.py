@@ -211,6 +211,10 @@ MERGED: list[tuple[list[Any], list[dict[str, Any]]]] = [
         [USER, CALLED, SAID, {**CALLED, "call_id": "call_2"}, OUTPUT],
         [ASKED, {**LOOK, "tool_calls": [chat_call("call_1"), chat_call("call_2")]}, RESULT],
     ),
+    (
+        [USER, {**THOUGHT, "summary": None, "content": [{"type": "output_text", "text": "Hm."}]}, SAID, USER],
+        [ASKED, {**LOOK, "reasoning_content": "Hm."}, ASKED],
+    ),
     ([USER, SAID, THOUGHT, USER], [ASKED, LOOK, {**LOOK, "content": "", "reasoning_content": "Hm."}, ASKED]),
     ([{**USER, "content": [{"type": "input_text", "text": "Weath"}, {"type": "input_text", "text": "er?"}]}], [ASKED]),
     (
@@ -294,7 +298,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("tools.0.parameters.type", {"tools": [{**NOW, "parameters": {"type": "array"}}]}),
     ("tools.0.parameters", {"tools": [{**NOW, "parameters": {"uniqueItems": True}, "strict": True}]}),
     ("tools.0.defer_loading", {"tools": [{**NOW, "defer_loading": True}]}),
-    ("tools", {**TOOLS, "text": {"format": {"type": "json_object"}}}),
+    ("tools", {**TOOLS, "guided_regex": "a"}),
+    ("text.format.schema", {**TOOLS, "text": {"format": {"type": "json_schema", "name": "a", "schema": {"not": {}}}}}),
     ("tool_choice", {"tool_choice": "required"}),
     ("tool_choice", {**TOOLS, "tool_choice": "any"}),
     ("tool_choice.type", {**TOOLS, "tool_choice": {"type": "file_search"}}),

@@ -186,6 +186,22 @@ async def test_a_grammar_guides_calls_that_are_required_named_or_strict(
         assert "city" in grammar.text
 
 
+@pytest.mark.parametrize(
+    ("choice", "held"), [("auto", ["city", "colour"]), ("required", ["city"]), ("none", ["colour"])]
+)
+async def test_an_answer_calls_or_has_the_format(chat: Any, choice: str, held: list[str]) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"properties": {"colour": {}}}}}
+    said = '{"colour": "<tool_call>"}' if choice == "none" else CALL
+    tools = [{**WEATHER, "function": {**WEATHER["function"], "strict": choice == "auto"}}]
+    engine = FakeEngine(script(said, 5))
+    answer = choices_of(await chat(engine, tools=tools, tool_choice=choice, response_format=form))[0]
+    assert [name for name in ("city", "colour") if name in engine.options[0].grammar.text] == held
+    assert answer["finish_reason"] == ("stop" if choice == "none" else "tool_calls")
+    engine = FakeEngine(script('{"colour": "<tool_call>\\n{\\"name\\": 5}"}', 5))
+    answer = choices_of(await chat(engine, tools=tools, tool_choice=choice, response_format=form))[0]
+    assert json.loads(answer["message"]["content"]) == {"colour": '<tool_call>\n{"name": 5}'}
+
+
 async def test_log_probabilities_are_those_of_all_tokens(chat: Any) -> None:
     engine = FakeEngine(script(CALL, 5))
     whole = choices_of(await chat(engine, **TOOLS, logprobs=True))[0]
@@ -228,7 +244,10 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("tools.0.function.parameters.type", tool(parameters={"type": "array"})),
     ("tools.0.function.parameters", {**tool(parameters={"uniqueItems": True}), "tool_choice": "required"}),
     ("tools.0.function.parameters", tool(parameters={"uniqueItems": True}, strict=True)),
-    ("tools", {**tool(), "guided_json": {}}),
+    ("tools", {**tool(), "guided_regex": "a"}),
+    ("tools", {**tool(), "structured_outputs": {"choice": ["a"]}}),
+    ("guided_json", {**tool(), "guided_json": {"uniqueItems": True}}),
+    ("guided_json", {**tool(), "tool_choice": "required", "guided_json": {"uniqueItems": True}}),
     ("min_tokens", {**tool(), "tool_choice": "required", "min_tokens": 5}),
     ("ignore_eos", {**tool(strict=True), "ignore_eos": True}),
     ("tools.0.function.parameters", tool(parameters={"properties": 5})),

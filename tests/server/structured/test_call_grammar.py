@@ -105,6 +105,29 @@ async def test_a_free_answer_has_any_text_and_whole_calls(
     assert fits(grammars.constraint(compiled), text, said) is fit
 
 
+@pytest.mark.parametrize("form", [form.name for form in HELD])
+async def test_an_answer_with_a_format_is_calls_or_of_this_format(
+    grammars: Grammars, text: Tokenizer, form: str
+) -> None:
+    marks = TOOL_FORMATS[form]
+    schemas = {"get_weather": json.dumps(CITY), "now": '{"type": "object"}'}
+    counted = json.dumps({"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]})
+    made = await grammars.compile(wanted(marks, schemas, answer=counted))
+    call = f'{marks.gap}{{"name": "get_weather", "{marks.arguments}": {{"city": "Paris"}}}}{marks.gap}'
+    call = f"{marks.open}{call}{marks.close}"
+    for said, fit in {
+        call: True,
+        '{"count": 3}': True,
+        '{"count": 3, "a": {"b": 1}}': True,
+        '{"count": 3, "count": 4}': False,
+        call.replace("Paris", "3").replace("city", "count"): False,
+        "": False,
+        "Three.": False,
+        f'{{"count": 3}}{call}': False,
+    }.items():
+        assert fits(grammars.constraint(made), text, said) is fit, said
+
+
 async def test_one_call_is_the_most_if_there_may_not_be_several(grammars: Grammars, text: Tokenizer) -> None:
     schemas = {"get_weather": json.dumps(CITY)}
     for free in (False, True):
