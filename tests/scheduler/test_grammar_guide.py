@@ -46,7 +46,7 @@ def planned(guide: GrammarGuide, canvas: str) -> Row:
 def taken(
     guide: GrammarGuide, frontier: int, committed: str, proposed: str, confidence: Sequence[float] = ()
 ) -> Continuation:
-    """What the guide takes of a step that began at the frontier, five places into its result."""
+    """The continuation after a step that began at the frontier, five places into its result."""
     planned(guide, "_" * (LENGTH - frontier))
     size = 5 + len(committed)
     tokens, proposals = np.full(size, MASK, np.int32), np.full(size, MASK, np.int32)
