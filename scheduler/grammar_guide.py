@@ -1,20 +1,26 @@
-"""Keeps an answer within a grammar: a `Constraint` says what may come next, and tokens commit from left to right.
+"""Keeps an answer within a grammar: a `Constraint` says what may come next.
 
-The device commits nothing of such an answer. It proposes a token at every open position; at the first of them only what
-the grammar allows. That proposal commits. The proposals after it commit too, one by one, as long as each passes the
-commit rule and the grammar accepts it. Tokens that the grammar leaves no choice about commit without a forward.
+The device commits by the decoder's own rule, in any order, and reports what it has found. At the first open position
+its proposal is limited to the grammar; that one settles. The tokens after it settle too, one by one, as long as they
+have committed and the grammar accepts them. Tokens that the grammar leaves no choice about settle without a forward.
+What has committed later in the canvas is a draft: the network sees it, and it settles when its turn comes, or becomes a
+mask again.
+
+An end token is proposed even where the answer may not end yet. Instead of it comes the token that closes what is open:
+a network that has nothing more to say does not have to go on.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from .contract import DeviceCommitRule, Ints, Restriction, Row, Span, StepResult
-from .decoding.boundaries import Bools
+import numpy as np
+
+from .contract import Doubles, Ints, Restriction, Row, StepResult
+from .decoding.boundaries import Bools, Longs
 from .decoding.vocabulary import Vocabulary
-from .logprobs import FORCED
+from .logprobs import DRAFTED, FORCED
 
 
 class Constraint(Protocol):
@@ -43,6 +49,10 @@ class Constraint(Protocol):
     def allowed(self) -> Ints:
         """The tokens that may come next, the end of the answer among them, as `Restriction.words`."""
 
+    def closer(self, words: Ints) -> int | None:
+        """The one of the allowed `words` that comes instead of an end, where the answer may not end; None: an end must
+        not be proposed."""
+
     def accept(self, token: int, room: int) -> bool:
         """Append `token`, which is no end token, where `room` positions are left. Return False, and append nothing, if
         it may not come, or if there would be no room for an end after it."""
@@ -53,25 +63,29 @@ class Constraint(Protocol):
 
 
 class Continuation(NamedTuple):
-    """The next tokens of an answer, and the place of each in the step's result, or `FORCED`. With `ends`, the last of
-    them is an end token."""
+    """The next tokens of an answer, and the place of each in the step's result, or `FORCED` or `DRAFTED`. With `ends`,
+    the last of them is an end token. There are new drafts at the canvas positions `drafted` [any]."""
 
     tokens: list[int]
     found: list[int]
     ends: bool = False
+    drafted: Longs = np.zeros(0, np.int64)
 
 
 class GrammarGuide:
     """Leads the answer of one request along its constraint."""
 
-    def __init__(self, constraint: Constraint, vocabulary: Vocabulary, length: int) -> None:
-        """`length` are the positions of the canvas."""
+    def __init__(self, constraint: Constraint, vocabulary: Vocabulary, length: int, least: float = 0.0) -> None:
+        """`length` are the positions of the canvas. Drafts need at least the confidence `least`."""
         self.constraint = constraint
-        self._length = length
+        self.drafts: Ints = np.full(length, vocabulary.mask_id, np.int32)  # by canvas position
+        self._length, self._least = length, least
+        self._mask_id = vocabulary.mask_id
         self._ends: Bools = vocabulary.is_end
+        self._end_ids = vocabulary.ends
         self._allowed: Ints | None = None  # after the text so far, once computed
+        self._closer: int | None = None  # comes instead of an end
         self._stuck = False
-        self._spans: tuple[Span, ...] = ()  # of the next step, with the rules of the decoder
 
     @property
     def failed(self) -> bool:
@@ -87,48 +101,59 @@ class GrammarGuide:
         tokens = self._force(0, self._length - 1)
         return Continuation(tokens, [FORCED] * len(tokens))
 
-    def restrict(self, row: Row, position: int) -> Row:
-        """`row` without commits, and with a restriction of the first open `position`, absolute."""
+    def restrict(self, row: Row, origin: int, frontier: int) -> Row:
+        """`row` with the drafts, and with a restriction of the first open position, `frontier` on the canvas, which
+        begins at `origin`."""
         if self._allowed is None:
-            self._allowed = self.constraint.allowed()
-        self._spans = row.spans
-        spans = tuple(span._replace(rule=_without_commits(span.rule)) for span in row.spans)
-        return row._replace(spans=spans, restriction=Restriction(position, self._allowed))
+            words = self.constraint.allowed()
+            self._closer = None if self.constraint.complete else self.constraint.closer(words)
+            self._allowed = words if self._closer is None else _with(words, self._end_ids)
+        if row.host_tokens is not None:
+            start, end = max(0, row.start - origin), row.end - origin
+            drafts = self.drafts[start:end]
+            canvas = row.host_tokens[start + origin - row.start :][: len(drafts)]
+            np.copyto(canvas, drafts, where=drafts != self._mask_id)
+        return row._replace(restriction=Restriction(origin + frontier, self._allowed))
 
     def take(self, first: int, frontier: int, result: StepResult, part: slice, chosen: Bools | None) -> Continuation:
-        """The tokens from canvas position `frontier` on, of what a step has proposed.
+        """The tokens from canvas position `frontier` on, of what a step has found.
 
         `part` of the result begins at canvas position `first`. `chosen` are the positions of it that a host commit rule
-        commits; None: the decoder's rule is one of the device.
+        commits, which leaves no drafts; None: the decoder's rule is one of the device.
         """
-        tokens, found, drawn = list[int](), list[int](), 0
-        ends = False
-        shift = part.start - first  # from a canvas position to a place in the result
-        while not self.failed and (place := frontier + len(tokens) + shift) < part.stop:
-            token = int(result.proposals[place])
-            if drawn and not self._passes(drawn + 1, result, place, part.start, chosen):
+        proposals, on_device = result.proposals[part], chosen is None
+        canvas = result.tokens[part] if chosen is None else np.where(chosen, proposals, self._mask_id)
+        seen = np.where(canvas == self._mask_id, proposals, canvas)
+        tokens, found = list[int](), list[int]()
+        ends = goes_on = False
+        while not self.failed and (at := frontier + len(tokens) - first) < len(canvas):
+            token, position = int(canvas[at] if tokens else proposals[at]), first + at
+            if token == self._mask_id:
+                goes_on = True
                 break
-            if self._ends[token]:
-                if self.constraint.complete:
-                    ends = True
-                    tokens.append(token)
-                    found.append(place)
+            closes = bool(self._ends[token]) and not self.constraint.complete
+            if closes:
+                if tokens or self._closer is None:
+                    break
+                token = self._closer
+            elif self._ends[token]:
+                ends = True
+                tokens.append(token)
+                found.append(part.start + at)
                 break
-            at = frontier + len(tokens)
-            if not self.constraint.accept(token, self._length - at):
-                closing = self._force(at, self._length)  # nothing, unless it is time to close
+            if not self.constraint.accept(token, self._length - position):
+                closing = self._force(position, self._length)  # nothing, unless it is time to close
                 tokens += closing
                 found += [FORCED] * len(closing)
                 break
             tokens.append(token)
-            found.append(place)
-            drawn += 1
-            forced = self._force(at + 1, self._length)
+            found.append(DRAFTED if token == self.drafts[position] else part.start + at)
+            forced = self._force(position + 1, self._length)
             tokens += forced
             found += [FORCED] * len(forced)
-            expected = result.proposals[place + 1 : part.stop][: len(forced)].tolist()
-            if expected != forced[: len(expected)]:
-                break  # the proposals after them belong to another text
+            expected = seen[at + 1 :][: len(forced)].tolist()
+            if closes or expected != forced[: len(expected)]:
+                break  # what follows belongs to another text
         if self.constraint.finished and not ends and frontier + len(tokens) < self._length:
             ends = True
             tokens.append(int(self._ends.argmax()))
@@ -136,20 +161,19 @@ class GrammarGuide:
         self._stuck = not tokens  # and it would be for ever
         if tokens:
             self._allowed = None
-        return Continuation(tokens, found, ends)
+        after = frontier + len(tokens) + 1 - first  # the position before it stays open
+        rest = slice(after, None if goes_on and on_device else after)
+        drafted = self._draft(first + after, canvas[rest], result.confidence[part][rest])
+        return Continuation(tokens, found, ends, drafted)
 
-    def _passes(self, rank: int, result: StepResult, place: int, first: int, chosen: Bools | None) -> bool:
-        """True if the decoder commits the proposal at `place` in the result as the `rank`-th token of the step. The
-        request's positions begin at `first` in the result."""
-        if chosen is not None:
-            return bool(chosen[place - first])
-        position = self._spans[0].start + place - first
-        span = next(span for span in self._spans if position < span.end)
-        rule = span.rule
-        if rank <= rule.sure or (rule.last_free and position == span.end - 1):
-            return True
-        measured = result.confidence if rule.plain or result.measured is None else result.measured
-        return float(measured[place]) >= rule.threshold - rule.factor / (rank + 1)
+    def _draft(self, start: int, canvas: Ints, confidence: Doubles) -> Longs:
+        """Replace the drafts by the tokens `canvas` [n] from position `start` on, without end tokens, and without those
+        that have just committed with too little confidence. Returns the positions of new drafts."""
+        old = canvas == self.drafts[start : start + len(canvas)]
+        kept = ~self._ends[canvas] & (old | (confidence >= self._least))
+        self.drafts.fill(self._mask_id)
+        self.drafts[start : start + len(canvas)] = np.where(kept, canvas, self._mask_id)
+        return np.flatnonzero(kept & ~old) + start
 
     def _force(self, frontier: int, limit: int) -> list[int]:
         """The forced tokens from canvas position `frontier` on, before position `limit`."""
@@ -163,5 +187,10 @@ class GrammarGuide:
         return written
 
 
-def _without_commits(rule: DeviceCommitRule) -> DeviceCommitRule:
-    return replace(rule, sure=0, threshold=math.inf, factor=0.0, last_free=False)
+def _with(words: Ints, tokens: Iterable[int]) -> Ints:
+    """`words` with the bits of `tokens` set."""
+    found = words.copy()
+    bits = found.view(np.uint32)
+    for token in tokens:
+        bits[token // 32] |= np.uint32(1 << token % 32)
+    return found

@@ -9,7 +9,9 @@ import numpy as np
 from .contract import Floats, Ints, Scores
 from .decoding.boundaries import Longs
 
-FORCED = -1  # the place in a step's result of a token that was the only one possible
+# In the stead of a token's place in a step's result:
+FORCED = -1  # it was the only one possible
+DRAFTED = -2  # an earlier step has committed it, ahead of its turn
 
 
 class Scored(NamedTuple):
@@ -38,8 +40,10 @@ class Scorebook:
 
     def take(self, positions: Longs, tokens: Ints, found: Longs, scores: Scores | None, step: int) -> None:
         """`tokens` [n] have committed at the canvas `positions` [n] in `step`. Their scores are at `found` [n] in
-        `scores`; a `FORCED` token has probability 1."""
+        `scores`; a `FORCED` token has probability 1, a `DRAFTED` one is in the book."""
         logprobs, steps, ranked, ranked_logprobs, _ = self._book
+        if (drafted := found == DRAFTED).any():  # scored already
+            positions, tokens, found = positions[~drafted], tokens[~drafted], found[~drafted]
         steps[positions] = step
         forced = found == FORCED
         if forced.any():

@@ -92,7 +92,8 @@ class Sequence:
         self.recorder = LaneEventRecorder(self.canvas, mask_id) if request.watched else None
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
         self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
-        self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length)
+        least = decoder.later_threshold
+        self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length, least)
         biasing = None
         if not neutral:
             biasing = Biasing(request.preferences, vocabulary, request.prompt, self.canvas, request.suffix)
@@ -269,14 +270,22 @@ class Sequence:
         own = slice(part.start, part.start + len(positions))
         if self.cache.reads_canvas:
             self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own]))
-        commits = decided or Commits(positions, result.tokens[own], np.arange(own.start, own.stop))
+        # With a grammar, what the device has committed is not final.
+        tokens = result.tokens[own] if guide is None else self.canvas[positions]
+        commits = decided or Commits(positions, tokens, np.arange(own.start, own.stop))
         self._write(commits, result.scores)
         if self.stability is not None:
             open_ = commits.tokens == self.tree.mask_id
             self.stability.update(commits.positions, np.where(open_, result.proposals[commits.found], commits.tokens))
         if guide is not None:
             chosen = None if rule is None else rule.chosen
-            self._continue(guide.take(int(positions[0]), self.frontier, result, own, chosen), result.scores)
+            first = int(positions[0])
+            text = guide.take(first, self.frontier, result, own, chosen)
+            self._continue(text, result.scores)
+            if self.scorebook is not None:
+                drafts, places = guide.drafts[text.drafted], text.drafted - first + own.start
+                self.scorebook.take(text.drafted, drafts, places, result.scores, self.steps)
+            return self.canvas[positions]
         return None if rule is None or rule.ensemble is not None else commits.tokens
 
     def _continue(self, text: Continuation, scores: Scores | None) -> None:

@@ -138,7 +138,7 @@ def make_row(
     row = Row(slot, start, end, visible, tuple(spans), sampling, inputs.step, biases, source.ranks, host_tokens=tokens)
     if source.guide is None or not spans:
         return row
-    return source.guide.restrict(row, source.tree.origin + inputs.frontier)
+    return source.guide.restrict(row, source.tree.origin, inputs.frontier)
 
 
 def lane_spans(source: RowSource, lanes: Iterable[Lane], row_start: int) -> list[Span]:

@@ -41,6 +41,7 @@ class Vocabulary:
         )
         self.closers: tuple[int, ...] = tuple(description["closers"])
         self.ends = frozenset(description["ends"])
+        self.spelt_closers = {self.text(token): token for token in self.closers}
         self.quoted: list[Spelt] = sorted((self.text(token), token) for token in description["quoted"])
         self.twice = [spelt for spelt in self.quoted if spelt[0].count(b'"') > 1]
 
@@ -134,6 +135,15 @@ class Walk:
         unique = self._without_repeats(words)
         self._count(started)
         return unique or words
+
+    def closer(self, words: bytes) -> int | None:
+        """Return the one of `words` that closes the string, object or array here, or leads to its next value; None if
+        there is none, as where a value must begin."""
+        place = self._place
+        if place is None or place.escaped:
+            return None
+        closers = map(self._vocabulary.spelt_closers.get, (b'"',) if place.in_string else (b"}", b"]", b","))
+        return next((token for token in closers if token is not None and _has(words, token)), None)
 
     def forced(self) -> list[int]:
         """Return the tokens that must come next."""

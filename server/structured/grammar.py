@@ -268,6 +268,9 @@ class GrammarConstraint:
         self._check()
         return np.full_like(words, -1) if self.failed else words
 
+    def closer(self, words: Ints) -> int | None:
+        return None if self.failed else self._walk.closer(words.tobytes())
+
     def accept(self, token: int, room: int) -> bool:
         if self.closing:
             return self._take(token)

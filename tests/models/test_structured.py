@@ -9,6 +9,7 @@ import json
 import random
 import re
 
+import numpy as np
 import pytest
 
 from asynclane.models.exec.runner import Runner
@@ -67,6 +68,37 @@ def test_an_answer_that_was_cut_short_says_so_and_parses(runner: Runner, vocabul
     (answer,) = run(runner, vocabulary, [Spec(PROMPT, 24, preferences=endless, constraint=made)])
     assert answer.outcome is Outcome.LENGTH
     assert isinstance(json.loads(TEXT.decode(answer.text)), dict)
+
+
+def test_a_network_that_would_end_closes_its_answer(runner: Runner, vocabulary: Vocabulary) -> None:
+    """Without an end, digits follow until the room is used."""
+    price = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
+    made = schema({**price, "additionalProperties": False})
+    free = Preferences(min_tokens=128)
+    open_, closed = run(
+        runner, vocabulary, [Spec(PROMPT, 128, preferences=free, constraint=made), Spec(PROMPT, 128, constraint=made)]
+    )
+    assert open_.outcome is Outcome.LENGTH
+    assert closed.outcome is Outcome.STOP
+    assert closed.steps < open_.steps / 4
+
+
+@pytest.mark.parametrize("decoder", ["asynclane", "llada"])
+def test_tokens_commit_out_of_order_and_have_the_probability_of_their_step(
+    decoder: str, runner: Runner, vocabulary: Vocabulary
+) -> None:
+    repeated = schema({"type": "string", "maxLength": 60})
+    specs = [Spec(prompt, 48, decoder, ranks=2, constraint=repeated) for prompt in CHATS]
+    answers = run(runner, vocabulary, specs)
+    early = 0
+    for answer in answers:
+        assert answer.scores is not None
+        steps, ranked = answer.scores.steps, answer.scores.ranked[:, 0]
+        ahead = np.flatnonzero(steps[:-1] > np.minimum.accumulate(steps[::-1])[::-1][1:])
+        early += len(ahead)
+        assert (answer.scores.logprobs <= 0).all()
+        assert (ranked[1:][np.diff(steps) < 0] == answer.canvas[1 : answer.sent][np.diff(steps) < 0]).all()
+    assert early > 0
 
 
 def test_a_forced_token_has_probability_one(runner: Runner, vocabulary: Vocabulary) -> None:

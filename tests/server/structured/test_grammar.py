@@ -55,6 +55,38 @@ async def test_what_is_forced_needs_no_network_and_an_end_may_come_only_where_th
     assert tokens_of(made.allowed()) == set(text.end_ids)
 
 
+@pytest.mark.parametrize(
+    ("said", "closer"),
+    [
+        ("", None),
+        ('{"a": ', None),
+        ('{"a": 7', ","),
+        ('{"a": 7, "b": "', '"'),
+        ('{"a": 7, "b": "}', '"'),
+        ('{"a": 7, "b": "\\', None),
+        ('{"a": 7, "b": "", "c": [', "]"),
+        ('{"a": 7, "b": "", "c": ["", "x', '"'),
+        ('{"a": 7, "b": "", "c": []', "}"),
+    ],
+)
+async def test_what_comes_instead_of_an_end_closes_what_is_open(
+    said: str, closer: str | None, grammars: Grammars, text: Tokenizer
+) -> None:
+    kinds = {"a": INTEGER, "b": {"type": "string"}, "c": {"type": "array", "items": {"type": "string"}}}
+    schema = {"type": "object", "properties": {**kinds, "d": INTEGER}, "required": ["a", "b", "c"]}
+    made = await constraint(grammars, schema=json.dumps({**schema, "additionalProperties": False}))
+    for letter in said:
+        (token,) = text.encode(letter, specials=False)
+        assert made.accept(token, 100)
+    found = made.closer(made.allowed())
+    assert (None if found is None else text.pieces[found]) == closer
+
+
+async def test_an_expression_has_nothing_that_closes(grammars: Grammars) -> None:
+    made = await constraint(grammars, regex='"[a-z]+"}')
+    assert made.closer(made.allowed()) is None
+
+
 async def test_a_token_that_may_not_come_changes_nothing(grammars: Grammars, text: Tokenizer) -> None:
     made = await constraint(grammars, regex="[0-9]+")
     (seven,), (word,) = text.encode("7", specials=False), text.encode(" the", specials=False)
