@@ -302,7 +302,7 @@ def comparable(answer: Answer) -> dict[str, object]:
         "outcome": answer.outcome,
         "forwards": answer.steps,
         "positions": answer.computed_tokens + answer.cached_tokens,
-        "scores": None if answer.scores is None else [part.tolist() for part in answer.scores],
+        "scores": None if answer.scores is None else [part.tolist() for part in answer.scores if part is not None],
     }
 
 

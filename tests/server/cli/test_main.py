@@ -210,6 +210,19 @@ def test_a_reader_who_has_seen_enough_is_no_fault(run_unread: Any, argv: list[st
     assert len(list(tmp_path.iterdir())) == any("FOLDER" in word for word in argv), "a file is written all the same"
 
 
+@pytest.mark.parametrize("name", ["", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
+def test_threads_wait_actively_for_a_short_time_unless_the_environment_says_how(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(variable, "set before, so that it is as it was after the test")
+        monkeypatch.delenv(variable)
+    if name:
+        monkeypatch.setenv(name, "7")
+    main([])
+    assert os.environ.get("GOMP_SPINCOUNT") == {"": "3000", "GOMP_SPINCOUNT": "7"}.get(name)
+
+
 @pytest.mark.parametrize("environ", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
 def test_nor_does_the_interpreter_complain_as_it_exits(environ: dict[str, str]) -> None:
     reader, writer = os.pipe()
