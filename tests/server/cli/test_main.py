@@ -219,7 +219,7 @@ def test_threads_wait_actively_for_a_short_time_unless_the_environment_says_how(
         monkeypatch.delenv(variable)
     if name:
         monkeypatch.setenv(name, "7")
-    main([])
+    cli.main([])
     assert os.environ.get("GOMP_SPINCOUNT") == {"": "3000", "GOMP_SPINCOUNT": "7"}.get(name)
 
 
