@@ -162,6 +162,17 @@ class TokenScore(Reply):
     others: dict[str, float] = Field(default_factory=dict)
 
 
+class RankedToken(Reply):
+    """One of the likeliest tokens at a place of the prompt, or the token that is there, of any rank from 1 on."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+PromptScores = tuple[dict[str, RankedToken] | None, ...]  # by token id; the first token has none
+
+
 class Choice(Loose):
     """One answer, or a part of one in a stream. Other servers send a model's thoughts as `reasoning`."""
 
@@ -178,6 +189,7 @@ class Choice(Loose):
     logprobs: dict[str, Any] | None = None  # as the server wrote it
     gaps: tuple[Gap, ...] = ()
     choice_probabilities: tuple[OptionProbability, ...] = ()  # of `guided_choice`, with log-probabilities
+    prompt_logprobs: PromptScores = ()  # of completions
 
     @property
     def scores(self) -> list[TokenScore]:
@@ -218,6 +230,7 @@ class Answer(Loose):
     model: str = ""
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
+    prompt_logprobs: PromptScores = ()  # of chats
 
     @property
     def text(self) -> str:
@@ -235,6 +248,7 @@ class Answer(Loose):
         found: dict[int, list[Delta]] = {}
         for delta in deltas:
             found.setdefault(delta.index, []).append(delta)
+        usage = usage or getattr(deltas, "usage", None)  # a stream has it once it was read
         return cls(choices=[_added_up(found[index]) for index in sorted(found)], usage=usage)
 
 
@@ -288,10 +302,11 @@ def _added_up(deltas: Sequence[Delta]) -> Choice:
     calls: dict[int, list[ToolCall]] = {}
     for call in (call for delta in deltas for call in delta.tool_calls):
         calls.setdefault(call.index, []).append(call)
+    said = [delta for delta in deltas if delta.diffusing][-1:] or deltas  # each of them has all before it
     return Choice(
         index=deltas[0].index,
-        text=deltas[-1].text if deltas[-1].diffusing else "".join(delta.text for delta in deltas),
-        reasoning="".join(delta.reasoning for delta in deltas),
+        text="".join(delta.text for delta in said),
+        reasoning="".join(delta.reasoning for delta in said),
         tool_calls=tuple(_whole_call(calls[index]) for index in sorted(calls)),
         finish_reason=next((delta.finish_reason for delta in deltas if delta.finish_reason), None),
         logprobs=_joined([delta.logprobs for delta in deltas if delta.logprobs]),

@@ -147,7 +147,8 @@ class GrammarGuide:
                 found += [FORCED] * len(closing)
                 break
             tokens.append(token)
-            found.append(DRAFTED if token == self.drafts[position] else part.start + at)
+            drafted = token == self.drafts[position]
+            found.append(FORCED if closes else DRAFTED if drafted else part.start + at)
             forced = self._force(position + 1, self._length)
             tokens += forced
             found += [FORCED] * len(forced)

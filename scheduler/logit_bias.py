@@ -83,5 +83,6 @@ def _sum(bias: Bias, tokens: Ints, penalties: Floats, given: Ints, repetition: f
     total = np.bincount(where, added).astype(np.float32)
     if repetition == 1:
         return Bias(bias.start, bias.end, each, total)
-    repeated = np.isin(each, tokens) | np.isin(each, given)
+    repeated = np.zeros(len(each), np.bool_)
+    repeated[where[len(bias.tokens) :]] = True
     return Bias(bias.start, bias.end, each, total, np.where(repeated, repetition, 1).astype(np.float32))

@@ -17,7 +17,7 @@ from .likelihood import OWN
 
 def with_options(row: Row, tokens: Ints) -> Row:
     """`row` with the first position of its spans once more for each of `tokens` [n], after all others."""
-    first = row.spans[0].start
+    first = row.spans[0].start  # nothing of the answer is forced: all its options are open
     positions = sum([span.end - span.start for span in row.spans])
     scored = np.concatenate((np.full(positions, OWN, np.int32), tokens))
     added = (Span(first, first + 1, NOTHING, may_end=False),) * len(tokens)

@@ -170,11 +170,11 @@ class Scheduler:
             return None
         requests = [*step.values()]
         plan = StepPlan(tuple(placements), tuple([row for planned in requests for row in planned.rows]))
-        asked, options = plan, dict[int, slice]()
+        sent, options = plan, dict[int, slice]()
         if any(planned.sequence.scores_options for planned in requests):
-            asked, options = _with_options(plan, requests)
+            sent, options = _with_options(plan, requests)
         self._in_flight.append(StepInFlight(plan, requests, options))
-        return asked
+        return sent
 
     def commit(self, result: StepResult) -> list[Update]:
         """Take in the oldest step in flight: lanes advance, final tokens are handed out, ended requests are freed."""

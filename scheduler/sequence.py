@@ -434,10 +434,12 @@ class Sequence:
         return make(Update, found)
 
     def _committed(self) -> Ints:
-        """The canvas up to its last committed token."""
-        canvas = self.canvas[: self._canvas_end()]
+        """The canvas up to its last committed token; with a grammar its drafts are in it."""
+        canvas = self.canvas[: self._canvas_end()].copy()
+        if self.guide is not None:
+            np.copyto(canvas, self.guide.drafts[: len(canvas)], where=canvas == self.tree.mask_id)
         committed = np.flatnonzero(canvas != self.tree.mask_id)
-        return canvas[: committed[-1] + 1 if len(committed) else 0].copy()
+        return canvas[: committed[-1] + 1 if len(committed) else 0]
 
     def report_end(self) -> Update:
         """The state of the request, without what its last step brought: its end, or a chunk of its prompt."""

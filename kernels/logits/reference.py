@@ -7,6 +7,8 @@ from torch import Tensor
 
 from ..common.types import Prediction
 
+PART = 1 << 14  # tokens that are compared at once: all of them would need a byte for each logit
+
 
 def adjust(
     logits: Tensor, begins: Tensor, ends: Tensor, entry_starts: Tensor, ids: Tensor, deltas: Tensor, factors: Tensor
@@ -57,5 +59,6 @@ def rank(
     if scored is not None:
         own = logits.gather(-1, scored.clamp_min(0)[:, None])
         chosen = torch.where(scored < 0, chosen, (own.double() - known).float()[:, 0])
-        places = 1 + (logits > own).sum(-1)
+        likelier = [(part > own).sum(-1) for part in torch.split(logits, PART, -1)]
+        places = 1 + torch.stack(likelier).sum(0)
     return chosen, best.indices, (best.values.double() - known).float(), places

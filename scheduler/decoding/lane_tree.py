@@ -12,7 +12,8 @@ from .attention_pattern import AttentionPattern
 
 
 class Role(Enum):
-    """A generate lane may fork and has a successor; a refine lane finishes the positions before a fork."""
+    """A generate lane may fork and has a successor; a refine lane finishes the positions before a fork, or a gap of a
+    template."""
 
     GENERATE = "generate"
     REFINE = "refine"

@@ -50,7 +50,9 @@ class Decoder:
     early_stop: bool  # the request ends once everything before its first end token is committed
     whole_blocks: bool = False  # or rather once all of the lane with that token is
     draft_threshold: float = math.inf  # confidence from which tokens are written ahead of all lanes
-    later_threshold: float = 0.0  # confidence that a host rule's tokens need in lanes after the leftmost
+    later_threshold: float = (
+        0.0  # confidence that a host rule's tokens need in lanes after the leftmost, and drafts of a grammar anywhere
+    )
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     adaptive: bool = False  # blocks are as long as the load allows
     revises: bool = False  # its host rule may change committed tokens

@@ -178,8 +178,9 @@ async def respond(
         raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
     if len(submitted) + len(scored.scorings) > limit:
         reason = f"{len(submitted)} answers and {len(scored.scorings)} that score tokens beside them are too many"
-        raise errors.InvalidValue("prompt", f"prompt: {reason}: at most {limit} may wait at once")
-    _check_tokens(backend, body, [options.max_tokens for _, options in submitted if options.scoring is None])
+        param = prompts[0].param
+        raise errors.InvalidValue(param, f"{param}: {reason}: at most {limit} may wait at once")
+    _check_tokens(backend, body, [options.written(options.max_tokens) for _, options in submitted])
     bundle = uuid.uuid4().hex if len(submitted) + len(scored.scorings) > 1 else None
     shown = () if reading is None else reading.shown
     sent = [

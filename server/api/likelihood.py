@@ -140,6 +140,8 @@ class ScoredAnswers:
 def _shares(logprobs: Sequence[float]) -> Iterator[float]:
     """The exponential of each, over the sum of all."""
     best = max(logprobs)
+    if best == -math.inf:  # a bias bans all of them
+        return iter([1 / len(logprobs)] * len(logprobs))
     weights = [math.exp(total - best) for total in logprobs]
     whole = math.fsum(weights)
     return (weight / whole for weight in weights)

@@ -25,8 +25,8 @@ HEADERS = {
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 LANGUAGES = ("bash", "cpp", "javascript", "json", "python")  # whose code is coloured
 SCRIPTS = (
-    *("calls", "canvas", "chat", "chats", "markdown", "params", "race", "replay", "settings", "stream", "tokens"),
-    "turn",
+    *("calls", "canvas", "chat", "chats", "markdown", "params"),
+    *("race", "replay", "settings", "stream", "tokens", "turn"),
 )
 VENDORED = ("marked", "highlight", *(f"highlight-{language}" for language in LANGUAGES))
 FILES = (

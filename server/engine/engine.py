@@ -414,9 +414,9 @@ class Engine:
                 self._rate.begin(self._since)
 
     async def _execute(self, plan: StepPlan, waiter: Waiter, launched: float) -> list[Update]:
-        """Wait for a step and commit it. The last launch was at `launched`: a step alone in flight lets the device wait
-        until then. An error ends only the requests of this step, unless the device is lost or several steps have failed
-        in a row."""
+        """Wait for a step and commit it. `launched` is the time of the last launch: until then the device waits, if no
+        other step is in flight. An error ends only the requests of this step, unless the device is lost or several
+        steps have failed in a row."""
         self._watchdog.begin(self._device.step_timeout_s)
         self._began = self._since
         host_s = launched - self._since  # the device computes while updates are delivered

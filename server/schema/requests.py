@@ -39,7 +39,7 @@ SAMPLES = 128  # of Monte Carlo, as in LLaDA's evaluation
 # Parameters of an answer, of which the likelihood of a prompt has none.
 NOT_SCORED = (
     *("stream", "suffix", "decoder", "stop", "stop_token_ids", "min_tokens", "ignore_eos"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "include_stop_str_in_output", "prompt_logprobs"),
+    *("presence_penalty", "frequency_penalty", "include_stop_str_in_output"),
 )
 NO_ANSWER = "not together with echo and logprobs, which score the prompt and write no answer"
 
@@ -239,7 +239,8 @@ TokenName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(0|[1-
 Biases = Annotated[
     dict[TokenName, Annotated[float, Field(ge=BAN, le=100)]], Field(max_length=limits.BIASES), _at_most(limits.BIASES)
 ]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=INT32)]], Field(fail_fast=True, max_length=limits.BIASES)]
+TokenId = Annotated[int, Field(ge=0, lt=INT32)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=limits.BIASES)]
 Metadata = Annotated[
     dict[
         Annotated[str, Field(max_length=limits.METADATA_NAME_CHARS)],
@@ -295,9 +296,7 @@ class GenerationRequest(DecoderParams, Body):
     guided_choice: Options | None = None
     prompt_logprobs: Ranks | None = None
     bad_words: Annotated[list[Option], Field(fail_fast=True, max_length=limits.CHOICES)] | None = None
-    allowed_token_ids: (
-        Annotated[list[Annotated[int, Field(ge=0, lt=INT32)]], Field(fail_fast=True, max_length=limits.ALLOWED)] | None
-    ) = None
+    allowed_token_ids: Annotated[list[TokenId], Field(fail_fast=True, max_length=limits.ALLOWED)] | None = None
 
     @classmethod
     def offers(cls) -> str:
@@ -541,7 +540,7 @@ class ChatCompletionRequest(GenerationRequest):
             raise refused("tools", "not together with diffusing: calls are read once their text is final")
         if self.wanted is not None and self.wanted.schema is None:
             reason = f"not together with {self.wanted.param}, unless tool_choice is none"
-            raise refused("tools", f"{reason}: an answer either calls tools or is JSON")
+            raise refused("tools", f"{reason}: only a JSON format can stand beside tools")
         for param, value in (("min_tokens", self.min_tokens), ("ignore_eos", self.ignore_eos)):
             if value and (self.must_call or self.strict):
                 raise refused(param, "not together with calls that follow a grammar, which decides the end")
@@ -655,7 +654,8 @@ class CompletionRequest(GenerationRequest):
                 raise refused("prompt", "required, unless there is a template", code="missing_parameter")
             return self
         given = {param: getattr(self, param) for param in NOT_IN_TEMPLATES}
-        given |= {"logprobs": self.logprobs is not None, "best_of": self.choices > self.kept}
+        given |= {name: getattr(self, name) is not None for name in ("logprobs", "prompt_logprobs")}
+        given["best_of"] = self.choices > self.kept
         for param, value in given.items():
             if value:
                 raise refused(param, "not together with template")
@@ -690,6 +690,8 @@ class CompletionRequest(GenerationRequest):
             raise refused("logprobs", "0 is needed by likelihood: 'monte-carlo', a mean over canvases")
         given = {param: getattr(self, param) for param in (*NOT_SCORED, *DecoderParams.model_fields)}
         given |= {"n": self.kept > 1, "best_of": self.choices > 1}
+        given["prompt_logprobs"] = self.prompt_logprobs is not None
+        given["repetition_penalty"] = self.repetition_penalty not in (None, 1)
         if self.wanted is not None:
             raise refused(self.wanted.param, NO_ANSWER)
         for param, value in given.items():
@@ -714,7 +716,9 @@ class CompletionRequest(GenerationRequest):
         if self.choices > self.kept and self.stream:
             raise refused("best_of", "cannot be streamed, since the best is known at the end: leave out one of them")
         if self.suffix and self.wanted is not None:
-            raise refused("suffix", f"not together with {self.wanted.param}: a grammar decides the answer's length")
+            raise refused(
+                "suffix", f"not together with {self.wanted.param}: no grammar knows how to end before a suffix"
+            )
         if self.tries_lengths and self.stream:
             raise refused("suffix", "cannot be streamed while several lengths are tried: give max_tokens, or no stream")
         return self

@@ -126,8 +126,8 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     RESPONSES: {
         **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start", "template"), COMPLETIONS),
         **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
-        **dict.fromkeys(("logprobs", "prompt_logprobs", "reasoning_effort", "diffusing"), CHAT),
-        **dict.fromkeys(("best_of", "echo", "suffix", "add_special_tokens"), COMPLETIONS),
+        **dict.fromkeys(("logprobs", "prompt_logprobs", "reasoning_effort", "diffusing", "add_special_tokens"), CHAT),
+        **dict.fromkeys(("best_of", "echo", "suffix"), COMPLETIONS),
     },
 }
 

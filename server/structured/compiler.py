@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_STEP_S = 0.2  # of a processor, on the event loop; llguidance's own limits end most steps after some 20 ms
 MAX_LEXER_STATES = 250_000  # of all answers of one compiled grammar: some 150 MB
+ENDLESS = "// endless\n"  # begins a grammar whose texts have no end
 LONGEST_END = 256  # tokens: longer ways to an end are not searched
 
 
@@ -204,11 +205,11 @@ class Walk:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Compiled:
-    """A compiled grammar before its first token. The end is `shortest` tokens away."""
+    """A compiled grammar before its first token. The end is `shortest` tokens away; None: there is none."""
 
     text: str
     start: Walk
-    shortest: int
+    shortest: int | None
     bytes: int = 0
 
 
@@ -244,7 +245,7 @@ def grammar_text(
 
 def _single_tokens(vocabulary: Vocabulary, choice: Sequence[str]) -> list[int]:
     """Return the tokens of texts that are one token each: an answer then takes one forward, and is the likeliest of
-    them. None if another text is among them."""
+    them. Empty if another text is among them."""
     found = set[int]()
     for text in choice:
         tokens = vocabulary.tokenizer.tokenize_str(text)
@@ -262,7 +263,7 @@ def _of_tokens(tokens: set[int], ends: Set[int]) -> str:
     if len(words) == 1 and not tokens & ends:
         raise GrammarError("one token alone would come for ever: allow another one, or an end token")
     listed = ",".join(map(str, words))
-    return f"start: <[{listed}]>*" if tokens & ends else f"start: <[{listed}]> start"
+    return f"start: <[{listed}]>*" if tokens & ends else f"{ENDLESS}start: <[{listed}]> start"
 
 
 def compiled(vocabulary: Vocabulary, text: str) -> Compiled:
@@ -276,10 +277,11 @@ def compiled(vocabulary: Vocabulary, text: str) -> Compiled:
     trial.words()
     trial.forced()
     problem = start.problem or trial.problem
-    way = None if problem else trial.to_end(LONGEST_END)
+    endless = text.startswith(ENDLESS)
+    way = None if problem or endless else trial.to_end(LONGEST_END)
     if problem := problem or trial.problem:
         raise GrammarError(problem)
-    return Compiled(text, start, LONGEST_END if way is None else len(way))
+    return Compiled(text, start, None if endless else LONGEST_END if way is None else len(way))
 
 
 def _has(words: bytes, token: int) -> bool:

@@ -252,7 +252,7 @@ class GrammarConstraint:
         self._compiled = compiled
         self._walk = compiled.start.copy()
         # With so much room left or less, a token is accepted only if there is room for an end after it.
-        self._look_at = 2 * compiled.shortest + SPARE
+        self._look_at = -1 if compiled.shortest is None else 2 * compiled.shortest + SPARE
         self._way: list[int] | None = None  # a known way to an end from here
 
     @property

@@ -90,6 +90,14 @@ def test_deltas_add_up_to_the_answer(connect_either: Any) -> None:
     assert answer.usage is usage
 
 
+def test_each_delta_of_a_diffusing_answer_has_all_before_it() -> None:
+    pieces = [("", "H"), ("a_", "Hm"), ("ab", "Hm.")]
+    deltas = [Delta(text=text, reasoning=reasoning, diffusing=True) for text, reasoning in pieces]
+    for added in (deltas, [*deltas, Delta(text="")]):
+        answer = Answer.of(added)
+        assert (answer.text, answer.choices[0].reasoning) == ("ab", "Hm.")
+
+
 def test_no_deltas_are_no_answer() -> None:
     with pytest.raises(ValueError, match="choices"):
         Answer.of([])

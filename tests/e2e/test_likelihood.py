@@ -161,6 +161,20 @@ def test_probabilities_of_options_are_those_of_their_chains(client: openai.OpenA
         np.testing.assert_allclose([one["probability"] for one in found], weights / weights.sum(), atol=1e-4)
 
 
+def test_options_that_a_bias_bans_all_have_probabilities(client: openai.OpenAI, setting: Setting) -> None:
+    texts = ["A", "B and a"]
+    done = client.completions.create(
+        model="tiny-llada",
+        prompt="Tom has",
+        max_tokens=16,
+        logprobs=0,
+        logit_bias={str(token): -100 for text in texts for token in setting.ids(text)},
+        extra_body={"guided_choice": texts},
+    )
+    found = done.choices[0].model_extra["choice_probabilities"]
+    assert math.fsum(one["probability"] for one in found) == pytest.approx(1)
+
+
 LETTERS: dict[str, Any] = {
     "model": "tiny-llada",
     "messages": [{"role": "user", "content": "Say a letter."}],

@@ -119,6 +119,7 @@ def test_instead_of_an_end_comes_what_closes() -> None:
     assert tokens_of(row.restriction.words) == {IDS["E"], *range(5, 19, 2)}
     text = taken(made, 0, "_o__", "Eo,2")
     assert spelt(text.tokens) == ")"
+    assert text.found == [FORCED], "its score is not that of the end"
     assert not text.ends
     assert (made.drafts == MASK).all(), "the network expected another text"
     text = taken(made, 1, "E___", "E,2o")

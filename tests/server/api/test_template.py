@@ -106,6 +106,7 @@ BAD: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("template", "One", {}),  # type: ignore[list-item]
     ("template", [GAP, " a"] * 65, {}),
     ("template.1", ["a", 5], {}),
+    ("prompt_logprobs", ["a", GAP], {"prompt_logprobs": 0}),
     ("template.1.tokens", ["a", {"tokens": 0}], {}),
     ("template.1.tokens", ["a", {"tokens": "8"}], {}),
     ("template.1.tokens", ["a", {}], {}),

@@ -195,7 +195,7 @@ BAD_COMPLETIONS: Cases = [
     ("max_tokens", {"max_tokens": 0}),
     ("max_tokens", {"max_tokens": 0, "echo": True}),
     ("max_tokens", {"max_tokens": 0, "logprobs": 1}),
-    ("prompt_logprobs", {"prompt_logprobs": 1, "logprobs": 0, "echo": True, "max_tokens": 0}),
+    ("prompt_logprobs", {"prompt_logprobs": 0, "logprobs": 0, "echo": True, "max_tokens": 0}),
     ("max_tokens", {"logprobs": 0, "echo": True}),
     ("max_tokens", {"logprobs": 0, "echo": True, "max_tokens": 2}),
     ("max_tokens", {"logprobs": 0, "echo": True, "max_tokens": 1, "likelihood": "monte-carlo"}),
