@@ -55,15 +55,15 @@ class Request:
     `suffix`, if there are any, which every step sees. A `template` [max_tokens] is the canvas before the first step,
     where some of it is given: masks and tokens, a mask first and last.
 
-    With `watched`, each update has lane events. A `diffusing` one has all that is committed, final or not. With
+    With `watched`, each update has lane events. Each of a `diffusing` request has the whole canvas. With
     `ranks`, it has the log-probability of each token, and so many likeliest tokens at its position. Requests of one
     `share_group` differ in their sampling alone. A `constraint` belongs to one request and restricts its text. Requests
     share keys and values only if they have the same `cache_salt`.
 
     Clients take turns in proportion to their `weight` and wait for each other only; the requests of a `bundle` came
     together from one client. With `scoring` the request has no answer: its update has the tokens that it gives, and
-    their scores. With `options`, tokens that an answer with `ranks` may begin with, its updates have their
-    log-probabilities there.
+    their scores. `options` are tokens that an answer with `ranks` and a `constraint` may begin with: updates have their
+    log-probabilities at the first position.
     """
 
     id: int

@@ -107,15 +107,12 @@ class LaneTree:
         open_ = np.flatnonzero(self.canvas == self.mask_id)
         if len(open_) == len(self.canvas):  # nearly always
             return 0
-        starts = open_[np.flatnonzero(np.diff(open_, prepend=-2) > 1)].tolist()
-        ends = (open_[np.flatnonzero(np.diff(open_, append=len(self.canvas) + 1) > 1)] + 1).tolist()
-        for start, end in zip(starts[:-1], ends, strict=False):
-            self.live.append(Lane(self.born, None, REFINE, start, end, end - start, 0, end))
-            self.born += 1
-            self.counts.live += 1
+        last = np.flatnonzero(np.diff(open_) > 1)  # of each gap but the last one, in `open_`
+        starts, ends = open_[[0, *(last + 1)]].tolist(), (open_[last] + 1).tolist()
+        for start, end in zip(starts[:-1], ends, strict=True):
+            self._add(REFINE, start, end)
             self.counts.refining += 1
-        last: int = starts[-1]
-        return last
+        return int(starts[-1])
 
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
         """Add a generate lane at the right end, from the first open position at or after `start`. Without one before
@@ -131,8 +128,11 @@ class LaneTree:
         end = block_end if block_end > start else self.block_end(start)
         if end > self.limit:
             end = self.limit
+        self._add(GENERATE, start, end, parent)
+
+    def _add(self, role: Role, start: int, end: int, parent: Lane | None = None) -> None:
         origin = None if parent is None else parent.id
-        self.live.append(Lane(self.born, origin, GENERATE, start, end, self.masks(start, end), 0, end))
+        self.live.append(Lane(self.born, origin, role, start, end, self.masks(start, end), 0, end))
         self.born += 1
         self.counts.live += 1
 

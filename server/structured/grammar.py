@@ -78,14 +78,7 @@ class Wanted:
 
     @property
     def job(self) -> dict[str, Any]:
-        return {
-            "schema": self.schema,
-            "regex": self.regex,
-            "choice": self.choice,
-            "calls": self.calls,
-            "without": self.without,
-            "tokens": self.tokens,
-        }
+        return {name: getattr(self, name) for name in ("schema", "regex", "choice", "calls", "without", "tokens")}
 
     @property
     def plain(self) -> bool:
