@@ -181,6 +181,11 @@ async def respond(
         param = prompts[0].param
         raise errors.InvalidValue(param, f"{param}: {reason}: at most {limit} may wait at once")
     _check_tokens(backend, body, [options.written(options.max_tokens) for _, options in submitted])
+    most = backend.settings.max_request_tokens
+    if (total := sum(len(chain) for one in scored.scorings for chain in one.given.chains)) > most:
+        param = prompts[0].param
+        reason = f"{total} tokens to score beside the answers of {len(prompts)} prompts are too many"
+        raise errors.InvalidValue(param, f"{param}: {reason}: at most {most} in one request")
     bundle = uuid.uuid4().hex if len(submitted) + len(scored.scorings) > 1 else None
     shown = () if reading is None else reading.shown
     sent = [

@@ -248,12 +248,11 @@ class Engine:
         if grammar is None or self._grammars.has(grammar):
             self._try_accept(number, message)
         else:
-            compiling = asyncio.create_task(self._accept_later(number, message, grammar))
+            compiling = asyncio.create_task(self._accept_later(number, message, grammar, port))
             self._compiling.add(compiling)
             compiling.add_done_callback(self._compiling.discard)
 
-    async def _accept_later(self, number: int, message: Submit, grammar: Grammar) -> None:
-        answer = self._answers[number]
+    async def _accept_later(self, number: int, message: Submit, grammar: Grammar, port: Port) -> None:
         try:
             await self._grammars.ready(grammar, message.options.client)
         except errors.INTERRUPTS:
@@ -262,7 +261,7 @@ class Engine:
             self._try_accept(number, message, error)
         else:
             self._try_accept(number, message)
-        answer.port.flush()
+        port.flush()
 
     def _try_accept(self, number: int, message: Submit, problem: BaseException | None = None) -> None:
         answer = self._answers.get(number)

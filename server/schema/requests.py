@@ -279,7 +279,7 @@ class GenerationRequest(DecoderParams, Body):
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     logit_bias: Biases | None = None
     stop: Annotated[Stops, BeforeValidator(_stops, json_schema_input_type=Stop | Stops | None)] = Field(
         default_factory=list

@@ -53,6 +53,15 @@ async def test_answers_and_scores_share_the_queue(api: Any) -> None:
     assert engine.prompts == []
 
 
+async def test_tokens_that_are_scored_beside_answers_are_limited(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine, max_request_tokens=20) as client:
+        error = error_of(await client.complete(prompt=["a " * 12] * 2, max_tokens=1, prompt_logprobs=0), 400)
+    assert error["param"] == "prompt"
+    assert "tokens to score" in error["message"]
+    assert engine.prompts == []
+
+
 async def test_a_failure_of_the_scores_is_one_of_the_answer(api: Any) -> None:
     engine = FakeEngine(SCRIPT, [RuntimeError("a bug")])
     async with api(engine) as client:

@@ -48,7 +48,7 @@ BAD_VALUES: Values = {
     "store": ["yes"],
     "frequency_penalty": [2.5, False],
     "presence_penalty": [-2.1],
-    "repetition_penalty": [0, -1, 10.5, "1"],
+    "repetition_penalty": [0, 1e-39, -1, 10.5, "1"],
     "include_stop_str_in_output": [1, "yes"],
     "bad_words": ["a"],
     "allowed_token_ids": [6, {"6": 1}],
