@@ -245,6 +245,6 @@ class DeviceLost(RuntimeError):
 
 
 class Executor(Protocol):
-    """Runs one plan at a time, from one thread. An exception voids all of the plan, `DeviceLost` all of the device."""
+    """Runs one plan at a time, from one thread. After an exception it has no result, after `DeviceLost` none has."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...

@@ -243,8 +243,9 @@ class Runner:
         and both halves of their float64 confidence.
 
         More lines follow. With `measures`, one: the float32 bits of the number that each position's rule goes by. With
-        `ranks`, 1 + 2 * ranks: the bits of the log-probability of the token that may commit, the ids of the likeliest
-        tokens, and the bits of their log-probabilities; before them, with `scored`, the ranks of its tokens.
+        `ranks` and `scored`, one: the rank of each scored token. With `ranks`, 1 + 2 * ranks: the bits of the
+        log-probability of the token that may commit, the ids of the likeliest tokens, and the bits of their
+        log-probabilities.
         """
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)

@@ -22,8 +22,8 @@ WORD = re.compile(r"\w+(?:[-']\w+)*")
 LEAST, MOST = 120, 440  # characters of a passage
 MOST_TOKENS = 190  # so that it fits twice into the largest size of `diets.PROSE_SIZES`, with a canvas of 256
 GAPS = 0.15  # share of words in prompts for measurements: more of them, and a forward commits fewer tokens
-MOST_GAPS = 0.6  # share of words of a prompt in training
-WITHOUT_GAPS = 0.25  # share of prompts of training
+MOST_GAPS = 0.6  # the highest share in a prompt of training
+WITHOUT_GAPS = 0.25  # share of the training's prompts that have no gap
 TRIES = 8
 CORPUS = "corpus.jsonl.xz"
 
@@ -55,7 +55,7 @@ def draw(r: Random, section: Section) -> str | None:
 
 
 def gapped(r: Random, passage: str, share: float) -> str:
-    """A passage with a gap in the place of each word with this probability; punctuation stays."""
+    """A passage in which each word is a gap with probability `share`; punctuation stays."""
     return WORD.sub(lambda word: GAP if r.random() < share else word.group(), passage)
 
 
