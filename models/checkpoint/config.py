@@ -316,6 +316,16 @@ def _dream(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     return _qwen(name, raw, qkv_bias=True, logit_shift=1)
 
 
+_FAST_DLLM_V2_BLOCK, _FAST_DLLM_V2_MASK = 32, 151665  # of the published code, which takes both as arguments
+
+
+def _fast_dllm_v2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """Qwen2.5's network with attention within blocks, which predicts the next token (Wu et al., arXiv 2509.26328)."""
+    _require(raw, {"attention_bias": True})
+    block = _block_size(raw, _FAST_DLLM_V2_BLOCK, ("bd_size",))
+    return _qwen(name, {"mask_token_id": _FAST_DLLM_V2_MASK, **raw}, qkv_bias=True, logit_shift=1, block_size=block)
+
+
 def _sdar(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     """Qwen3's network with attention within blocks (Cheng et al., arXiv 2510.06303)."""
     _require(raw, _SDAR_FIXED)
@@ -427,9 +437,11 @@ def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
     return float(theta)
 
 
-def _block_size(raw: Mapping[str, Any], published: int | None = None) -> int:
+def _block_size(
+    raw: Mapping[str, Any], published: int | None = None, keys: tuple[str, ...] = ("block_size", "block_length")
+) -> int:
     """How many positions see each other. It is trained into a checkpoint: nothing is guessed where families differ."""
-    said = [raw[key] for key in ("block_size", "block_length") if raw.get(key) is not None]
+    said = [raw[key] for key in keys if raw.get(key) is not None]
     if not said and published is None:
         raise KeyError("block_size")
     block = said[0] if said else published
@@ -441,6 +453,7 @@ def _block_size(raw: Mapping[str, Any], published: int | None = None) -> int:
 READERS: Mapping[str, Callable[[str, Mapping[str, Any]], ModelConfig]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
+    "Fast_dLLM_QwenForCausalLM": _fast_dllm_v2,
     "SDARForCausalLM": _sdar,
     "SDARMoeForCausalLM": _sdar_moe,
     "LLaDAMoEModelLM": _llada_moe,

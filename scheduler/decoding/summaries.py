@@ -7,6 +7,7 @@ from collections.abc import Mapping
 SUMMARIES: Mapping[str, str] = {
     "asynclane": "lanes that fork at sentence ends and complete statements; compact cache with settling",
     "fast-dllm": "serial blocks, every position above a threshold",
+    "fast-dllm-v2": "for block-causal models: a block's first token, then its sub-blocks in order",
     "llada": "serial blocks, an even quota of tokens a forward",
     "dream": "the canvas as one block; its timesteps give the number of tokens a forward",
     "adablock": "a block ends at the most confident delimiter that its first forward proposes",

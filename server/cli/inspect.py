@@ -126,7 +126,8 @@ def _table(report: Report) -> str:
         "decoders": ", ".join(name for name in report["decoders"] if name not in refused),
         **{f"not {name}": reason for name, reason in refused.items()},
     }
-    return "\n".join(f"{name:<14} {value}" for name, value in rows.items() if value)
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}} {value}" for name, value in rows.items() if value)
 
 
 def _spelt(tokens: Sequence[Mapping[str, Any]]) -> str:

@@ -40,6 +40,7 @@ export const ABOUT = {
   stable_window: "Estimates of a cycle's end that are compared.",
   stable_spread: "Their standard deviation below which the estimate stands.",
   explore: "Whether slow forwards end as soon as the estimate stands.",
+  sub_block_length: "Positions of a part of a block; the parts are filled in order.",
   fine_length: "Positions of a fine block, after the thinking has ended.",
   turn: "The mark that ends the thinking.",
   // Commit rules.

@@ -136,6 +136,10 @@ def _dream(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"hidden_size": sizes.heads * sizes.head_dim, "use_mrope": False}
 
 
+def _fast_dllm_v2(sizes: Sizes) -> dict[str, Any]:
+    return _dream(sizes) | {"bd_size": sizes.block}
+
+
 def _sdar(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "block_size": sizes.block}
 
@@ -197,6 +201,7 @@ def _llada2(sizes: Sizes) -> dict[str, Any]:
 CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
+    "Fast_dLLM_QwenForCausalLM": _fast_dllm_v2,
     "SDARForCausalLM": _sdar,
     "SDARMoeForCausalLM": _sdar_moe,
     "LLaDAMoEModelLM": _llada_moe,
