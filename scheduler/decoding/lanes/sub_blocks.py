@@ -7,8 +7,8 @@ its confidence.
 
 The stop of `generate` is `early_stop` true, that of `batch_sample` is `block`. Three things differ. `batch_sample` goes
 on after an end token that is the first of its block; here that block is the last. A prompt of exactly one block is
-computed, where the published code loses it. And the whole blocks of a prompt go along with the first forward, so a prompt
-that ends within a block needs one forward less.
+computed, where the published code loses it. And the whole blocks of a prompt go along with the first forward, so a
+prompt that ends within a block needs one forward less.
 """
 
 from __future__ import annotations
