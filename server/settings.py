@@ -48,6 +48,7 @@ GROUPS = {
 OF_ONE_ANSWER = (
     "model",
     "download",
+    "block_size",
     "dtype",
     "device",
     "tensor_parallel_size",
@@ -100,6 +101,13 @@ class Settings:
     )
     download: bool = _switch(
         "fetch a repository that is not in the cache of Hugging Face, once its architecture is known to be supported"
+    )
+    block_size: int | None = _number(
+        None,
+        "positions of a block-causal model's block; default: that of its config.json, or of its name's end (-b16), or"
+        " the published one",
+        1,
+        4096,
     )
     served_model_name: str | None = _word(
         None,

@@ -100,7 +100,7 @@ def _checked_params(settings: Settings, arguments: argparse.Namespace) -> dict[s
     if not arguments.prompt.strip():
         raise ValueError("the prompt is empty: give a text to answer")
     if arguments.max_tokens is not None:
-        config = open_checkpoint(settings.model, settings.download).config
+        config = open_checkpoint(settings.model, settings.download, block_size=settings.block_size).config
         resolve(settings.decoder, params, arguments.max_tokens, config.pattern)
     return params
 

@@ -26,10 +26,15 @@ def inspect_main(
     *,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
+    block_size: int | None = None,
 ) -> int:
     """Print a report of `model`, or list the embedded models; `out` None is standard output. The parsers are those of
-    `answer_formats`. Raises `ValueError` and `OSError` with the line that `serve` would print."""
-    reports = [_report(name, tool_parser, reasoning_parser) for name in ([model] if model else embedded_models())]
+    `answer_formats`, and a `block_size` is the setting of that name. Raises `ValueError` and `OSError` with the line
+    that `serve` would print."""
+    if block_size is not None and model is None:
+        raise ValueError("--block-size needs a model: give its name or directory")
+    names = [model] if model else embedded_models()
+    reports = [_report(name, tool_parser, reasoning_parser, block_size) for name in names]
     if as_json:
         print(json.dumps(reports[0] if model else reports, indent=2), file=out)
     elif model:
@@ -40,11 +45,16 @@ def inspect_main(
     return 0
 
 
-def _report(model: str, tool_parser: str | None = None, reasoning_parser: str | None = None) -> Report:
+def _report(
+    model: str,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    block_size: int | None = None,
+) -> Report:
     """The output of `--json`. `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is
-    None without a mixture. `block` is 0 where every position sees every other.
-    `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
-    checkpoint = open_checkpoint(model)
+    None without a mixture. `block` is 0 where every position sees every other, and `block_source` says where it is
+    from. `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
+    checkpoint = open_checkpoint(model, block_size=block_size)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
     formats = answer_formats(text.template, tool_parser, reasoning_parser)
     weights = weight_report(checkpoint.directory, config)
@@ -65,6 +75,7 @@ def _report(model: str, tool_parser: str | None = None, reasoning_parser: str | 
         "max_model_len": config.max_model_len,
         "attention": "block-causal" if config.block_size else "bidirectional",
         "block": config.block_size,
+        "block_source": config.block_source,
         "shift": config.logit_shift,
         "mask": mask,
         "ends": ends,
@@ -97,6 +108,11 @@ def _attention(report: Report) -> str:
     return f"{report['attention']} {report['block'] or ''}".rstrip()
 
 
+def _attention_in_full(report: Report) -> str:
+    block = f", blocks by {report['block_source']}" if report["block"] else ""
+    return _attention(report) + block + ("; predicts the next token" if report["shift"] else "")
+
+
 def _table(report: Report) -> str:
     stored = ", ".join(f"{_count(number)} {dtype}" for dtype, number in sorted(report["stored"].items()))
     refused = {name: reason for name, reason in report["decoders"].items() if reason}
@@ -114,7 +130,7 @@ def _table(report: Report) -> str:
         "weights": _memory(report["weights_bytes"]),
         f"K/V of {POSITIONS:,}": _memory(report["cache_bytes_per_1000"]),
         "context": f"{report['max_model_len']} positions",
-        "attention": _attention(report) + ("; predicts the next token" if report["shift"] else ""),
+        "attention": _attention_in_full(report),
         "mask": _spelt([report["mask"]]),
         "ends": _spelt(report["ends"]),
         "chat template": "yes" if report["chat_template"] else "no: /v1/completions only",

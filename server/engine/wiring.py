@@ -81,12 +81,15 @@ class EngineParts:
             self.followers.close()
 
 
-def open_checkpoint(model: str, download: bool = False, weights: bool = True) -> Checkpoint:
-    """Find `model`, or `download` it, and read all but its weights, which may be missing if they are not needed. Raises
-    `ValueError` and `OSError` with one line that says what is wrong with which file."""
+def open_checkpoint(
+    model: str, download: bool = False, weights: bool = True, block_size: int | None = None
+) -> Checkpoint:
+    """Find `model`, or `download` it, and read all but its weights, which may be missing if they are not needed. A
+    `block_size` is that of `read_config`. Raises `ValueError` and `OSError` with one line that says what is wrong with
+    which file."""
     directory = find_model(model, download, weights)
-    config = read_config(directory)
-    text = _read_tokenizer(directory)
+    config = read_config(directory, block_size)
+    text = _read_tokenizer(directory, config.mask_id)
     if text.vocab_size > config.vocab_size or len(text.pieces) != config.vocab_size:
         raise ModelError(
             f"{directory}: the tokenizer's {text.vocab_size} tokens and the network's {config.vocab_size} do not belong"
@@ -104,9 +107,9 @@ def open_checkpoint(model: str, download: bool = False, weights: bool = True) ->
     return Checkpoint(directory, config, text)
 
 
-def _read_tokenizer(directory: Path) -> Tokenizer:
+def _read_tokenizer(directory: Path, mask_id: int) -> Tokenizer:
     try:
-        text = Tokenizer(directory)
+        text = Tokenizer(directory, mask_id)
         _ = text.mask_id, text.end_ids  # these read more files, and the chat template
     except (BadTokenizer, OSError):
         raise
@@ -123,8 +126,10 @@ def build_parts(settings: Settings) -> EngineParts:
     if settings.decoder not in ALL_DECODERS:
         raise SettingsError(unknown_decoder(settings.decoder))
     dummy = settings.load_format == "dummy"
-    checkpoint = open_checkpoint(settings.model, settings.download, weights=not dummy)
+    checkpoint = open_checkpoint(settings.model, settings.download, not dummy, settings.block_size)
     config, text = checkpoint.config, checkpoint.text
+    if config.block_size:
+        logging.getLogger(__name__).info("blocks of %d positions, by %s", config.block_size, config.block_source)
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern = config.pattern

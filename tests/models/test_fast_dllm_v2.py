@@ -65,7 +65,7 @@ def test_logits_are_the_published_ones(model: tuple[ModelConfig, Runner]) -> Non
 @pytest.mark.parametrize("setting", GOLDEN["settings"])
 def test_tokens_and_forwards_are_the_published_ones(setting: str, model: tuple[ModelConfig, Runner]) -> None:
     """A prompt that is no multiple of the block has one call less: its whole blocks go along with the first forward.
-    What the authors leave behind a stop token does not count."""
+    Tokens after a stop token do not count."""
     params = params_of(GOLDEN["settings"][setting])
     specs = [
         Spec(prompt["prompt_ids"], 129 - len(prompt["prompt_ids"]) % 32, "fast-dllm-v2", params) for prompt in SOME

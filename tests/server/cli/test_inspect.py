@@ -87,6 +87,18 @@ def test_every_embedded_model_can_be_inspected(model: str, capsys: pytest.Captur
     assert re.search(r"^decoders +.*asynclane", out, re.M)
 
 
+def test_a_block_size_is_reported_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "tiny-sdar"]) == 0
+    assert cli.main(["inspect", "tiny-sdar", "--block-size", "8"]) == 0
+    attention = re.findall(r"^attention +(.*)$", capsys.readouterr().out, re.M)
+    assert attention == [
+        "block-causal 16, blocks by config.json's block_size",
+        "block-causal 8, blocks by --block-size",
+    ]
+    assert cli.main(["inspect", "tiny-llada", "--block-size", "8"]) == 2
+    assert "LLaDAModelLM sees the whole canvas" in capsys.readouterr().err
+
+
 FAMILIES = {
     "LLaDAModelLM": ("bidirectional", 0, 0, False),
     "DreamModel": ("bidirectional", 0, 1, False),
