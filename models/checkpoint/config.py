@@ -335,6 +335,12 @@ def _fast_dllm_v2(name: str, raw: _Keys) -> ModelConfig:
     return _qwen(name, raw, mask_id=151665, qkv_bias=True, logit_shift=1, **_blocks(raw, 32, ("bd_size",)))
 
 
+def _stable_diffcoder(name: str, raw: _Keys) -> ModelConfig:
+    """Llama's network with attention within blocks (arXiv 2601.15892). Block and mask are arguments of the published
+    code."""
+    return _qwen(name, raw, mask_id=5, **_blocks(raw, 4))
+
+
 _SDAR_MASK = 151669  # of the published tokenizers
 _SDAR_BLOCK = 4  # of the published ones whose names say no other
 
@@ -472,5 +478,6 @@ READERS: Mapping[str, Callable[[str, _Keys], ModelConfig]] = {
     "SDARForCausalLM": _sdar,
     "SDARMoeForCausalLM": _sdar_moe,
     "LLaDAMoEModelLM": _llada_moe,
+    "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDA2MoeModelLM": _llada2,
 }

@@ -139,6 +139,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "SDARForCausalLM": _QWEN,
     "SDARMoeForCausalLM": _QWEN_MOE,
     "LLaDAMoEModelLM": _QWEN_MOE,
+    "StableDiffcoderForCausalLM": _QWEN,
     "LLaDA2MoeModelLM": _LLADA2,
 }
 

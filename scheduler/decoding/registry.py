@@ -147,6 +147,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "blockbatch": DecoderSpec(
         Blockwise, {"early_stop": True}, HOST_RULES["blockbatch"].SOURCE, rule="blockbatch", fixed=WHOLE
     ),
+    "cad": _serial("cad", cache="none"),
     "ccd": _serial("ccd", cache="none"),
     "ce": _serial("ce", cache="dual"),
     "credit": _serial("credit", cache="none"),

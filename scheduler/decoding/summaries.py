@@ -15,6 +15,7 @@ SUMMARIES: Mapping[str, str] = {
     "ass": "1, 2, 4, ... positions a forward, over the whole canvas or in blocks that grow",
     "bacd": "the threshold follows the block's confidence so far",
     "blockbatch": "one answer with several block sizes at once; branches exchange tokens, the first to end wins",
+    "cad": "a threshold, at most four tokens a forward; end tokens wait in the first half",
     "ccd": "a quota; further tokens that were likely a forward ago and still are",
     "ce": "a threshold on a Kalman forecast of each position's confidence",
     "credit": "a token that is proposed repeatedly needs less confidence",

@@ -149,6 +149,11 @@ def _sdar(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "block_size": sizes.block}
 
 
+def _stable_diffcoder(sizes: Sizes) -> dict[str, Any]:
+    """It says neither mask nor block."""
+    return _qwen(sizes) | {"model_type": "llama", "attention_bias": False, "mlp_bias": False, "mask_token_id": None}
+
+
 def _sdar_moe(sizes: Sizes) -> dict[str, Any]:
     return _sdar(sizes) | {
         "num_experts": sizes.experts,
@@ -209,6 +214,7 @@ CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "Fast_dLLM_QwenForCausalLM": _fast_dllm_v2,
     "SDARForCausalLM": _sdar,
     "SDARMoeForCausalLM": _sdar_moe,
+    "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDAMoEModelLM": _llada_moe,
     "LLaDA2MoeModelLM": _llada2,
 }

@@ -105,6 +105,7 @@ FAMILIES = {
     "Fast_dLLM_QwenForCausalLM": ("block-causal", 4, 1, False),
     "SDARForCausalLM": ("block-causal", 4, 0, False),
     "SDARMoeForCausalLM": ("block-causal", 4, 0, True),
+    "StableDiffcoderForCausalLM": ("block-causal", 4, 0, False),
     "LLaDAMoEModelLM": ("bidirectional", 0, 0, True),
     "LLaDA2MoeModelLM": ("block-causal", 4, 0, True),
 }
