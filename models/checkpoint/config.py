@@ -110,6 +110,8 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if (directory / "adapter_config.json").exists():
+            raise ModelError(f"{directory} is a LoRA adapter: merge it into its base model, and serve that") from None
         raise ModelError(f"{directory} has no config.json: not a model directory") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
@@ -173,6 +175,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         (
             *("rope_scaling", "rope_parameters", "mrope_section", "no_rope_layers"),
+            *("vision_config", "vision_tower", "mm_vision_tower", "audio_config"),
             *("quantization_config", "compression_config", "mlp_only_layers"),
         ),
         (None, {}, []),

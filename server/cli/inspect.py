@@ -11,6 +11,7 @@ from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
 from ...scheduler import ALL_DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
 from ..engine.wiring import open_checkpoint
+from ..presets import PRESETS, preset_of
 from ..text.answer_formats import answer_formats
 
 MIB = 2**20
@@ -53,7 +54,8 @@ def _report(
 ) -> Report:
     """The output of `--json`. `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is
     None without a mixture. `block` is 0 where every position sees every other, and `block_source` says where it is
-    from. `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
+    from. `preset` is the one for its name. `decoders` has the reason why the model does not allow a decoder, None for
+    an allowed one."""
     checkpoint = open_checkpoint(model, block_size=block_size)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
     formats = answer_formats(text.template, tool_parser, reasoning_parser)
@@ -85,6 +87,7 @@ def _report(
         "no_tools": formats.no_tools,
         "reasoning": formats.reasoning and formats.reasoning.name,
         "boundaries": {boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
+        "preset": preset_of(config.architecture, (model, checkpoint.directory.name)),
         "decoders": {name: _refusal(name, config, text.vocabulary) for name in ALL_DECODERS},
     }
 
@@ -139,11 +142,21 @@ def _table(report: Report) -> str:
         "templates": templates and f"{templates}: none is called default",
         "forks at": ", ".join(name for name, known in boundaries if known),
         "no tokens for": ", ".join(name for name, known in boundaries if not known),
+        "preset": _preset(report["preset"]),
         "decoders": ", ".join(name for name in report["decoders"] if name not in refused),
         **{f"not {name}": reason for name, reason in refused.items()},
     }
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}} {value}" for name, value in rows.items() if value)
+
+
+def _preset(name: str | None) -> str:
+    """The flag, the decoder with its parameters, and what requests should have."""
+    if name is None:
+        return ""
+    preset = PRESETS[name]
+    requests = ", ".join(f"{option} {value}" for option, value in preset.requests.items())
+    return f"--preset {name}: {preset.line}" + (f"; in requests {requests}" if requests else "")
 
 
 def _spelt(tokens: Sequence[Mapping[str, Any]]) -> str:

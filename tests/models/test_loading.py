@@ -136,6 +136,25 @@ def test_a_mask_that_no_file_names_is_the_published_one(tmp_path: Path, architec
         _ = Tokenizer(tmp_path).mask_id
 
 
+@pytest.mark.parametrize("architecture", ["LLaDAModelLM", "SDARForCausalLM", "LLaDA2MoeModelLM"])
+def test_names_may_lack_the_prefix_of_the_network(tmp_path: Path, architecture: str) -> None:
+    want = load(write_checkpoint(tmp_path, architecture))
+    tensors = load_file(tmp_path / SINGLE)
+    save_file({name.removeprefix("model."): tensor for name, tensor in tensors.items()}, tmp_path / SINGLE)
+    got = load(tmp_path)
+    assert torch.equal(got.embedding, want.embedding)
+    assert torch.equal(got.blocks[1].attn_norm, want.blocks[1].attn_norm)
+    save_file({**tensors, "lm_head.weigth": torch.zeros(1)}, tmp_path / SINGLE)
+    with pytest.raises(ModelError, match=r"unexpected tensor lm_head\.weigth"):
+        load(tmp_path)
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="is a LoRA adapter: merge it into its base model"):
+        read_config(tmp_path)
+
+
 BLOCKS: list[tuple[str, str, dict[str, Any], int | None, int, str]] = [
     ("SDARForCausalLM", "SDAR-8B-Chat-b32", {"block_size": 16}, 8, 8, "--block-size"),
     ("SDARForCausalLM", "SDAR-8B-Chat-b32", {"block_length": 16}, None, 16, "config.json's block_length"),

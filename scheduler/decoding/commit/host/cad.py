@@ -12,8 +12,8 @@ from ..base import CommitDecision, HostCommitRule, StepView
 
 
 class Cad(HostCommitRule):
-    """Open positions of a lane with `threshold` confidence commit, best first, at most `most_tokens` in a forward. Where
-    none has it in the leftmost lane, its best commits. While less than the share `ends_from` of the canvas is
+    """Open positions of a lane with `threshold` confidence commit, best first, at most `most_tokens` in a forward.
+    Where none has it in the leftmost lane, its best commits. While less than the share `ends_from` of the canvas is
     committed, a position at which an end token is proposed waits as long as others are open.
 
     Source: CD4LM, arXiv 2601.02236; yihao-liang/CDLM scripts/LLaDA_generate_dynamic.py, whose threshold is 0.8 by
