@@ -214,7 +214,7 @@ class Sequence:
         end = self.request.length if self.request.infill else prompt + lookahead_end
         frontier = prompt + self.frontier
         if pattern.block_size:
-            end, frontier = pattern.ceil(end), pattern.floor(frontier)
+            end, frontier = pattern.ceil(end - self.source.after), pattern.floor(frontier)
         canvas = NO_CANVAS
         if self.cache.reads_canvas:
             canvas = Canvas(prompt, self.canvas.copy(), self.tree.mask_id)
@@ -348,12 +348,14 @@ class Sequence:
         else:
             progress = self._advance_lanes(status)
         step, self.steps, known = self.steps, self.steps + 1, self.layout.known
+        if self.source.from_before:  # the next step computes the position that predicts its first open one
+            known = self.tree.pattern.floor(self.prompt_length + self.frontier - self.source.from_before)
         if known < progress.frontier or known < extent.frontier:
             extent = extent._replace(frontier=min(extent.frontier, known))
             progress = progress._replace(frontier=min(progress.frontier, known))
         self.cache.computed(window, extent, progress)
-        if self.lease is not None and (not step or self.lease.may_grow(planned.extent.frontier)):
-            self._share_pages(self.lease, planned)
+        if self.lease is not None and (not step or self.lease.may_grow(extent.frontier)):
+            self._share_pages(self.lease, window, extent.frontier)
         if window.refresh:
             self.refreshes += 1
             self.reused_refreshes += window.drives
@@ -403,17 +405,17 @@ class Sequence:
         if self.lease is not None:
             self.lease.computed(self.prefilled)
 
-    def _share_pages(self, lease: Lease, planned: PlannedRequest) -> None:
-        """Others may read the pages that a step has left in their last state."""
+    def _share_pages(self, lease: Lease, window: ComputeRange, final: int) -> None:
+        """Others may read the pages that a step has left in their last state: those before the position `final`."""
         if self.steps == 1:
-            self.cached_tokens = self.cached_tokens if self.prefilled else planned.window.start
-            lease.computed(planned.window.end)
+            self.cached_tokens = self.cached_tokens if self.prefilled else window.start
+            lease.computed(window.end)
         prompt, size = self.request.prompt, self.prompt_length
 
         def text(start: int, end: int) -> Ints:
             return np.concatenate((prompt[start:end], self.canvas[max(start - size, 0) : max(end - size, 0)]))
 
-        grown = lease.grow(planned.extent.frontier, text, self.holding.pages)
+        grown = lease.grow(final, text, self.holding.pages)
         self.holding = self.holding._replace(pages=self.holding.pages[grown:])
 
     def report(self, events: LaneEvents | None) -> Update | None:
@@ -459,7 +461,7 @@ class Sequence:
             return Outcome.FAILED
         settled = self.frontier
         if self.request.decoder.whole_blocks and live:
-            settled = min(settled, live[0].start)
+            settled = min(settled, self.tree.pattern.floor(self.prompt_length + live[0].start) - self.prompt_length)
         stopped = self.end_at < settled or (guide is not None and guide.constraint.finished)
         stopped |= not live and self._canvas_end() < len(self.canvas)
         over = rule is not None and rule.over

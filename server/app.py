@@ -163,12 +163,15 @@ def load(settings: Settings) -> Loaded:
     formats = answer_formats(parts.text.template, settings.tool_parser, settings.reasoning_parser)
     if formats.misfit:
         logging.getLogger(__name__).warning("requests with tools are refused: %s", formats.no_tools)
+    line = settings.decoder_line
     suited = [name for name in ALL_DECODERS if suits(name, parts.pattern)]
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,
-        decoders={name: defaults_of(name, parts.pattern) for name in suited},
-        default_decoder=settings.decoder,
+        decoders={
+            name: {**defaults_of(name, parts.pattern), **(line.params if name == line.name else {})} for name in suited
+        },
+        default_decoder=line.name,
         created=int(time.time()),
         words={name: all_words(name, parts.pattern) for name in suited},
         aliases=settings.model_names[1:],

@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
+from .presets import PRESETS, DecoderLine
 from .text.answer_formats import OFF
 from .text.reasoning import REASONING_FORMATS
 from .text.tool_calls import TOOL_FORMATS
@@ -48,6 +49,7 @@ GROUPS = {
 OF_ONE_ANSWER = (
     "model",
     "download",
+    "block_size",
     "dtype",
     "device",
     "tensor_parallel_size",
@@ -66,6 +68,7 @@ OF_ONE_ANSWER = (
     "page_size",
     "prefix_sharing",
     "decoder",
+    "preset",
     "step_timeout_s",
     "max_failed_steps",
 )
@@ -100,6 +103,13 @@ class Settings:
     )
     download: bool = _switch(
         "fetch a repository that is not in the cache of Hugging Face, once its architecture is known to be supported"
+    )
+    block_size: int | None = _number(
+        None,
+        "positions of a block-causal model's block; default: that of its config.json, or of its name's end (-b16), or"
+        " the published one",
+        1,
+        4096,
     )
     served_model_name: str | None = _word(
         None,
@@ -179,7 +189,15 @@ class Settings:
         "keep keys and values of finished blocks for prompts that begin alike; default: with a block-causal model",
         None,
     )
-    decoder: str = _word("asynclane", "decoding method of requests that name none")
+    decoder: str | None = _word(
+        None, "decoding method of requests that name none; default: that of --preset, or asynclane"
+    )
+    preset: str | None = _word(
+        None,
+        "decoder and parameters that the authors of published weights recommend (docs/models.md), for requests that"
+        " name none, or this one; default: none",
+        *PRESETS,
+    )
     tool_parser: str | None = _word(
         None,
         "how the model writes calls of tools; with none, tools are refused; default: as its chat template shows",
@@ -245,6 +263,10 @@ class Settings:
             _check(field, getattr(self, field.name), field.name)
         if not all(self.model_names):
             raise SettingsError(f"--served-model-name: a name is empty in {self.served_model_name!r}")
+        if self.decoder not in (None, self.decoder_line.name):
+            raise SettingsError(
+                f"--preset {self.preset} has decoder {self.decoder_line.name!r}: leave out --decoder {self.decoder}"
+            )
 
     def __repr__(self) -> str:
         """Leave out the API key, which must not reach a log."""
@@ -262,6 +284,11 @@ class Settings:
     @property
     def model_name(self) -> str:
         return self.model_names[0]
+
+    @property
+    def decoder_line(self) -> DecoderLine:
+        """The decoder of requests that name none, with its parameters."""
+        return DecoderLine(self.decoder or "asynclane") if self.preset is None else PRESETS[self.preset].line
 
     @property
     def _default_name(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ MOST = {
     "max_model_len": 2**24,
 }
 MOST_EXPERTS = 2**10
+NAMED_BLOCK = re.compile(r"-b(8|16|32|64)$")  # the end of a checkpoint's name
 
 
 class ModelError(ValueError):
@@ -89,6 +91,7 @@ class ModelConfig:
     block_size: int = 0
     rotary_share: float = 1.0
     experts: Experts | None = None
+    block_source: str = ""  # what said the block size
 
     @property
     def rotary_dim(self) -> int:
@@ -100,12 +103,15 @@ class ModelConfig:
         return AttentionPattern(self.logit_shift, self.block_size)
 
 
-def read_config(directory: Path) -> ModelConfig:
-    """Raises `ModelError` for a missing or broken file, an unknown architecture or an unsupported variant."""
+def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
+    """The configuration, with blocks of `block_size` if that is given. Raises `ModelError` for a missing or broken
+    file, an unknown architecture or an unsupported variant."""
     path = directory / "config.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if (directory / "adapter_config.json").exists():
+            raise ModelError(f"{directory} is a LoRA adapter: merge it into its base model, and serve that") from None
         raise ModelError(f"{directory} has no config.json: not a model directory") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
@@ -118,9 +124,12 @@ def read_config(directory: Path) -> ModelConfig:
     if raw.get("mask_token_id") is None and (mask := _mask_of_tokenizer(directory)) is not None:
         raw["mask_token_id"] = mask
     said = _Keys(raw)
+    said.block_size, said.names = block_size, (directory.name, directory.absolute().parents[1].name)
     try:
         config = _checked(READERS[name](name, said))
         _refuse_unread(said, config)
+        if block_size is not None and not config.block_size:
+            raise ValueError(f"--block-size is for block-causal models: {name} sees the whole canvas")
         return config
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}") from None
@@ -129,7 +138,11 @@ def read_config(directory: Path) -> ModelConfig:
 
 
 class _Keys(dict[str, Any]):
-    """A configuration that records which of its keys a reader has looked up."""
+    """A configuration that records which of its keys a reader has looked up. `block_size` is the one that a setting
+    gives, `names` are those of its directory and, in the cache of Hugging Face, of its repository."""
+
+    block_size: int | None = None
+    names: tuple[str, ...] = ()
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         super().__init__(raw)
@@ -162,6 +175,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         (
             *("rope_scaling", "rope_parameters", "mrope_section", "no_rope_layers"),
+            *("vision_config", "vision_tower", "mm_vision_tower", "audio_config"),
             *("quantization_config", "compression_config", "mlp_only_layers"),
         ),
         (None, {}, []),
@@ -268,7 +282,7 @@ _QWEN_FIXED: Mapping[str, object] = {"hidden_act": "silu", "use_sliding_window":
 _SDAR_FIXED: Mapping[str, object] = {"attention_bias": False, "qk_norm": True, "use_qk_norm": True}
 
 
-def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+def _llada(name: str, raw: _Keys) -> ModelConfig:
     _require(raw, _LLADA_FIXED)
     dim, heads = int(raw["d_model"]), int(raw["n_heads"])
     return ModelConfig(
@@ -288,8 +302,9 @@ def _llada(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     )
 
 
-def _qwen(name: str, raw: Mapping[str, Any], *, ff_dim: int | None = None, **more: Any) -> ModelConfig:
-    """The shape of a family whose configuration has Qwen's names. `ff_dim`: where that is no dense layer's."""
+def _qwen(name: str, raw: _Keys, *, ff_dim: int | None = None, mask_id: int | None = None, **more: Any) -> ModelConfig:
+    """The shape of a family whose configuration has Qwen's names. `ff_dim`: where that is no dense layer's; `mask_id`:
+    that of the published code, if no file names it."""
     _require(raw, _QWEN_FIXED)
     dim, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
     return ModelConfig(
@@ -304,30 +319,47 @@ def _qwen(name: str, raw: Mapping[str, Any], *, ff_dim: int | None = None, **mor
         norm_eps=float(raw["rms_norm_eps"]),
         rope_theta=_rope_theta(raw),
         tied_head=bool(raw.get("tie_word_embeddings", False)),
-        mask_id=int(raw["mask_token_id"]),
+        mask_id=int(raw["mask_token_id"] if mask_id is None or raw.get("mask_token_id") is not None else mask_id),
         head_dim=_head_dim(raw, dim, heads),
         **more,
     )
 
 
-def _dream(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+def _dream(name: str, raw: _Keys) -> ModelConfig:
     """Qwen2's network (Ye et al., arXiv 2508.15487), which predicts the token after each position."""
     _require(raw, {"attention_bias": True})
     return _qwen(name, raw, qkv_bias=True, logit_shift=1)
 
 
-def _sdar(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+def _fast_dllm_v2(name: str, raw: _Keys) -> ModelConfig:
+    """Qwen2.5's network with attention within blocks, which predicts the next token (Wu et al., arXiv 2509.26328). The
+    mask is an argument of the published code."""
+    _require(raw, {"attention_bias": True})
+    return _qwen(name, raw, mask_id=151665, qkv_bias=True, logit_shift=1, **_blocks(raw, 32, ("bd_size",)))
+
+
+def _stable_diffcoder(name: str, raw: _Keys) -> ModelConfig:
+    """Llama's network with attention within blocks (arXiv 2601.15892). Block and mask are arguments of the published
+    code."""
+    return _qwen(name, raw, mask_id=5, **_blocks(raw, 4))
+
+
+_SDAR_MASK = 151669  # of the published tokenizers
+_SDAR_BLOCK = 4  # of the published ones whose names say no other
+
+
+def _sdar(name: str, raw: _Keys) -> ModelConfig:
     """Qwen3's network with attention within blocks (Cheng et al., arXiv 2510.06303)."""
     _require(raw, _SDAR_FIXED)
-    return _qwen(name, raw, qk_norm=True, block_size=_block_size(raw))
+    return _qwen(name, raw, mask_id=_SDAR_MASK, qk_norm=True, **_blocks(raw, _SDAR_BLOCK))
 
 
-def _sdar_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+def _sdar_moe(name: str, raw: _Keys) -> ModelConfig:
     """Qwen3-MoE's network with attention within blocks."""
     _require(raw, {**_SDAR_FIXED, "decoder_sparse_step": 1, "mlp_only_layers": []})
     routing = Routing(int(raw["num_experts_per_tok"]), normed=bool(raw.get("norm_topk_prob", False)))
     experts = Experts(int(raw["num_experts"]), int(raw["moe_intermediate_size"]), routing)
-    return _qwen(name, raw, qk_norm=True, block_size=_block_size(raw), experts=experts)
+    return _qwen(name, raw, mask_id=_SDAR_MASK, qk_norm=True, **_blocks(raw, _SDAR_BLOCK), experts=experts)
 
 
 _LLADA_MOE_FIXED: Mapping[str, object] = {
@@ -339,7 +371,7 @@ _LLADA_MOE_FIXED: Mapping[str, object] = {
 }
 
 
-def _llada_moe(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+def _llada_moe(name: str, raw: _Keys) -> ModelConfig:
     """The network of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over experts, not normed."""
     _require(raw, _LLADA_MOE_FIXED)
     if raw.get("norm_topk_prob"):
@@ -372,7 +404,7 @@ _LLADA2_FIXED: Mapping[str, object] = {
 _LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (Bie et al., arXiv 2512.15745)
 
 
-def _llada2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+def _llada2(name: str, raw: _Keys) -> ModelConfig:
     """The network of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
     _require(raw, _LLADA2_FIXED)
     chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
@@ -395,7 +427,7 @@ def _llada2(name: str, raw: Mapping[str, Any]) -> ModelConfig:
         name,
         raw,
         qk_norm=True,
-        block_size=_block_size(raw, _LLADA2_BLOCK),
+        **_blocks(raw, _LLADA2_BLOCK),
         rotary_share=float(raw["partial_rotary_factor"]),
         experts=experts,
     )
@@ -427,22 +459,28 @@ def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
     return float(theta)
 
 
-def _block_size(raw: Mapping[str, Any], published: int | None = None) -> int:
-    """How many positions see each other. It is trained into a checkpoint: nothing is guessed where families differ."""
-    said = [raw[key] for key in ("block_size", "block_length") if raw.get(key) is not None]
-    if not said and published is None:
-        raise KeyError("block_size")
-    block = said[0] if said else published
-    if type(block) is not int or block < 1 or said[1:] not in ([], [block]):
-        raise ValueError(f"block size is {' or '.join(map(repr, said))}")
-    return block
+def _blocks(raw: _Keys, published: int, keys: tuple[str, ...] = ("block_size", "block_length")) -> dict[str, Any]:
+    """How many positions see each other, and what says so: a setting, one of these `keys`, the end of the checkpoint's
+    name, or the published models of the family. It is trained into a checkpoint: with another one it answers worse."""
+    said = {f"config.json's {key}": raw[key] for key in keys if raw.get(key) is not None}
+    sources = {"--block-size": raw.block_size} if raw.block_size is not None else said
+    if not sources:
+        found = (NAMED_BLOCK.search(name) for name in raw.names)
+        sources = {f"the name's end {match[0]!r}": int(match[1]) for match in found if match}
+    sources = sources or {"the family's published models": published}
+    source, block = next(iter(sources.items()))
+    if type(block) is not int or block < 1 or len({*sources.values()}) > 1:
+        raise ValueError(f"block size is {' or '.join(map(repr, sources.values()))}")
+    return {"block_size": block, "block_source": source}
 
 
-READERS: Mapping[str, Callable[[str, Mapping[str, Any]], ModelConfig]] = {
+READERS: Mapping[str, Callable[[str, _Keys], ModelConfig]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
+    "Fast_dLLM_QwenForCausalLM": _fast_dllm_v2,
     "SDARForCausalLM": _sdar,
     "SDARMoeForCausalLM": _sdar_moe,
     "LLaDAMoEModelLM": _llada_moe,
+    "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDA2MoeModelLM": _llada2,
 }

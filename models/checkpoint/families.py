@@ -135,9 +135,11 @@ _LLADA2 = {
 NAMES: Mapping[str, Mapping[str, str]] = {
     "LLaDAModelLM": _LLADA,
     "DreamModel": _QWEN,
+    "Fast_dLLM_QwenForCausalLM": _QWEN,
     "SDARForCausalLM": _QWEN,
     "SDARMoeForCausalLM": _QWEN_MOE,
     "LLaDAMoEModelLM": _QWEN_MOE,
+    "StableDiffcoderForCausalLM": _QWEN,
     "LLaDA2MoeModelLM": _LLADA2,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -17,6 +17,7 @@ from ...kernels.linear import quantize_rows
 from .config import ModelConfig, ModelError
 from .families import tensor_shapes, tied_copy
 
+PREFIX = "model."
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 DTYPES = ("BF16", "F16", "F32")  # others need scales, which are not read
@@ -57,29 +58,35 @@ def check_weights(directory: Path, config: ModelConfig) -> dict[str, str]:
     head, embedding = tied or ("", "")
     expected = {**shapes, head: shapes[embedding]} if tied else shapes
     found: dict[str, str] = {}
-    places: dict[str, Path] = {}
+    places: dict[str, tuple[Path, str]] = {}  # files, and names in them
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as shard:
-                for name in shard.keys():  # noqa: SIM118 - not a mapping
+                for stored in shard.keys():  # noqa: SIM118 - not a mapping
+                    name = _in_full(stored, expected)
                     if name not in expected and DERIVED.fullmatch(name):
                         continue
                     if name in found:
                         raise ModelError(f"{path}: {name} is in another file too")
-                    tensor = shard.get_slice(name)
+                    tensor = shard.get_slice(stored)
                     _check_shape(path, name, tuple(tensor.get_shape()), expected)
                     if tensor.get_dtype() not in DTYPES:
                         kinds = ", ".join(DTYPES)
                         raise ModelError(f"{path}: {name} is {tensor.get_dtype()}, only {kinds} can be read")
-                    found[name], places[name] = tensor.get_dtype(), path
+                    found[name], places[name] = tensor.get_dtype(), (path, stored)
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
     missing = [name for name in shapes if name not in found]
     if missing:
         raise ModelError(f"{directory} lacks {some(missing)}")
-    if tied and found.pop(head, None) and not _equal(places[head], head, places[embedding], embedding):
-        raise ModelError(f"{places[head]}: {head} is not equal to {embedding}, but config.json ties them")
+    if tied and found.pop(head, None) and not _equal(*places[head], *places[embedding]):
+        raise ModelError(f"{places[head][0]}: {head} is not equal to {embedding}, but config.json ties them")
     return found
+
+
+def _in_full(stored: str, expected: Container[str]) -> str:
+    """The name of a tensor in `NAMES`: some files leave out the prefix of the network within its head's class."""
+    return stored if stored in expected or PREFIX + stored not in expected else PREFIX + stored
 
 
 def _equal(path: Path, name: str, other_path: Path, other_name: str) -> bool:
@@ -107,8 +114,10 @@ def load_weights(
     for path in _files(directory):
         try:
             with safe_open(path, framework="pt") as shard:
-                for name in filter(parts.__contains__, shard.keys()):
-                    parts[name].put(shard.get_tensor(name))
+                for stored in shard.keys():  # noqa: SIM118 - not a mapping
+                    if (part := parts.get(_in_full(stored, parts))) is None:
+                        continue
+                    part.put(shard.get_tensor(stored))
                     done += 1
                     report(done, len(parts))
         except (OSError, SafetensorError) as error:

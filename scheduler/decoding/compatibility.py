@@ -12,12 +12,13 @@ order, and in each step every position above the threshold, or else the best one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from .attention_pattern import AttentionPattern
-from .cache import CachePolicy, Compact, NoCache
+from .cache import Block, CachePolicy, Compact, NoCache
 from .commit.base import HostCommitRule
 from .lane_tree import Layout
 from .params import AUTO, CANVAS, OFF, ParamError, Params, doublings
@@ -153,7 +154,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     (
         "this decoder fills the whole canvas in any order, and no position of this model sees past its block: use"
         " 'fast-dllm'"
-    ): ("decoder", _in_blocks(lambda f: "block_length" not in f.params)),
+    ): ("decoder", _in_blocks(lambda f: "block_length" not in f.params and not f.spec.for_blocks)),
     (
         "decoder 'adablock' chooses how long a block is, and this model's have {f.pattern.block_size} positions: use"
         " 'fast-dllm'"
@@ -161,6 +162,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     "cache 'dual' shows a block the positions after it, which this model never sees: use 'prefix', which is exact": (
         "cache",
         _in_blocks(lambda f: f.cache == "dual"),
+    ),
+    "cache 'block' goes with sub-blocks, which decoder {f.name!r} does not have: it is for 'fast-dllm-v2'": (
+        "cache",
+        lambda f: f.cache == "block" and "sub_block_length" not in f.params,
     ),
     (
         "cache {f.cache!r} is for models that see the whole canvas, where keys grow stale: use 'prefix', which is exact"
@@ -184,6 +189,12 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     "fine_length must divide this model's block of {f.pattern.block_size}, not {f.params[fine_length]}": (
         "fine_length",
         _in_blocks(lambda f: "fine_length" in f.params and f.pattern.block_size % f.params.integer("fine_length")),
+    ),
+    "sub_block_length must divide this model's block of {f.pattern.block_size}, not {f.params[sub_block_length]}": (
+        "sub_block_length",
+        _in_blocks(
+            lambda f: "sub_block_length" in f.params and f.pattern.block_size % f.params.integer("sub_block_length")
+        ),
     ),
     # Schedules and single rules.
     "'steps' and 'threshold' exclude each other: give one": (
@@ -359,7 +370,13 @@ def _exact(params: Params) -> CachePolicy:
     return Compact(Params({**params, "refresh_every": 0}))
 
 
-EXACT_CACHES: Mapping[str, Callable[[Params], CachePolicy]] = {"none": NoCache, "prefix": _exact, "compact": _exact}
+# Those whose keys and values of finished blocks are exact.
+EXACT_CACHES: Mapping[str, Callable[[Params], CachePolicy]] = {
+    "none": NoCache,
+    "prefix": _exact,
+    "compact": _exact,
+    "block": Block,
+}
 
 # Drafts after a block bind that block, which cannot see them. On 150 code problems drafts above 0.995 left 0.90 right,
 # above 0.999 0.97, above 0.9997 all, at nearly the same number of forwards (7.8; without drafts 9.6).
@@ -385,6 +402,8 @@ def fitted(defaults: Mapping[str, object], pattern: AttentionPattern) -> Mapping
             fit["lookahead"] = 0
     if "block_length" in defaults:
         fit["block_length"] = pattern.block_size
+    if isinstance(sub_block := defaults.get("sub_block_length"), int):
+        fit["sub_block_length"] = math.gcd(sub_block, pattern.block_size)
     if "draft_threshold" in defaults:
         fit["draft_threshold"] = DRAFT_THRESHOLD
     return fit

@@ -107,8 +107,9 @@ class Params(dict[str, object]):
         return str(self[name])
 
     def block_of(self, length: int) -> int:
-        """Positions of a block on a canvas of `length`, which is one block if the decoder has no `block_length`."""
-        size = self.get("block_length")
+        """Positions of a block, or a part of one that has its own lane, on a canvas of `length`; without either it is
+        one block."""
+        size = self.get("sub_block_length", self.get("block_length"))
         return min(length, size) if isinstance(size, int) else length
 
 

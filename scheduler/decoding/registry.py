@@ -17,6 +17,7 @@ from .lanes.blockwise import Blockwise
 from .lanes.growing import Growing
 from .lanes.multiblock import MultiBlock
 from .lanes.slowfast import SlowFast
+from .lanes.sub_blocks import SubBlocks
 from .lanes.tccf import CoarseFine
 from .params import CANVAS
 
@@ -26,13 +27,15 @@ class DecoderSpec:
     """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold` or
     `factor`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the defaults here come
     first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder `for_blocks` is for
-    block-causal networks only. `origin` is the package that brings the decoder, if it is a plug-in."""
+    block-causal networks only. A confidence must exceed the threshold of a `strict` one. `origin` is the package that
+    brings the decoder, if it is a plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]
     source: str
     rule: str | None = None
     for_blocks: bool = False
+    strict: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
     origin: str = ""
 
@@ -112,6 +115,13 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "fast-dllm": _threshold(
         Blockwise, 0.9, "arXiv 2505.22618; Fast-dLLM v1/llada/generate.py", block_length=32, cache="dual"
     ),
+    "fast-dllm-v2": DecoderSpec(
+        SubBlocks,
+        {"threshold": 0.9, "sub_block_length": 8, "cache": "prefix", "early_stop": True},
+        "arXiv 2509.26328; generate and batch_sample of the published code, with the differences that its lanes name",
+        for_blocks=True,
+        strict=True,
+    ),
     "llada": _cached("none", "arXiv 2502.09992; ML-GSAI/LLaDA generate.py"),
     "dream": DecoderSpec(
         Blockwise,
@@ -137,6 +147,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "blockbatch": DecoderSpec(
         Blockwise, {"early_stop": True}, HOST_RULES["blockbatch"].SOURCE, rule="blockbatch", fixed=WHOLE
     ),
+    "cad": _serial("cad", cache="none"),
     "ccd": _serial("ccd", cache="none"),
     "ce": _serial("ce", cache="dual"),
     "credit": _serial("credit", cache="none"),

@@ -7,6 +7,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from types import MappingProxyType
 
+import numpy as np
+
 from ..contract import Measure
 from .attention_pattern import PLAIN, AttentionPattern
 from .cache import CACHES
@@ -71,7 +73,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     cached = str(params.get("cache", "none"))
     cache = EXACT_CACHES[cached] if pattern.block_size else CACHES[cached]
     policy = spec.policy.of(Params({**params, **spec.fixed}))
-    device_rule: CommitRule = HostDecides() if rule is not None else _device_rule(params, length)
+    device_rule: CommitRule = HostDecides() if rule is not None else _device_rule(params, length, spec.strict)
 
     def host_rule() -> HostCommitRule:
         return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
@@ -180,14 +182,17 @@ def _later_threshold(params: Params) -> float:
     return 0.0 if params.get("later_threshold", OFF) == OFF else params.number("later_threshold")
 
 
-def _device_rule(params: Params, length: int) -> CommitRule:
-    rule = _plain_rule(params, length)
+def _device_rule(params: Params, length: int, strict: bool) -> CommitRule:
+    rule = _plain_rule(params, length, strict)
     return CommitAtFork(rule) if params.get("siblings") == "commit" else rule
 
 
-def _plain_rule(params: Params, length: int) -> CommitRule:
+def _plain_rule(params: Params, length: int, strict: bool) -> CommitRule:
     if params.get("threshold") is not None:
-        return Threshold(params.number("threshold"), _later_threshold(params))
+        threshold = params.number("threshold")
+        if strict:  # the device compares in float32
+            threshold = float(np.nextafter(np.float32(threshold), np.float32(2)))
+        return Threshold(threshold, _later_threshold(params))
     if params.get("factor") is not None:
         return Factor(params.number("factor"))
     if "alg" in params:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 SUMMARIES: Mapping[str, str] = {
     "asynclane": "lanes that fork at sentence ends and complete statements; compact cache with settling",
     "fast-dllm": "serial blocks, every position above a threshold",
+    "fast-dllm-v2": "for block-causal models: a block's first token, then its sub-blocks in order",
     "llada": "serial blocks, an even quota of tokens a forward",
     "dream": "the canvas as one block; its timesteps give the number of tokens a forward",
     "adablock": "a block ends at the most confident delimiter that its first forward proposes",
@@ -14,6 +15,7 @@ SUMMARIES: Mapping[str, str] = {
     "ass": "1, 2, 4, ... positions a forward, over the whole canvas or in blocks that grow",
     "bacd": "the threshold follows the block's confidence so far",
     "blockbatch": "one answer with several block sizes at once; branches exchange tokens, the first to end wins",
+    "cad": "a threshold, at most four tokens a forward; end tokens wait in the first half",
     "ccd": "a quota; further tokens that were likely a forward ago and still are",
     "ce": "a threshold on a Kalman forecast of each position's confidence",
     "credit": "a token that is proposed repeatedly needs less confidence",

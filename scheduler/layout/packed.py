@@ -44,6 +44,8 @@ class RowSource:
     ranks: int | None = field(init=False)  # the number of likeliest tokens that a step reports for each position
     host_decides: bool = field(init=False)  # what the canvas holds, so that the device needs its tokens
     shift: int = field(init=False)  # 1: a position is predicted at the one before it
+    from_before: int = field(init=False)  # so many positions of a row with blocks are predicted before it
+    after: int = field(init=False)  # so many after it are predicted in it: the first one of the next block
     looks_ahead: bool = field(init=False)  # drafts are written after all lanes, or an end is looked for
 
     def __post_init__(self) -> None:
@@ -52,7 +54,12 @@ class RowSource:
         ahead = decoder.draft_threshold < math.inf or decoder.end_threshold < math.inf
         object.__setattr__(self, "ranks", self.request.ranks if ranks is None else ranks)
         object.__setattr__(self, "host_decides", rule is not None or self.guide is not None)
-        object.__setattr__(self, "shift", self.tree.pattern.logit_shift)
+        pattern = self.tree.pattern
+        from_before = pattern.logit_shift if pattern.block_size else 0
+        object.__setattr__(self, "shift", pattern.logit_shift)
+        object.__setattr__(self, "from_before", from_before)
+        # What the host decides must come with its row.
+        object.__setattr__(self, "after", 0 if self.host_decides else from_before)
         object.__setattr__(self, "looks_ahead", ahead or (rule is not None and rule.sees_ahead))
 
 
@@ -93,10 +100,11 @@ class PackedLayout:
     def rows(self, window: ComputeRange, inputs: StepInputs) -> tuple[Row, ...]:
         source = self._source
         parts: list[Span] = []
+        after = source.after
         if window.drives:
             parts = lane_spans(source, source.tree.live, window.start)
             parts += lookahead_span(source, min(window.end, source.tree.origin + inputs.lookahead_end))
-        whole = not parts or (parts[0].start < parts[0].end and parts[-1].end <= window.end)
+        whole = not parts or (parts[0].start < parts[0].end and parts[-1].end <= window.end + after)
         if whole and not window.gaps and source.host_rule is None:  # nearly always
             return (make_row(source, inputs, self._slot, window[:3], parts),)
         rows = []
@@ -104,8 +112,8 @@ class PackedLayout:
         for start, end in window.stretches:
             spans: list[Span] = []
             for number, part in enumerate(parts):
-                if part.start < end and start < part.end:
-                    spans.append(_within(part, start, end, joined=number == begun))
+                if part.start < end + after and start < part.end:
+                    spans.append(_within(part, start, end + after, joined=number == begun))
                     begun = number
             rows.append(make_row(source, inputs, self._slot, (start, end, window.visible), spans))
         if parts and source.host_rule is not None:
@@ -142,10 +150,12 @@ def make_row(
 
 
 def lane_spans(source: RowSource, lanes: Iterable[Lane], row_start: int) -> list[Span]:
-    """The spans of lanes, in a row that begins at `row_start`."""
+    """The spans of lanes, in a row that begins at `row_start`. With blocks, all that is predicted before it is
+    committed."""
     tree, rule_of = source.tree, source.request.decoder.rule.for_lane
     spans: list[Span] = []
     origin, first = tree.origin, tree.live[0]
+    row_start += source.from_before
     for lane in lanes:
         start = origin + lane.start
         if start < row_start:

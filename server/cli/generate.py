@@ -62,8 +62,8 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     if path is not None:
         trace = {
             "model": settings.model_name,
-            "decoder": settings.decoder,
-            "params": params,
+            "decoder": settings.decoder_line.name,
+            "params": settings.decoder_line.requested(None, params)[1],
             "temperature": arguments.temperature,
             "seed": arguments.seed,
             "prompt": arguments.prompt,
@@ -100,8 +100,8 @@ def _checked_params(settings: Settings, arguments: argparse.Namespace) -> dict[s
     if not arguments.prompt.strip():
         raise ValueError("the prompt is empty: give a text to answer")
     if arguments.max_tokens is not None:
-        config = open_checkpoint(settings.model, settings.download).config
-        resolve(settings.decoder, params, arguments.max_tokens, config.pattern)
+        config = open_checkpoint(settings.model, settings.download, block_size=settings.block_size).config
+        resolve(*settings.decoder_line.requested(None, params), arguments.max_tokens, config.pattern)
     return params
 
 

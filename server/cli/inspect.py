@@ -11,6 +11,7 @@ from ...models.checkpoint.registry import embedded_models
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
 from ...scheduler import ALL_DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
 from ..engine.wiring import open_checkpoint
+from ..presets import PRESETS, preset_of
 from ..text.answer_formats import answer_formats
 
 MIB = 2**20
@@ -26,10 +27,15 @@ def inspect_main(
     *,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
+    block_size: int | None = None,
 ) -> int:
     """Print a report of `model`, or list the embedded models; `out` None is standard output. The parsers are those of
-    `answer_formats`. Raises `ValueError` and `OSError` with the line that `serve` would print."""
-    reports = [_report(name, tool_parser, reasoning_parser) for name in ([model] if model else embedded_models())]
+    `answer_formats`, and a `block_size` is the setting of that name. Raises `ValueError` and `OSError` with the line
+    that `serve` would print."""
+    if block_size is not None and model is None:
+        raise ValueError("--block-size needs a model: give its name or directory")
+    names = [model] if model else embedded_models()
+    reports = [_report(name, tool_parser, reasoning_parser, block_size) for name in names]
     if as_json:
         print(json.dumps(reports[0] if model else reports, indent=2), file=out)
     elif model:
@@ -40,11 +46,17 @@ def inspect_main(
     return 0
 
 
-def _report(model: str, tool_parser: str | None = None, reasoning_parser: str | None = None) -> Report:
+def _report(
+    model: str,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    block_size: int | None = None,
+) -> Report:
     """The output of `--json`. `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is
-    None without a mixture. `block` is 0 where every position sees every other.
-    `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
-    checkpoint = open_checkpoint(model)
+    None without a mixture. `block` is 0 where every position sees every other, and `block_source` says where it is
+    from. `preset` is the one for its name. `decoders` has the reason why the model does not allow a decoder, None for
+    an allowed one."""
+    checkpoint = open_checkpoint(model, block_size=block_size)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
     formats = answer_formats(text.template, tool_parser, reasoning_parser)
     weights = weight_report(checkpoint.directory, config)
@@ -65,6 +77,7 @@ def _report(model: str, tool_parser: str | None = None, reasoning_parser: str | 
         "max_model_len": config.max_model_len,
         "attention": "block-causal" if config.block_size else "bidirectional",
         "block": config.block_size,
+        "block_source": config.block_source,
         "shift": config.logit_shift,
         "mask": mask,
         "ends": ends,
@@ -74,6 +87,7 @@ def _report(model: str, tool_parser: str | None = None, reasoning_parser: str | 
         "no_tools": formats.no_tools,
         "reasoning": formats.reasoning and formats.reasoning.name,
         "boundaries": {boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
+        "preset": preset_of(config.architecture, (model, checkpoint.directory.name)),
         "decoders": {name: _refusal(name, config, text.vocabulary) for name in ALL_DECODERS},
     }
 
@@ -97,6 +111,11 @@ def _attention(report: Report) -> str:
     return f"{report['attention']} {report['block'] or ''}".rstrip()
 
 
+def _attention_in_full(report: Report) -> str:
+    block = f", blocks by {report['block_source']}" if report["block"] else ""
+    return _attention(report) + block + ("; predicts the next token" if report["shift"] else "")
+
+
 def _table(report: Report) -> str:
     stored = ", ".join(f"{_count(number)} {dtype}" for dtype, number in sorted(report["stored"].items()))
     refused = {name: reason for name, reason in report["decoders"].items() if reason}
@@ -114,7 +133,7 @@ def _table(report: Report) -> str:
         "weights": _memory(report["weights_bytes"]),
         f"K/V of {POSITIONS:,}": _memory(report["cache_bytes_per_1000"]),
         "context": f"{report['max_model_len']} positions",
-        "attention": _attention(report) + ("; predicts the next token" if report["shift"] else ""),
+        "attention": _attention_in_full(report),
         "mask": _spelt([report["mask"]]),
         "ends": _spelt(report["ends"]),
         "chat template": "yes" if report["chat_template"] else "no: /v1/completions only",
@@ -123,10 +142,21 @@ def _table(report: Report) -> str:
         "templates": templates and f"{templates}: none is called default",
         "forks at": ", ".join(name for name, known in boundaries if known),
         "no tokens for": ", ".join(name for name, known in boundaries if not known),
+        "preset": _preset(report["preset"]),
         "decoders": ", ".join(name for name in report["decoders"] if name not in refused),
         **{f"not {name}": reason for name, reason in refused.items()},
     }
-    return "\n".join(f"{name:<14} {value}" for name, value in rows.items() if value)
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}} {value}" for name, value in rows.items() if value)
+
+
+def _preset(name: str | None) -> str:
+    """The flag, the decoder with its parameters, and what requests should have."""
+    if name is None:
+        return ""
+    preset = PRESETS[name]
+    requests = ", ".join(f"{option} {value}" for option, value in preset.requests.items())
+    return f"--preset {name}: {preset.line}" + (f"; in requests {requests}" if requests else "")
 
 
 def _spelt(tokens: Sequence[Mapping[str, Any]]) -> str:

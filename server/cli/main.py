@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             from .inspect import inspect_main
 
             parsers = {"tool_parser": arguments.tool_parser, "reasoning_parser": arguments.reasoning_parser}
-            return inspect_main(arguments.model, arguments.json, **parsers)
+            return inspect_main(arguments.model, arguments.json, **parsers, block_size=arguments.block_size)
         case "decoders":
             from .decoders import decoders_main
 

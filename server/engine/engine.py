@@ -35,6 +35,7 @@ from ...scheduler import (
 )
 from .. import errors
 from ..metrics import Metrics, StepReport
+from ..presets import DecoderLine
 from ..structured.grammar import Grammars
 from ..text.tokenizer import Tokenizer
 from .answer import EngineAnswer
@@ -69,7 +70,13 @@ class Engine:
     """Lives on one event loop: `start`, then messages of the front ends that `connect`, then `stop`."""
 
     def __init__(
-        self, scheduler: Scheduler, device: Device, text: Tokenizer, grammars: Grammars, metrics: Metrics, decoder: str
+        self,
+        scheduler: Scheduler,
+        device: Device,
+        text: Tokenizer,
+        grammars: Grammars,
+        metrics: Metrics,
+        decoder: DecoderLine,
     ) -> None:
         """`decoder` is for requests that name none. `death` has the reason once the engine has failed for good; its
         callbacks run in any thread."""
@@ -305,10 +312,10 @@ class Engine:
     def _request(self, number: int, message: Submit) -> Request:
         """Raises `ParamError` and `InvalidValue`."""
         options, pattern = message.options, self._scheduler.pattern
-        name = self._decoder if options.decoder is None else options.decoder
         scoring, max_tokens = self._scoring(message), options.max_tokens
         if scoring is None:
-            decoder = resolve(name, dict(options.params), max_tokens, pattern)
+            name, params = self._decoder.requested(options.decoder, dict(options.params))
+            decoder = resolve(name, params, max_tokens, pattern)
         else:
             decoder, max_tokens = scoring_decoder(scoring), scoring_room(scoring, pattern)
         return Request(

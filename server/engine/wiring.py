@@ -33,6 +33,7 @@ from ...scheduler import (
     unknown_decoder,
 )
 from ..metrics import DeviceCounts, Metrics
+from ..presets import PRESETS
 from ..settings import Settings, SettingsError, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
@@ -81,12 +82,15 @@ class EngineParts:
             self.followers.close()
 
 
-def open_checkpoint(model: str, download: bool = False, weights: bool = True) -> Checkpoint:
-    """Find `model`, or `download` it, and read all but its weights, which may be missing if they are not needed. Raises
-    `ValueError` and `OSError` with one line that says what is wrong with which file."""
+def open_checkpoint(
+    model: str, download: bool = False, weights: bool = True, block_size: int | None = None
+) -> Checkpoint:
+    """Find `model`, or `download` it, and read all but its weights, which may be missing if they are not needed. A
+    `block_size` is that of `read_config`. Raises `ValueError` and `OSError` with one line that says what is wrong with
+    which file."""
     directory = find_model(model, download, weights)
-    config = read_config(directory)
-    text = _read_tokenizer(directory)
+    config = read_config(directory, block_size)
+    text = _read_tokenizer(directory, config.mask_id)
     if text.vocab_size > config.vocab_size or len(text.pieces) != config.vocab_size:
         raise ModelError(
             f"{directory}: the tokenizer's {text.vocab_size} tokens and the network's {config.vocab_size} do not belong"
@@ -104,9 +108,9 @@ def open_checkpoint(model: str, download: bool = False, weights: bool = True) ->
     return Checkpoint(directory, config, text)
 
 
-def _read_tokenizer(directory: Path) -> Tokenizer:
+def _read_tokenizer(directory: Path, mask_id: int) -> Tokenizer:
     try:
-        text = Tokenizer(directory)
+        text = Tokenizer(directory, mask_id)
         _ = text.mask_id, text.end_ids  # these read more files, and the chat template
     except (BadTokenizer, OSError):
         raise
@@ -120,22 +124,26 @@ def build_parts(settings: Settings) -> EngineParts:
     line that says what is wrong."""
     for problem in plugins().problems:
         logging.getLogger(__name__).warning(problem)  # each is a message of its own, as all are shown
-    if settings.decoder not in ALL_DECODERS:
-        raise SettingsError(unknown_decoder(settings.decoder))
+    line = settings.decoder_line
+    if line.name not in ALL_DECODERS:
+        raise SettingsError(unknown_decoder(line.name))
     dummy = settings.load_format == "dummy"
-    checkpoint = open_checkpoint(settings.model, settings.download, weights=not dummy)
+    checkpoint = open_checkpoint(settings.model, settings.download, not dummy, settings.block_size)
     config, text = checkpoint.config, checkpoint.text
+    check_preset(settings.preset, config.architecture)
+    if config.block_size:
+        logging.getLogger(__name__).info("blocks of %d positions, by %s", config.block_size, config.block_source)
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern = config.pattern
     limits = _limits(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     try:
-        decoder = resolve(settings.decoder, {}, length, pattern)
+        decoder = resolve(line.name, line.params, length, pattern)
         refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
     except ParamError as error:
         raise SettingsError(
-            f"requests without a decoder cannot have {settings.decoder!r}, whose defaults fail: {error}"
+            f"requests without a decoder cannot have {line.name!r}, whose defaults fail: {error}"
         ) from None
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than a request may be
     memory = Memory(
@@ -185,7 +193,7 @@ def build_parts(settings: Settings) -> EngineParts:
         settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost(limits.step_tokens)),
         settings.max_failed_steps,
     )
-    engine = Engine(scheduler, device, text, grammars, metrics, settings.decoder)
+    engine = Engine(scheduler, device, text, grammars, metrics, line)
     if followers is not None:
         followers.failure.add_done_callback(lambda failure: engine.fail(failure.result()))
     return EngineParts(
@@ -199,6 +207,17 @@ def build_parts(settings: Settings) -> EngineParts:
         checkpoint.directory,
         runner.on_gpu,
         followers,
+    )
+
+
+def check_preset(preset: str | None, architecture: str) -> None:
+    """Raises `SettingsError` for the preset of another architecture."""
+    if preset is None or architecture in PRESETS[preset].architectures:
+        return
+    fitting = [name for name, row in PRESETS.items() if architecture in row.architectures]
+    use = f"use {' or '.join(fitting)}" if fitting else "leave it out"
+    raise SettingsError(
+        f"--preset {preset} is for {' or '.join(PRESETS[preset].architectures)}, and this is {architecture}: {use}"
     )
 
 

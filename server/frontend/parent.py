@@ -55,6 +55,7 @@ def serve_apart(settings: Settings, loaded: Loaded, listener: socket.socket, lim
         ),
         card=dataclasses.asdict(loaded.card),
         directory=str(loaded.parts.directory.resolve()),
+        mask_id=loaded.parts.text.mask_id,
         keys=loaded.keys.valid,
         max_connections=-(-limit // count),
         descriptors=descriptors,

@@ -56,6 +56,7 @@ class Setup(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     card: dict[str, Any]
     directory: str  # of the checkpoint
+    mask_id: int
     keys: Sequence[Key]
     max_connections: int
     descriptors: int
@@ -141,7 +142,7 @@ def main() -> None:
 def _serve(setup: Setup, settings: Settings, end: socket.socket, listener: SharedListener) -> bool:
     """Return whether the engine has failed."""
     keys = Keys.of(settings, setup.frontends, setup.keys)
-    text = Tokenizer(Path(setup.directory))
+    text = Tokenizer(Path(setup.directory), setup.mask_id)
     text.prepare()
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     counts = Relay()

@@ -62,16 +62,17 @@ class TextTooLong(ValueError):
 
 
 class Tokenizer:
-    """The tokenizer in `model_dir`. Raises `BadTokenizer` for a missing part, and whatever the libraries raise for a
-    broken file."""
+    """The tokenizer in `model_dir`, whose mask is `mask_id` if no file there names one. Raises `BadTokenizer` for a
+    missing part, and whatever the libraries raise for a broken file."""
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Path, mask_id: int | None = None) -> None:
         # Imported here, since transformers takes a second. Not AutoTokenizer: it imports torch and looks for model
         # classes, and tokenizer.json has everything.
         from transformers import PreTrainedTokenizerFast
 
         self._dir = model_dir
         self._config = self._read("config.json")
+        self._usual_mask = mask_id
         kind: type[PreTrainedTokenizerFast] = PreTrainedTokenizerFast
         if not (model_dir / "tokenizer.json").is_file():
             self._require_qwen()
@@ -107,6 +108,8 @@ class Tokenizer:
         for token in found:
             if isinstance(token, int):
                 return token
+        if self._usual_mask is not None:
+            return self._usual_mask
         raise BadTokenizer(f"{self._dir} names no mask token, neither in config.json nor in tokenizer_config.json")
 
     @property

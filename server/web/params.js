@@ -40,6 +40,9 @@ export const ABOUT = {
   stable_window: "Estimates of a cycle's end that are compared.",
   stable_spread: "Their standard deviation below which the estimate stands.",
   explore: "Whether slow forwards end as soon as the estimate stands.",
+  most_tokens: "Tokens that commit in a forward, at most.",
+  ends_from: "Committed share of the canvas from which end tokens may commit.",
+  sub_block_length: "Positions of a part of a block; the parts are filled in order.",
   fine_length: "Positions of a fine block, after the thinking has ended.",
   turn: "The mark that ends the thinking.",
   // Commit rules.

@@ -34,6 +34,7 @@ from asynclane.server.engine.device import Device
 from asynclane.server.engine.engine import Engine
 from asynclane.server.frontend.client import EngineClient
 from asynclane.server.metrics import Metrics
+from asynclane.server.presets import DecoderLine
 from asynclane.server.settings import Settings
 from asynclane.server.structured.grammar import GrammarConstraint, Grammars
 from asynclane.server.text.detokenizer import Detokenizer
@@ -165,7 +166,7 @@ class House:
         self.scheduler = Scheduler(LIMITS, text.vocabulary, halving=halving)
         self.metrics, grammars = Metrics(LIMITS.pages), Grammars(text)
         device = Device(Turns(depth), self._start, depth)
-        self.engine = Engine(self.scheduler, device, text, grammars, self.metrics, "asynclane")
+        self.engine = Engine(self.scheduler, device, text, grammars, self.metrics, DecoderLine("asynclane"))
         card = ModelCard("tiny", LIMITS.max_model_len, {}, "asynclane")
         settings = Settings(max_queue=LIMITS.max_queue)
         client = EngineClient(text, self.metrics)

@@ -21,12 +21,12 @@ from ..support.scale import part
 
 PARTS = 4
 # Networks that run a part of their cases alone in `make test`. The others have every decoder, rule and cache.
-ONE_IN = {"tiny-llada": 3, "tiny-sdar": 3, "shifted": 3, **dict.fromkeys(FAMILIES, 6)}
+ONE_IN = {"tiny-llada": 3, "tiny-sdar": 3, "shifted": 3, "shifted-blocks": 6, **dict.fromkeys(FAMILIES, 6)}
 CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
 FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # block-causal networks alone can do these
 TABLES = [
     *itertools.product(("tiny-llada", "tiny-sdar", *SMALL), CIRCUMSTANCES),
-    *itertools.product(("tiny-sdar", "block-causal"), FOR_BLOCKS),
+    *itertools.product(("tiny-sdar", "block-causal", "shifted-blocks"), FOR_BLOCKS),
 ]
 
 

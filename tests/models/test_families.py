@@ -58,6 +58,8 @@ LLADA_MOE = {"moe_intermediate_size": 32, "head_dim": 32, "norm_topk_prob": Fals
 PUBLISHED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("DreamModel", "Qwen2", {"tied": True, "kv_heads": 1}, {}),
     ("DreamModel", "Qwen2", {"heads": 7, "kv_heads": 7, "layers": 1}, {}),
+    ("Fast_dLLM_QwenForCausalLM", "Qwen2", {"tied": True, "block": 8}, {"block": 8}),
+    ("StableDiffcoderForCausalLM", "Llama", {"kv_heads": 1}, {"block": 4}),
     ("SDARForCausalLM", "Qwen3", {"tied": True, "block": 16}, {"block": 16}),
     ("SDARForCausalLM", "Qwen3", {"head_dim": 32, "dim": 48, "block": 1}, {"block": 1}),
     ("SDARMoeForCausalLM", "Qwen3Moe", {"norm_topk_prob": False, "chosen": 1}, {"block": 4}),

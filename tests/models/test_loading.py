@@ -20,8 +20,9 @@ from asynclane.models.network import Weights, allocate
 from asynclane.models.numerics import Numerics
 from asynclane.server.engine.wiring import build_parts
 from asynclane.server.settings import Settings
+from asynclane.server.text.tokenizer import BadTokenizer, Tokenizer
 
-from ..support.checkpoints import CONFIGS, write_checkpoint
+from ..support.checkpoints import CONFIGS, TOKENIZER, write_checkpoint, write_config
 from ..support.driver import MODEL
 
 SHARD = "model-00002-of-00002.safetensors"
@@ -119,6 +120,77 @@ def test_a_mask_that_config_json_lacks_is_read_from_the_tokenizers_or_missed(che
         read_config(checkpoint)
 
 
+@pytest.mark.parametrize(("architecture", "mask"), [("SDARForCausalLM", 151669), ("Fast_dLLM_QwenForCausalLM", 151665)])
+def test_a_mask_that_no_file_names_is_the_published_one(tmp_path: Path, architecture: str, mask: int) -> None:
+    """The front ends read the tokenizer by themselves, so they are sent the mask."""
+    write_config(tmp_path, architecture, mask_token_id=None, vocab_size=151936)
+    for name in TOKENIZER:
+        shutil.copy(MODEL / name, tmp_path / name)
+    named = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    named["mask_token"] = None
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    (tmp_path / "special_tokens_map.json").unlink()
+    assert read_config(tmp_path).mask_id == mask
+    assert Tokenizer(tmp_path, mask).mask_id == mask
+    with pytest.raises(BadTokenizer, match="names no mask token"):
+        _ = Tokenizer(tmp_path).mask_id
+
+
+@pytest.mark.parametrize("architecture", ["LLaDAModelLM", "SDARForCausalLM", "LLaDA2MoeModelLM"])
+def test_names_may_lack_the_prefix_of_the_network(tmp_path: Path, architecture: str) -> None:
+    want = load(write_checkpoint(tmp_path, architecture))
+    tensors = load_file(tmp_path / SINGLE)
+    save_file({name.removeprefix("model."): tensor for name, tensor in tensors.items()}, tmp_path / SINGLE)
+    got = load(tmp_path)
+    assert torch.equal(got.embedding, want.embedding)
+    assert torch.equal(got.blocks[1].attn_norm, want.blocks[1].attn_norm)
+    save_file({**tensors, "lm_head.weigth": torch.zeros(1)}, tmp_path / SINGLE)
+    with pytest.raises(ModelError, match=r"unexpected tensor lm_head\.weigth"):
+        load(tmp_path)
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="is a LoRA adapter: merge it into its base model"):
+        read_config(tmp_path)
+
+
+BLOCKS: list[tuple[str, str, dict[str, Any], int | None, int, str]] = [
+    ("SDARForCausalLM", "SDAR-8B-Chat-b32", {"block_size": 16}, 8, 8, "--block-size"),
+    ("SDARForCausalLM", "SDAR-8B-Chat-b32", {"block_length": 16}, None, 16, "config.json's block_length"),
+    ("SDARForCausalLM", "SDAR-8B-Chat-b32", {}, None, 32, "the name's end '-b32'"),
+    ("SDARForCausalLM", "models--JetLM--SDAR-1.7B-Chat-b64/snapshots/0f", {}, None, 64, "the name's end '-b64'"),
+    ("SDARForCausalLM", "SDAR-8B-Chat-b5", {}, None, 4, "the family's published models"),
+    ("SDARMoeForCausalLM", "SDAR-30B-A3B-Chat", {}, None, 4, "the family's published models"),
+    (
+        "SDARForCausalLM",
+        "models--Gen-Verse--TraDo-8B-Instruct/snapshots/0f",
+        {},
+        None,
+        4,
+        "the family's published models",
+    ),
+    ("LLaDA2MoeModelLM", "LLaDA2.0-mini", {}, None, 32, "the family's published models"),
+    ("Fast_dLLM_QwenForCausalLM", "Fast_dLLM_v2_7B", {"bd_size": 16}, None, 16, "config.json's bd_size"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "name", "said", "given", "size", "source"), BLOCKS)
+def test_a_block_size_is_that_of_the_setting_the_configuration_or_the_name(
+    tmp_path: Path, architecture: str, name: str, said: dict[str, Any], given: int | None, size: int, source: str
+) -> None:
+    absent = dict.fromkeys(("block_size", "block_length", "bd_size"))
+    write_config(tmp_path / name, architecture, **(absent | said))
+    config = read_config(tmp_path / name, given)
+    assert (config.block_size, config.block_source) == (size, source)
+
+
+def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> None:
+    write_config(tmp_path, "DreamModel")
+    with pytest.raises(ModelError, match="--block-size is for block-causal models: DreamModel sees the whole canvas"):
+        read_config(tmp_path, 8)
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "message"),
     [
@@ -127,7 +199,6 @@ def test_a_mask_that_config_json_lacks_is_read_from_the_tokenizers_or_missed(che
         ("DreamModel", {"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported, only 'silu'"),
         ("DreamModel", {"num_key_value_heads": 3}, "4 heads of 16 on 3 key heads cannot be computed"),
         ("SDARForCausalLM", {"attention_bias": True}, "attention_bias = True is not supported, only False"),
-        ("SDARForCausalLM", {"block_size": None}, "lacks 'block_size'"),
         ("SDARForCausalLM", {"block_size": 4.7}, "block size is 4.7"),
         ("SDARForCausalLM", {"block_size": 4, "block_length": 8}, "block size is 4 or 8"),
         ("SDARForCausalLM", {"block_size": 10**30}, "do not fit a context of"),

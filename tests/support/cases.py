@@ -124,6 +124,8 @@ VARIANTS: list[Variant] = [
     ("fast-dllm", {"cache": "prefix", "factor": 1.0, "block_length": 16}),
     ("fast-dllm", {"cache": "none", "threshold": 0.8}),
     ("fast-dllm", {"cache": "d2", "candidates": 4}),
+    ("fast-dllm-v2", {"cache": "block", "sub_block_length": 4, "threshold": 0.6}),
+    ("fast-dllm-v2", {"sub_block_length": 2, "early_stop": "block"}),
     ("fast-dllm", {"rule": "klass", "watch": "canvas", "cache": "prefix"}),
     ("fast-dllm", {"rule": "tspd"}),
     ("freedave", {"draft_steps": 3, "cache": "none"}),
@@ -180,6 +182,7 @@ SMALL = {
     "whole-canvas": PLAIN,
     "shifted": AttentionPattern(logit_shift=1),
     "block-causal": AttentionPattern(block_size=8),
+    "shifted-blocks": AttentionPattern(logit_shift=1, block_size=8),
 }
 NETWORKS = ("tiny-llada", "tiny-sdar", *SMALL, *FAMILIES)
 

@@ -43,19 +43,24 @@ class Sizes:
 
 
 def write_checkpoint(directory: Path, architecture: str, *, seed: int = 0, **sizes: Any) -> Path:
-    """Configuration, random float32 weights and tiny-llada's tokenizer; `sizes` are those of `Sizes`, and whatever else
-    is given stands in config.json as it is. Returns the directory."""
-    known = {name: sizes.pop(name) for name in list(sizes) if name in Sizes.__dataclass_fields__}
-    raw = {"architectures": [architecture], "eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 5}
-    raw |= CONFIGS[architecture](Sizes(**known)) | sizes
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(raw, indent=1))
+    """Configuration, random float32 weights and tiny-llada's tokenizer; `sizes` are those of `write_config`. Returns
+    the directory."""
+    write_config(directory, architecture, **sizes)
     for name in TOKENIZER:
         shutil.copy(EMBEDDED / "tiny-llada" / name, directory / name)
     generator = torch.Generator().manual_seed(seed)
     shapes = tensor_shapes(read_config(directory))
     save_file({name: _random(name, shape, generator) for name, shape in shapes.items()}, directory / SINGLE)
     return directory
+
+
+def write_config(directory: Path, architecture: str, **sizes: Any) -> None:
+    """config.json; `sizes` are those of `Sizes`, and whatever else is given stands in it as it is."""
+    known = {name: sizes.pop(name) for name in list(sizes) if name in Sizes.__dataclass_fields__}
+    raw = {"architectures": [architecture], "eos_token_id": 1, "pad_token_id": 1, "mask_token_id": 5}
+    raw |= CONFIGS[architecture](Sizes(**known)) | sizes
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(raw, indent=1))
 
 
 def write_sentencepiece_tokenizer(directory: Path, decoder: Mapping[str, Any]) -> None:
@@ -136,8 +141,17 @@ def _dream(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"hidden_size": sizes.heads * sizes.head_dim, "use_mrope": False}
 
 
+def _fast_dllm_v2(sizes: Sizes) -> dict[str, Any]:
+    return _dream(sizes) | {"bd_size": sizes.block}
+
+
 def _sdar(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "block_size": sizes.block}
+
+
+def _stable_diffcoder(sizes: Sizes) -> dict[str, Any]:
+    """It says neither mask nor block."""
+    return _qwen(sizes) | {"model_type": "llama", "attention_bias": False, "mlp_bias": False, "mask_token_id": None}
 
 
 def _sdar_moe(sizes: Sizes) -> dict[str, Any]:
@@ -197,8 +211,10 @@ def _llada2(sizes: Sizes) -> dict[str, Any]:
 CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
+    "Fast_dLLM_QwenForCausalLM": _fast_dllm_v2,
     "SDARForCausalLM": _sdar,
     "SDARMoeForCausalLM": _sdar_moe,
+    "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDAMoEModelLM": _llada_moe,
     "LLaDA2MoeModelLM": _llada2,
 }

@@ -66,7 +66,7 @@ class ScriptedExecutor:
         for row in plan.rows:
             assert row.visible >= row.end > row.start >= 0
             for span in row.spans:
-                assert row.start <= span.start - self.shift < span.end <= row.end, (row, span)
+                assert row.start <= span.start - self.shift < span.end - self.shift <= row.end, (row, span)
         tokens: list[np.ndarray] = []
         proposals: list[int] = []
         confidence: list[float] = []
@@ -144,8 +144,10 @@ class BlockCausalExecutor(ScriptedExecutor):
     """Keeps on its pages what a block-causal network's keys depend on, and complains when a row sees keys that are not
     those of the tokens before it as they are now."""
 
-    def __init__(self, propose: Callable[[int, int], tuple[int, float]], block: int, page_size: int) -> None:
-        super().__init__(propose)
+    def __init__(
+        self, propose: Callable[[int, int], tuple[int, float]], block: int, page_size: int, shift: int = 0
+    ) -> None:
+        super().__init__(propose, shift=shift)
         self._block = block
         self._page_size = page_size
         self._tables: dict[int, tuple[int, ...]] = {}

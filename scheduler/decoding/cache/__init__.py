@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .base import NO_CANVAS, CachePolicy, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
+from .block import Block
 from .compact import Compact
 from .d2 import D2
 from .delayed import Delayed
@@ -23,6 +24,7 @@ from .sliding import Sliding
 __all__ = [
     "CACHES",
     "NO_CANVAS",
+    "Block",
     "CachePolicy",
     "Canvas",
     "Compact",
@@ -33,5 +35,16 @@ __all__ = [
     "StepConfidence",
 ]
 
-_POLICIES: tuple[type[CachePolicy], ...] = (NoCache, Prefix, Dual, Compact, D2, Delayed, Finished, Interval, Sliding)
+_POLICIES: tuple[type[CachePolicy], ...] = (
+    NoCache,
+    Prefix,
+    Dual,
+    Compact,
+    Block,
+    D2,
+    Delayed,
+    Finished,
+    Interval,
+    Sliding,
+)
 CACHES: Mapping[str, type[CachePolicy]] = {policy.NAME: policy for policy in _POLICIES}

@@ -8,6 +8,7 @@ from .base import HostCommitRule
 from .host.ahd import Ahd
 from .host.bacd import Bacd
 from .host.blockbatch import BlockBatch
+from .host.cad import Cad
 from .host.ccd import Ccd
 from .host.ce import Extrapolated
 from .host.credit import Credit
@@ -31,6 +32,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Ass,
     Bacd,
     BlockBatch,
+    Cad,
     Ccd,
     Credit,
     Editing,

@@ -119,6 +119,17 @@ def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:
     assert Canvas(4, 4).step(rule_of("localleap", 4), [0.8, 0.85, 0.85, 0.89]) == [3]
 
 
+def test_cad_takes_the_best_four_and_end_tokens_wait_in_the_first_half() -> None:
+    confidence = [0.96, 0.99, 0.98, 0.95, 0.97, 0.99, 0.94, 0.5]
+    assert Canvas(8, 8).step(rule_of("cad", 8), confidence) == [1, 2, 4, 5]
+    assert Canvas(8, 8).step(rule_of("cad", 8, most_tokens=2), confidence) == [1, 5]
+    assert Canvas(4, 4).step(rule_of("cad", 4), [0.3, 0.6, 0.6, 0.2]) == [1]  # the best, without a certain one
+    canvas, rule = Canvas(6, 6), rule_of("cad", 6, most_tokens=1)
+    proposed = [TOKEN, TOKEN, TOKEN, END, END, END]
+    assert [canvas.step(rule, [0.1, 0.2, 0.3, 0.97, 0.99, 0.98], proposed)[0] for _ in range(4)] == [2, 1, 0, 4]
+    assert Canvas(3, 3).step(rule, [0.9, 0.99, 0.98], [END, END, END]) == [0]  # all of them wait
+
+
 def test_credit_of_a_repeated_proposal_stands_for_certainty() -> None:
     """0.6 twice: credit 0.6^0.2, then 0.8 of that and as much again, counts times (1 + credit)^0.7."""
     canvas, rule = Canvas(2, 2), rule_of("credit", 2, threshold=0.73)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.params import ParamError
@@ -52,7 +52,8 @@ class SharedPrefixes(Schedules):
     pattern, shifts = BLOCKS, False
 
     def new_executor(self) -> ScriptedExecutor:
-        return BlockCausalExecutor(random_proposals(seed=7), BLOCKS.block_size, LIMITS.page_size)
+        shift = self.pattern.logit_shift
+        return BlockCausalExecutor(random_proposals(seed=7), BLOCKS.block_size, LIMITS.page_size, shift)
 
     @precondition(lambda self: self.requests)
     @rule(pick=st.randoms(use_true_random=False), length=st.integers(1, 20))
@@ -60,7 +61,7 @@ class SharedPrefixes(Schedules):
         before = pick.choice(list(self.requests.values()))
         prompt = np.concatenate((before.request.prompt, before.canvas[: before.sent], np.full(3, 7, np.int32)))
         if len(prompt) + length <= LIMITS.max_model_len:
-            decoder = resolve("fast-dllm", {}, length, BLOCKS)
+            decoder = resolve("fast-dllm", {}, length, self.pattern)
             self._add(Request(len(self.requests), prompt.astype(np.int32), length, decoder))
 
     @invariant()
@@ -72,6 +73,21 @@ class SharedPrefixes(Schedules):
 
 SharedPrefixes.TestCase.settings = settings(max_examples=200 if ALL else 30, stateful_step_count=40)
 TestSharedPrefixes = SharedPrefixes.TestCase
+
+
+class ShiftedPrefixes(SharedPrefixes):
+    """The position before a block predicts its first token."""
+
+    decoders: ClassVar = [*CASES, ("fast-dllm-v2", {"sub_block_length": 2, "threshold": 0.5})]
+    depth, shifts, limits = 2, True, replace(SHARING, prefill_tokens=20)
+
+    @initialize(shift=st.just(1))
+    def begin(self, shift: int) -> None:
+        super().begin(shift)
+
+
+ShiftedPrefixes.TestCase.settings = settings(max_examples=100 if ALL else 15, stateful_step_count=40, deadline=None)
+TestShiftedPrefixes = ShiftedPrefixes.TestCase
 
 
 class SharedPrefixesInFlight(SharedPrefixes):

@@ -57,8 +57,8 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert all(report["boundaries"].values())
     refused = {name: why for name, why in report["decoders"].items() if why is not None}
     assert list(report["decoders"]) == list(DECODERS)
-    assert list(refused) == ["tccf"]
-    assert "is for block-causal models" in refused["tccf"]
+    assert list(refused) == ["fast-dllm-v2", "tccf"]
+    assert all("is for block-causal models" in reason for reason in refused.values())
 
 
 def test_the_reported_bytes_are_those_of_the_tensors() -> None:
@@ -87,11 +87,25 @@ def test_every_embedded_model_can_be_inspected(model: str, capsys: pytest.Captur
     assert re.search(r"^decoders +.*asynclane", out, re.M)
 
 
+def test_a_block_size_is_reported_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "tiny-sdar"]) == 0
+    assert cli.main(["inspect", "tiny-sdar", "--block-size", "8"]) == 0
+    attention = re.findall(r"^attention +(.*)$", capsys.readouterr().out, re.M)
+    assert attention == [
+        "block-causal 16, blocks by config.json's block_size",
+        "block-causal 8, blocks by --block-size",
+    ]
+    assert cli.main(["inspect", "tiny-llada", "--block-size", "8"]) == 2
+    assert "LLaDAModelLM sees the whole canvas" in capsys.readouterr().err
+
+
 FAMILIES = {
     "LLaDAModelLM": ("bidirectional", 0, 0, False),
     "DreamModel": ("bidirectional", 0, 1, False),
+    "Fast_dLLM_QwenForCausalLM": ("block-causal", 4, 1, False),
     "SDARForCausalLM": ("block-causal", 4, 0, False),
     "SDARMoeForCausalLM": ("block-causal", 4, 0, True),
+    "StableDiffcoderForCausalLM": ("block-causal", 4, 0, False),
     "LLaDAMoEModelLM": ("bidirectional", 0, 0, True),
     "LLaDA2MoeModelLM": ("block-causal", 4, 0, True),
 }

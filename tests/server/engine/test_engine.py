@@ -29,6 +29,7 @@ from asynclane.server.engine.engine import Engine
 from asynclane.server.engine.messages import Answer, AnswerOptions, Delta, Finish, Health, Usage
 from asynclane.server.frontend.client import EngineClient
 from asynclane.server.metrics import Metrics
+from asynclane.server.presets import DecoderLine
 from asynclane.server.structured.grammar import Grammars
 from asynclane.server.text.detokenizer import AnswerText
 from asynclane.server.text.tokenizer import Tokenizer
@@ -76,7 +77,9 @@ class Bench:
     def use(self, start: Callable[[StepPlan], Callable[[], StepResult]], **options: Any) -> None:
         """An engine whose device has `start` and `options`."""
         device = Device(DeviceThread(), start, self.depth, **options)
-        self.engine = Engine(self.scheduler, device, self.text, Grammars(self.text), self.metrics, "asynclane")
+        self.engine = Engine(
+            self.scheduler, device, self.text, Grammars(self.text), self.metrics, DecoderLine("asynclane")
+        )
         self.client = EngineClient(self.text, self.metrics)
         self.client.join(self.engine)
 

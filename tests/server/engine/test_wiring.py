@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import struct
@@ -342,7 +343,7 @@ def test_a_model_whose_templates_have_no_default_starts_with_a_warning(
     templates = [{"name": name, "template": "{{ messages }}"} for name in ("tool_use", "rag")]
     edit(checkpoint / "tokenizer_config.json", chat_template=templates)
     assert cli.main(["inspect", str(checkpoint)]) == 0
-    assert "\ntemplates      rag, tool_use: none is called default\n" in capsys.readouterr().out
+    assert re.search(r"^templates +rag, tool_use: none is called default$", capsys.readouterr().out, re.M)
     build_parts(Settings(model=str(checkpoint), threads=1))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(
@@ -358,6 +359,14 @@ def test_a_tokenizer_without_boundaries_alone_is_warned_of_at_start(caplog: pyte
     assert record.levelname == "WARNING"
     assert "auto, prose, code, comma" in record.getMessage()
     assert "where proposals have settled" in record.getMessage()
+
+
+def test_the_size_of_blocks_and_its_source_are_logged_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        parts = build_parts(Settings(model="tiny-sdar", max_num_seqs=2, max_step_tokens=128, block_size=8))
+    assert "blocks of 8 positions, by --block-size" in caplog.messages
+    assert parts.pattern.block_size == 8
+    parts.close()
 
 
 def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from asynclane.server.metrics import Metrics
 
 from ...support.servers import WAIT_S
 
-SETUP = Setup(1, settings={}, card={}, directory="", keys=[], max_connections=1, descriptors=1)
+SETUP = Setup(1, settings={}, card={}, directory="", mask_id=0, keys=[], max_connections=1, descriptors=1)
 # Says that it serves, and ends with the first byte of its setup.
 SHORT_LIVED = r"""
 import socket, struct, sys
