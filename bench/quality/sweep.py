@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ...server.engine.wiring import open_checkpoint
+from ..eval.decoders import parse_decoder
 from ..load.output import check_outputs, finish, positive, table
-from .run import parse_decoder, seed
+from .run import seed
 from .workers import MAX_TOKENS, Job, Terms, measure_each
 
 MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar")

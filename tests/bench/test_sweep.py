@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from asynclane.bench.eval.decoders import parse_decoder
 from asynclane.bench.quality.ablations import ABLATIONS
-from asynclane.bench.quality.run import parse_decoder
 from asynclane.bench.quality.sweep import main, read_decoders
 from asynclane.bench.quality.workers import Job, Terms
 
