@@ -27,6 +27,7 @@ def as_mbpp(number: int, problem: Problem) -> dict[str, Any]:
     return {"task_id": number, "text": problem.prompt, "code": fenced(problem.answer), "test_list": tests}
 
 
+DRAWN = 4  # for each problem, as generators repeat themselves
 FORMS: Mapping[str, tuple[str, Callable[[int, Problem], dict[str, Any]]]] = {
     "gsm8k": ("math", as_gsm8k),
     "mbpp": ("code", as_mbpp),
@@ -37,7 +38,7 @@ def export(form: str, path: Path, count: int, seed: int) -> None:
     """Write each problem once: generators repeat short functions. Raises `ValueError` for a reserved seed, and for more
     problems than the generator has."""
     task, shaped = FORMS[form]
-    drawn = {problem.prompt: problem for problem in problems(seed, 8 * count, [task])}
+    drawn = {problem.prompt: problem for problem in problems(seed, DRAWN * count, [task])}
     chosen = [*drawn.values()][:count]
     if len(chosen) < count:
         raise ValueError(f"the generator of {task} has {len(chosen)} problems of seed {seed}: give fewer --problems")
