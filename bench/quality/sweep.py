@@ -74,7 +74,7 @@ def arguments(program: str, text: str | None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments("python -m asynclane.bench.quality.sweep", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="default: %(default)s")
+    parser.add_argument("--model", default=MODELS[0], help="as in serving (default: %(default)s)")
     options = parser.parse_args(argv)
     check_outputs(parser, None, options.json)
     try:
