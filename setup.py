@@ -1,14 +1,15 @@
 """Maps the top-level folders to `asynclane.*`; everything else is in pyproject.toml.
 
 The folders are found, so a new one needs no list. Benchmarks and training are linked by an editable install and left
-out of a wheel, but for the load generator behind `asynclane bench`.
+out of a wheel, but for what is behind `asynclane bench` and `asynclane eval`.
 """
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 TOP = "python"  # the folder of what `import asynclane` itself offers; one named as the package would hide it
-SHIPPED = ["clients", "deploy", "kernels", "models", "scheduler", "server", "bench.load"]
+FOLDERS = ["clients", "deploy", "kernels", "models", "scheduler", "server"]
+SHIPPED = [*FOLDERS, "bench.eval", "bench.load"]
 DEVELOPMENT = ["bench", "training"]
 DATA = [
     *("py.typed", "*.json", "*.jinja", "*.npz", "*.safetensors", "embedded/*/*"),
@@ -30,7 +31,7 @@ class BuildPy(build_py):
 
 setup(
     packages=found([*SHIPPED, *DEVELOPMENT]),
-    package_dir={"asynclane": TOP} | {f"asynclane.{folder}": folder for folder in (*SHIPPED[:-1], *DEVELOPMENT)},
+    package_dir={"asynclane": TOP} | {f"asynclane.{folder}": folder for folder in (*FOLDERS, *DEVELOPMENT)},
     package_data={"": DATA},
     cmdclass={"build_py": BuildPy},
 )

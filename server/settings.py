@@ -72,6 +72,8 @@ OF_ONE_ANSWER = (
     "step_timeout_s",
     "max_failed_steps",
 )
+# Those of `eval`, whose own flags say which decoders answer and how many requests run at once.
+OF_EVALUATION = tuple(name for name in OF_ONE_ANSWER if name not in ("decoder", "max_num_seqs"))
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 

@@ -21,6 +21,7 @@ from .support.checkout import ROOT, sent_to_docker, tracked
 SHIPPED = (
     *(
         "python",
+        "bench/eval",
         "bench/load",
         "clients",
         "deploy/__init__.py",
@@ -39,7 +40,8 @@ import importlib.util, sys
 from pathlib import Path
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__ + repr(finder)]
 sys.path[:] = [sys.argv[1], *(path for path in sys.path if not (Path(path) / "asynclane").exists())]
-import asynclane.bench.load.run, asynclane.clients.cli, asynclane.server.app, asynclane.server.cli.main
+import asynclane.bench.eval.run, asynclane.bench.load.run, asynclane.clients.cli
+import asynclane.server.app, asynclane.server.cli.main
 assert not importlib.util.find_spec("asynclane.bench.quality")
 """
 

@@ -1,6 +1,8 @@
 """Measures each part of AsyncLane by switching it off, beside the figures of the paper.
 
-Usage: python -m asynclane.bench.quality.ablations [--problems 400] [--seed 777] [--plot PNG] [--json FILE]
+Usage: python -m asynclane.bench.quality.ablations [--model tiny-llada] [--problems 400] [--seed 777] [--plot PNG]
+    [--json FILE]
+Parts that a model cannot be without, or cannot have, are listed with the reason.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...server.engine.wiring import open_checkpoint
+from ..eval.decoders import parse_decoder
 from ..load.output import check_outputs, finish, table
 from ..report.plot import draw
 from .field import Entry
-from .sweep import arguments, measure_all
+from .sweep import MODELS, arguments, measure_all
+from .workers import MAX_TOKENS
 
 PAPER_PROBLEMS = 1319  # GSM8K's test set
 
@@ -74,19 +79,43 @@ def row(ablation: Ablation, measured: Entry) -> list[str]:
     ]
 
 
+def accepted(model: str) -> tuple[list[Ablation], dict[str, str]]:
+    """Return the ablations of a model, and the reasons for refusing the others by label. Raises `ValueError` and
+    `OSError` for a model that cannot be opened."""
+    checkpoint, chosen, refused = open_checkpoint(model), [], {}
+    for ablation in ABLATIONS:
+        try:
+            parse_decoder(ablation.decoder, MAX_TOKENS, checkpoint)
+            chosen.append(ablation)
+        except ValueError as error:
+            refused[ablation.label] = str(error)
+    return chosen, refused
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments("python -m asynclane.bench.quality.ablations", __doc__)
+    parser.add_argument("--model", default=MODELS[0], help="as in serving (default: %(default)s)")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
     options = parser.parse_args(argv)
     check_outputs(parser, options.plot, options.json)
-    found = measure_all([ablation.decoder for ablation in ABLATIONS], options)
-    labels = [ablation.label for ablation in ABLATIONS]
+    try:
+        chosen, refused = accepted(options.model)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    found = measure_all([ablation.decoder for ablation in chosen], options, options.model)
+    labels = [ablation.label for ablation in chosen]
     measured = [Entry.of([{**figures, "decoder": label}]) for label, figures in zip(labels, found, strict=True)]
-    print(table(HEAD, [row(*pair) for pair in zip(ABLATIONS, measured, strict=True)]))
+    print(table(HEAD, [row(*pair) for pair in zip(chosen, measured, strict=True)]))
+    if refused:
+        print("\nRefused:\n" + "\n".join(f"- {label}: {reason}" for label, reason in refused.items()))
     if options.plot:
-        draw(measured, f"AsyncLane without its parts: {options.problems} problems, seed {options.seed}", options.plot)
+        draw(
+            measured,
+            f"{options.model}, AsyncLane without its parts: {options.problems} problems, seed {options.seed}",
+            options.plot,
+        )
     labelled = [{"label": label, **figures} for label, figures in zip(labels, found, strict=True)]
-    finish({"benchmark": "ablations", "ablations": labelled}, options.json)
+    finish({"benchmark": "ablations", "model": options.model, "refused": refused, "ablations": labelled}, options.json)
     return 0
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..eval.sandbox import outcomes
 from ..load.problems import Problem
-from .sandbox import outcomes
 
 NUMBER = re.compile(r"####\s*(-?\d+)")
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)

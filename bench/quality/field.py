@@ -21,8 +21,8 @@ from ...scheduler.decoding.registry import DECODERS
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
 from ...server.engine.wiring import open_checkpoint
+from ..eval.interval import Interval
 from ..load.output import check_outputs, finish, table, write_over
-from ..report.interval import Interval
 from ..report.plot import COSTS, Cost, draw_field
 from .sweep import MODELS, arguments, terms
 from .workers import MAX_TOKENS, Job, measure_each

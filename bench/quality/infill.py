@@ -18,10 +18,11 @@ from ...server.api.infill_lengths import LENGTHS, likeliest
 from ...server.engine.messages import AnswerOptions, Usage
 from ...server.schema.responses import Finished
 from ...server.settings import Settings
+from ..eval.decoders import parse_decoder
+from ..eval.interval import Interval, wilson
 from ..load.output import check_outputs, finish, positive, table
-from ..report.interval import Interval, wilson
 from .holes import HOLES, Hole, holes
-from .run import DTYPE, open_offline, parse_decoder
+from .run import DTYPE, open_offline
 
 if TYPE_CHECKING:
     from ...server.engine.offline import Offline

@@ -17,8 +17,9 @@ from pathlib import Path
 from ...server.engine.messages import AnswerOptions, Finish
 from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
+from ..eval.decoders import Choice, parse_decoder
 from ..load.output import check_outputs, finish, positive, program, table
-from .run import DTYPE, Choice, Engine, open_offline, parse_decoder
+from .run import DTYPE, Engine, open_offline
 from .tally import Reply
 
 RESERVED = "reserved.json"

@@ -12,19 +12,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ...scheduler.decoding.attention_pattern import PLAIN
-from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
-from ...scheduler.decoding.resolve import resolve
-from ...server.cli.params import parse_params
 from ...server.engine.messages import AnswerOptions
-from ...server.engine.wiring import Checkpoint, open_checkpoint
+from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
+from ..eval.decoders import Choice, parse_decoder
 from ..load.output import check_outputs, finish, positive, table, write_over
 from ..load.problems import SEEDS, TASKS, Problem, problems
 from ..report.plot import draw
@@ -53,29 +49,6 @@ class Engine(Protocol):
     """The part of the offline engine that is used here: one answer for each prompt, in order."""
 
     def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A decoder on the command line: `label` is the argument itself."""
-
-    label: str
-    name: str
-    params: Mapping[str, str | float | bool]
-
-
-def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
-    """Parse `name` or `name:param=value,param=value`, for this model, or one without blocks. Raises `ValueError` for a
-    decoder that the model does not accept."""
-    name, _, rest = text.partition(":")
-    try:
-        params = parse_params(rest.split(",") if rest else [])
-        decoder = resolve(name, params, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
-        if checkpoint:
-            refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
-    except ValueError as error:
-        raise ValueError(f"decoder {text!r}: {error}") from error
-    return Choice(text, name, params)
 
 
 def measure(engine: Engine, choice: Choice, questions: Sequence[Problem], max_tokens: int) -> Tally:

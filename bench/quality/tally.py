@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...server.engine.messages import Finish, Usage
+from ..eval.interval import Interval, wilson
 from ..load.problems import Problem
-from ..report.interval import Interval, wilson
 from .checks import right
 
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
+from ..eval.decoders import parse_decoder
 from ..load.problems import problems
-from .run import DTYPE, figures, measure, open_offline, parse_decoder
+from .run import DTYPE, figures, measure, open_offline
 
 MAX_TOKENS = 256
 KEPT = 4096  # positions of keys and values for each request at once: some decoders keep many rows of a request

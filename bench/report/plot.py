@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ..eval.interval import Interval
 from ..load.output import COLOURS, SHAPES, save_picture
-from .interval import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

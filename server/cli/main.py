@@ -80,6 +80,10 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             from .bench import bench_main
 
             return bench_main(arguments, environ)
+        case "eval":
+            from .eval import eval_main
+
+            return eval_main(arguments, environ)
         case _:
             print(installed_version())
             return 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from ...bench.eval.flags import add_eval_flags
 from ...bench.load.flags import add_load_flags
-from ..settings import OF_ONE_ANSWER, add_flags, installed_version
+from ..settings import OF_EVALUATION, OF_ONE_ANSWER, add_flags, installed_version
 from ..text.answer_formats import OFF
 from ..text.reasoning import REASONING_FORMATS
 from ..text.tool_calls import TOOL_FORMATS
@@ -66,6 +67,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="put a load on a running server and measure it")
     add_load_flags(bench, DEFAULT_URL)
+
+    evaluation = commands.add_parser(
+        "eval", help="measure decoders on GSM8K, MATH, HumanEval, MBPP, IFEval, ParallelBench"
+    )
+    add_eval_flags(evaluation)
+    add_flags(evaluation, OF_EVALUATION)
 
     commands.add_parser("version", help="print the version")
     return parser

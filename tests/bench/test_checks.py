@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from asynclane.bench.eval.sandbox import outcomes
 from asynclane.bench.load.problems import Problem
 from asynclane.bench.quality.checks import right
-from asynclane.bench.quality.sandbox import outcomes
 
 DOUBLE = Problem("code", "", "", (("double(2)", "4"), ("double('ab')", "'abab'")))
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from asynclane.bench.eval.interval import Interval
 from asynclane.bench.quality.__main__ import main
 from asynclane.bench.quality.field import Entry, Run, Standing, entrants, frontier, page, read
 from asynclane.bench.quality.sweep import MODELS
 from asynclane.bench.quality.workers import Job, Terms
 from asynclane.bench.report import RESULTS
-from asynclane.bench.report.interval import Interval
 from asynclane.bench.report.plot import COSTS
 from asynclane.scheduler.decoding.registry import DECODERS
 

@@ -10,8 +10,9 @@ from typing import Self
 
 import pytest
 
+from asynclane.bench.eval.decoders import parse_decoder
 from asynclane.bench.load.problems import Problem, problems
-from asynclane.bench.quality.run import DEFAULT_DECODERS, main, parse_decoder
+from asynclane.bench.quality.run import DEFAULT_DECODERS, main
 from asynclane.bench.quality.tally import tally
 from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import AnswerOptions, Finish, Usage

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import pytest
 
+from asynclane.bench.eval.interval import wilson
 from asynclane.bench.load.output import json_line, table
-from asynclane.bench.report.interval import wilson
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from asynclane.bench.quality.ablations import ABLATIONS
-from asynclane.bench.quality.run import parse_decoder
+from asynclane.bench.eval.decoders import parse_decoder
+from asynclane.bench.quality.ablations import ABLATIONS, accepted
+from asynclane.bench.quality.ablations import main as ablate
 from asynclane.bench.quality.sweep import main, read_decoders
 from asynclane.bench.quality.workers import Job, Terms
+from asynclane.server.engine.wiring import open_checkpoint
 
 SWEEPS = Path(__file__).parents[2] / "bench" / "sweeps"
 
@@ -44,6 +46,32 @@ def test_every_written_sweep_can_still_be_run(path: Path) -> None:
 def test_every_ablation_differs_from_the_full_decoder_in_its_params() -> None:
     params = [parse_decoder(ablation.decoder, 256) for ablation in ABLATIONS]
     assert len({(choice.name, *sorted(choice.params.items())) for choice in params}) == len(ABLATIONS)
+
+
+def test_ablations_take_any_model_and_say_what_it_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder here; `tiny-sdar` sees no block after its own, so that it has no other form of some parts."""
+    assert len(accepted("tiny-llada")[0]) == len(ABLATIONS)
+    folder = tmp_path / "mine"
+    folder.symlink_to(open_checkpoint("tiny-sdar").directory)
+    same = {"accuracy": 0.5, "interval_95": (0.4, 0.6), "calls_per_problem": 10, "tokens_per_call": 4, "problems": 3}
+    rest = {"computed_tokens_per_answer_token": 9, "device": "cpu", "batch": 1, "wall_s": 1.0}
+
+    def measured(jobs: list[Job], terms: Terms, processes: int) -> list[tuple[Job, dict[str, Any]]]:
+        assert {job.model for job in jobs} == {str(folder)}
+        return [(job, {"decoder": job.decoder, **same, **rest}) for job in jobs]
+
+    monkeypatch.setattr("asynclane.bench.quality.sweep.measure_each", measured)
+    assert ablate(["--model", str(folder), "--problems", "3"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads(out.splitlines()[-1])
+    assert found["model"] == str(folder)
+    assert 0 < len(found["refused"]) < len(ABLATIONS) == len(found["ablations"]) + len(found["refused"])
+    assert "Refused:\n- " in out
+    with pytest.raises(SystemExit, match="2"):
+        ablate(["--model", "tiny-lada"])
+    assert "did you mean 'tiny-llada'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["nothing", "tccf", "# a comment"])

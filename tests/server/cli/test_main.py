@@ -150,6 +150,7 @@ PRINTING = [
     ["generate", *SHORT],
     ["trace", *SHORT, "--live", "--out", "FOLDER/page.html"],
     ["chat", "--url", "URL"],
+    ["eval"],
     ["bench", "--url", "URL", "--requests", "1", "--concurrency", "1", "--json", "FOLDER/load.json"],
 ]
 

@@ -1,0 +1,205 @@
+"""Where answers come from: a model in this process, or a running server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from ...clients import Answer, AsyncClient, ClientError, StatusError
+from ...server.cli.params import parse_params
+from ...server.settings import Settings
+from .decoders import Choice, parse_decoder
+from .tasks import Prompt
+
+if TYPE_CHECKING:
+    from ...server.engine.wiring import Checkpoint
+    from ...server.llm import LLM, RequestOutput
+
+NOT_FOUND = 404
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, with its tokens up to the first end token. A server of another kind counts no forwards."""
+
+    text: str
+    finish: str
+    tokens: int
+    forwards: int | None
+    computed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How all prompts of an evaluation are answered. A `chat` goes through the chat template."""
+
+    chat: bool
+    max_tokens: int
+    stops: tuple[str, ...]
+
+    def params(self) -> dict[str, Any]:
+        stop = {"stop": [*self.stops]} if self.stops else {}
+        return {"max_tokens": self.max_tokens, "temperature": 0.0, "seed": 0, **stop}
+
+
+class Backend(Protocol):
+    """A context manager, which loads what is loaded here; within it, `connected` is another, for the event loop.
+
+    `has_template` None: a server does not say. `facts` are what answers depend on, known once it is connected.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def has_template(self) -> bool | None: ...
+    @property
+    def facts(self) -> Mapping[str, str | None]: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+    def choice(self, text: str, max_tokens: int) -> Choice:
+        """The decoder of a text. Raises `ValueError` for one that is not accepted."""
+
+    def connected(self) -> AbstractAsyncContextManager[None]: ...
+    async def answer(self, prompt: Prompt, choice: Choice, options: Options) -> Reply: ...
+    async def count(self, text: str) -> int | None:
+        """The tokens of a text; None if the server does not say."""
+
+
+class InProcess:
+    """A model that is loaded here. Each answer has a thread, which only waits: the engine batches them."""
+
+    def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._stack = ExitStack()
+        self._threads = ThreadPoolExecutor(settings.max_num_seqs, thread_name_prefix="answer")
+        self._llm: LLM | None = None
+
+    @property
+    def name(self) -> str:
+        return self._settings.model_name
+
+    @property
+    def has_template(self) -> bool | None:
+        return self._checkpoint.text.has_template
+
+    @property
+    def facts(self) -> Mapping[str, str | None]:
+        settings = self._settings
+        return {"model": self.name, "dtype": settings.dtype, "quantization": settings.quantization}
+
+    def __enter__(self) -> Self:
+        from ...server.llm import LLM  # here, because it brings torch, which a bad file does not need
+
+        self._stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
+        self._llm = self._stack.enter_context(LLM(**asdict(self._settings)))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def choice(self, text: str, max_tokens: int) -> Choice:
+        return parse_decoder(text, max_tokens, self._checkpoint)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[None]:
+        yield
+
+    async def answer(self, prompt: Prompt, choice: Choice, options: Options) -> Reply:
+        answering = partial(self._answer, prompt, choice, options)
+        (output,) = await asyncio.get_running_loop().run_in_executor(self._threads, answering)
+        (found,) = output.outputs
+        stats, tokens = found.usage.stats, found.usage.completion_tokens
+        return Reply(found.text, found.finish_reason, tokens, stats.forwards, stats.computed_tokens)
+
+    def _answer(self, prompt: Prompt, choice: Choice, options: Options) -> list[RequestOutput]:
+        from ...server.llm import SamplingParams
+
+        assert self._llm is not None
+        params = SamplingParams(decoder=choice.name, params=choice.params, **options.params())
+        if options.chat:
+            return self._llm.chat(prompt.messages, params, use_tqdm=False)
+        return self._llm.generate(prompt.text, params, use_tqdm=False)
+
+    async def count(self, text: str) -> int | None:
+        return len(self._checkpoint.text.encode(text, specials=False))
+
+
+class Server:
+    """A server of OpenAI's API. The parameters of decoders are sent as they are: the server checks them."""
+
+    def __init__(self, url: str, api_key: str | None, model: str | None) -> None:
+        self._client = AsyncClient(url, api_key=api_key)
+        self._model = model
+        self._counts = True
+
+    @property
+    def name(self) -> str:
+        return self._model or "the server's model"
+
+    @property
+    def has_template(self) -> bool | None:
+        return None
+
+    @property
+    def facts(self) -> Mapping[str, str | None]:
+        return {"model": self._model, "dtype": "the server's", "quantization": "the server's"}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """All is closed once it is no longer connected."""
+
+    def choice(self, text: str, max_tokens: int) -> Choice:
+        name, _, rest = text.partition(":")
+        try:
+            return Choice(text, name, parse_params(rest.split(",") if rest else []))
+        except ValueError as error:
+            raise ValueError(f"decoder {text!r}: {error}") from None
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[None]:
+        """Raises `ClientError`, also for a model that the server does not have."""
+        async with self._client:
+            served = [each.id for each in await self._client.models()]
+            if self._model is not None and self._model not in served:
+                raise ClientError(f"the server has no model {self._model!r}: it serves {', '.join(map(repr, served))}")
+            self._model = self._model or served[0]
+            yield
+
+    async def answer(self, prompt: Prompt, choice: Choice, options: Options) -> Reply:
+        extra = {"decoder": choice.name, **choice.params, **options.params()}
+        model = self.name
+        if options.chat:
+            messages: Any = prompt.messages
+            return _reply(await self._client.chat(messages, model=model, extra=extra))
+        return _reply(await self._client.complete(prompt.text, model=model, extra=extra))
+
+    async def count(self, text: str) -> int | None:
+        if not self._counts or not text:
+            return 0 if self._counts else None
+        try:
+            return (await self._client.tokenize(text, model=self.name, add_special_tokens=False)).count
+        except StatusError as error:
+            if error.status != NOT_FOUND:
+                raise
+            self._counts = False  # a server of another kind
+            return None
+
+
+def _reply(answer: Answer) -> Reply:
+    usage, choice = answer.usage, answer.choices[0]
+    cost = usage.cost if usage else None
+    return Reply(
+        choice.text,
+        choice.finish_reason or "",
+        usage.completion_tokens if usage else 0,
+        cost.forwards if cost else None,
+        cost.computed_tokens if cost else None,
+    )
