@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 
 # Objects between two collections. A step of 256 requests makes thousands that live until it is committed: with Python's
-# 700 they would be looked at several times, for 5 to 8 % of the host's time. Modules that are imported make objects that
-# stay: with 700 a start would take 10 % longer.
+# 700 they would be looked at several times, for 5 to 8 % of the host's time. Modules that are imported make objects
+# that stay: with 700 a start would take 10 % longer.
 YOUNG = 10_000
 
 
