@@ -15,10 +15,15 @@ from ..support.servers import PARIS, STORY, TOM, Server, chat, cost, ready_serve
 TEMPLATE: list[Any] = ["Tom has 12 books. He finds", {"tokens": 2}, " books. Then he has", {"tokens": 16}]
 
 
-@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two front ends"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with ready_server("--frontends", request.param) as server:
-        yield f"{server.url}/v1"
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Server]:
+    with ready_server("--frontends", "1") as server:
+        yield server
+
+
+@pytest.fixture(params=["server", "apart"], ids=["one process", "a front end"])
+def url(request: pytest.FixtureRequest) -> str:
+    return f"{request.getfixturevalue(request.param).url}/v1"
 
 
 def chunks(url: str, path: str, **body: Any) -> list[dict[str, Any]]:
