@@ -61,7 +61,7 @@ def certificates() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What exists now lives as long as the process: no collection has to look at it."""
+    """Leave modules and tests, which live as long as the process, out of all collections."""
     gc.collect()
     gc.freeze()
 

@@ -39,7 +39,7 @@ class Networks(NamedTuple):
 
 @pytest.fixture(scope="module", params=[2, *([4] if ALL else [])], ids="{} ranks".format)
 def networks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Networks:
-    """Of every family in both precisions, and one without a file of weights: the processes start once for all."""
+    """Checkpoints of every family in both precisions, and one without weights. The processes start once for all."""
     folder = tmp_path_factory.mktemp("networks")
     tied = write_checkpoint(folder / "tied", "DreamModel", tied=True, **SIZES)
     families = [*(write_checkpoint(folder / name, name, **SIZES) for name in CONFIGS), tied]
