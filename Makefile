@@ -49,8 +49,8 @@ fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minu
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)
 
 chaos: $(VENV)/with-test ## 20,000 faults, all bombs, and overload, with figures for two idle cores; FRONTENDS=3
-	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto tests/chaos/test_bombs.py tests/chaos/test_faults.py \
-	  tests/e2e/test_frontends.py tests/e2e/test_device_failure.py tests/e2e/test_ranks.py $(ARGS)
+	CHAOS=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal tests/chaos/test_faults.py \
+	  $$(grep -rlE --include='test_*.py' 'import .*SLOW|^ +SLOW,' tests) $(ARGS)
 	$(BIN)/python -m tests.chaos.bombs --frontends $(FRONTENDS)
 	$(BIN)/python -m tests.chaos.overload --frontends $(FRONTENDS)
 

@@ -1,23 +1,31 @@
 """Fixtures that load the embedded model and certificates once. A decoder that raises fails its test, since it ends only
-its request; no variable of the machine may change what a test finds."""
+its request; no variable of the machine may change what a test finds.
+
+The process that hands out the tests to others reads this file as well: nothing here imports torch."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import ssl
 from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.scheduler import FAULT
+from asynclane.server.collector import make_collections_rare
 
-from .support.driver import embedded_runner, embedded_vocabulary
 from .support.processes import environment
+
+if TYPE_CHECKING:
+    from asynclane.models.exec.runner import Runner
+
+make_collections_rare()  # thousands of modules are imported, whose objects stay
 
 for name in os.environ.keys() - environment().keys():
     del os.environ[name]
@@ -32,11 +40,15 @@ settings.load_profile("same-everywhere")
 
 @pytest.fixture(scope="session")
 def runner() -> Runner:
+    from .support.driver import embedded_runner
+
     return embedded_runner()
 
 
 @pytest.fixture(scope="session")
 def vocabulary() -> Vocabulary:
+    from .support.driver import embedded_vocabulary
+
     return embedded_vocabulary()
 
 
@@ -46,6 +58,12 @@ def certificates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which live as long as the process, out of all collections."""
+    gc.collect()
+    gc.freeze()
 
 
 class Faults(logging.Handler):

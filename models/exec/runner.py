@@ -40,7 +40,7 @@ from .pack import Batch, OptionalInputs, Unpadded, pack, pack_words, projected
 from .shapes import ROW, PaddingKey, ShapeSet, rounded
 
 Waiter = Callable[[], StepResult]
-LONG_S = 0.1  # a step of a CPU that takes longer is measured once
+LONG_S = 0.04  # a step of a CPU that takes longer is measured once
 SPARSE = 3  # one of so many sizes is looked through for kernels to compile
 
 

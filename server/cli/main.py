@@ -10,6 +10,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import TextIO
 
+from ..collector import make_collections_rare
 from ..settings import installed_version, read_settings
 from .parser import MISUSED, build_parser
 
@@ -23,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 failed while running, 2 misuse or a failed start, 130 interrupted."""
     code, hangs = 0, False
     try:
+        make_collections_rare()
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported
         if isinstance(sys.stdout, TextIOWrapper):

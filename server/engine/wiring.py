@@ -48,7 +48,7 @@ PREFILL_TOKENS = 512  # of a block-causal model in one step: SDAR-8B's takes 22 
 STEP_TIMEOUT_S = 60.0
 LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
 MEASURED = (1, 64, 128, 256, 512, 1024, 2048)  # positions of the steps that are timed at start
-LONG_STEP_S = 0.1  # a CPU's time is linear from such a step on: longer ones are not timed
+LONG_STEP_S = 0.04  # a CPU's time is linear from such a step on: longer ones are not timed
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import msgspec
 import uvicorn
 
 from ..app import create_app, open_tracing
-from ..collector import spare_collections
+from ..collector import YOUNG, spare_collections
 from ..engine.messages import FromEngine, Serving, ToEngine
 from ..http.connections import ConnectionConfig, Listener, log_accept_errors
 from ..http.keys import Key, Keys
@@ -44,7 +44,7 @@ FAILED = 1
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 # The arguments of the process: a name, two descriptors, and the path of its modules.
-CODE = "import sys; sys.path[:] = sys.argv[4:]; from {} import main; main()"
+CODE = f"import gc, sys; gc.set_threshold({YOUNG}); sys.path[:] = sys.argv[4:]; from {{}} import main; main()"
 
 
 class Setup(msgspec.Struct, frozen=True):

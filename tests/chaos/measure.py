@@ -19,6 +19,7 @@ from ..support.servers import front_ends
 
 ROOT = Path(__file__).parents[2]
 EVERY_S = 0.003
+SOMETIMES_S = 0.03  # for limits of seconds, beside other tests
 
 
 def memory_mb(process: int, name: str = "VmRSS") -> float:
@@ -40,10 +41,10 @@ def percentile(times_s: Sequence[float], share: float) -> float:
 
 
 @contextmanager
-def health_waits(url: str) -> Iterator[dict[float, float]]:
+def health_waits(url: str, every_s: float = EVERY_S) -> Iterator[dict[float, float]]:
     """After the block, the seconds of each request meanwhile, by the `perf_counter` at its start."""
     waits: dict[float, float] = {}
-    command = [sys.executable, "-m", "tests.chaos.measure", urlsplit(url).netloc]
+    command = [sys.executable, "-m", "tests.chaos.measure", urlsplit(url).netloc, str(every_s)]
     with started(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()  # it has begun
@@ -54,7 +55,7 @@ def health_waits(url: str) -> Iterator[dict[float, float]]:
 def main() -> None:
     connection = http.client.HTTPConnection(sys.argv[1], timeout=600)  # which ends with the process
     waits: list[tuple[float, float]] = []
-    while not select.select([sys.stdin], [], [], EVERY_S)[0]:
+    while not select.select([sys.stdin], [], [], float(sys.argv[2]))[0]:
         began = time.perf_counter()
         connection.request("GET", "/health")
         response = connection.getresponse()

@@ -19,7 +19,7 @@ from asynclane.bench.load.loops import Sample, connected, run_level
 from asynclane.bench.load.plan import read_plan
 
 from ..support.servers import Server, start_server, stop_server, wait_for
-from .measure import health_waits, percentile
+from .measure import EVERY_S, health_waits, percentile
 
 HANG_S = 120
 REFUSED = "429 overloaded"
@@ -36,8 +36,8 @@ class Load:
     health_p99_s: float
 
 
-def load(server: Server, *flags: str) -> Load:
-    """`flags` are those of `asynclane bench`, for one load."""
+def load(server: Server, *flags: str, every_s: float = EVERY_S) -> Load:
+    """`flags` are those of `asynclane bench`, for one load. `/health` is requested `every_s`."""
     parser, logged = argparse.ArgumentParser(), len(server.log)
     add_load_flags(parser, server.url)
     plan = read_plan(parser.parse_args(["--timeout", str(HANG_S), "--max-tokens", "64", *flags]), None)
@@ -46,7 +46,7 @@ def load(server: Server, *flags: str) -> Load:
         async with connected(plan.target) as prober:
             return await run_level(prober, plan, plan.levels[0], lambda: None)
 
-    with health_waits(server.url) as waits:
+    with health_waits(server.url, every_s) as waits:
         samples = asyncio.run(run())
     answered = [sample for sample in samples if sample.failure is None]
     seconds = max(sample.end_s for sample in answered) - min(sample.due_s for sample in answered)

@@ -7,28 +7,18 @@ does for ten minutes what the last test does for seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import httpx
 import pytest
 
-from ..support.servers import PARIS, SLOW, Server, idle, start_server, stop_server, wait_for
+from ..support.servers import PARIS, SLOW, Server, idle, wait_for
 from .bombs import FULL_BYTES, TOGETHER, all_bombs, drop
-from .measure import health_waits, memory_mb
+from .measure import SOMETIMES_S, health_waits, memory_mb
 from .soak import soak
 
 LONGEST_WAIT_S, MOST_MB = 2.0, 300
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = start_server("--grammar-timeout-s", "0.2")
-    try:
-        yield server
-    finally:
-        stop_server(server)
 
 
 def ask(server: Server) -> str:
@@ -47,7 +37,7 @@ def test_each_is_refused_and_nobody_beside_it_notices(server: Server, together: 
             answers.add(ask(server))
         return answers
 
-    with ThreadPoolExecutor() as pool, health_waits(server.url) as waits:
+    with ThreadPoolExecutor() as pool, health_waits(server.url, SOMETIMES_S) as waits:
         beside = pool.submit(ask_on)
         blasts = list(drop(server, all_bombs(FULL_BYTES, str(together)), together))
         over.set()

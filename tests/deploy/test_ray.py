@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -117,19 +116,18 @@ def test_errors_and_headers_are_the_server_s(cluster: Cluster, server: Server) -
     assert given.headers.get_list("x-request-id") == ["mine"]
 
 
-def test_events_come_one_by_one_and_a_client_that_leaves_ends_its_request(cluster: Cluster) -> None:
-    reads: list[tuple[float, int]] = []
-    begun = time.monotonic()
-    body = slow_body(stream=True, max_tokens=96)
-    with httpx.stream("POST", f"{cluster.url}{CHAT}", json=body, timeout=120) as answer:
-        reads.extend((time.monotonic() - begun, piece.count(b"\n\n")) for piece in answer.iter_raw())
-    events = sum(count for _, count in reads)
-    assert events > 10
-    assert len(reads) > events / 2
-    assert reads[0][0] < reads[-1][0] / 2
-    with httpx.stream("POST", f"{cluster.url}{CHAT}", json=slow_body(stream=True), timeout=120) as answer:
-        next(answer.iter_lines())
-    cluster.wait_for(lambda: not sum(cluster.values("running_requests").values()), 20)
+def test_events_come_while_an_answer_is_computed_and_a_client_that_leaves_ends_its_request(cluster: Cluster) -> None:
+    def running() -> int:
+        return int(sum(cluster.values("running_requests").values()))
+
+    def begins_before_it_ends() -> bool:
+        """An answer takes 400 forwards. On a machine that is busy a client may read late, but not each time."""
+        with httpx.stream("POST", f"{cluster.url}{CHAT}", json=slow_body(stream=True), timeout=120) as answer:
+            first = next(answer.iter_raw())
+            return first.count(b"\n\n") < 40 and running() == 1
+
+    cluster.wait_for(begins_before_it_ends)
+    cluster.wait_for(lambda: not running(), 20)
 
 
 def test_bad_arguments_end_serve_run_with_one_line(tmp_path: Any) -> None:

@@ -78,7 +78,7 @@ def test_a_step_that_raises_is_survived_and_three_in_a_row_are_not() -> None:
         assert "the engine has failed: 3 steps failed in a row" in "".join(server.log)
 
 
-@pytest.mark.parametrize("read", [True, False], ids=["log is read", "log is full"])
+@pytest.mark.parametrize("read", [True, pytest.param(False, marks=SLOW)], ids=["log is read", "log is full"])
 def test_an_event_loop_that_is_stuck_does_not_keep_the_process(read: bool) -> None:
     serve = "serve", "--model", "tiny-llada", "--port", "0", "--step-timeout-s", "1"
     command = [sys.executable, "-P", PROGRAM, "blocks", *serve]

@@ -10,15 +10,23 @@ import httpx
 import openai
 import pytest
 
+from asynclane.server.app import build_service
+from asynclane.server.settings import Settings
+
 from ..support.servers import PARIS, STORY, TOM, Server, chat, cost, ready_server
 
 TEMPLATE: list[Any] = ["Tom has 12 books. He finds", {"tokens": 2}, " books. Then he has", {"tokens": 16}]
 
 
-@pytest.fixture(scope="module", params=["0", "2"], ids=["one process", "two front ends"])
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with ready_server("--frontends", request.param) as server:
-        yield f"{server.url}/v1"
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Server]:
+    with ready_server("--frontends", "1") as server:
+        yield server
+
+
+@pytest.fixture(params=["server", "apart"], ids=["one process", "a front end"])
+def url(request: pytest.FixtureRequest) -> str:
+    return f"{request.getfixturevalue(request.param).url}/v1"
 
 
 def chunks(url: str, path: str, **body: Any) -> list[dict[str, Any]]:
@@ -125,20 +133,23 @@ def test_openais_client_reads_what_diffuses(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "body", "param"),
+    ("model", "body"),
     [
-        (["--model", "tiny-sdar"], {"template": TEMPLATE}, "template"),
-        (["--model", "tiny-dream"], {"template": TEMPLATE[1:], "add_special_tokens": False}, "template"),
+        ("tiny-sdar", {"template": TEMPLATE}),
+        ("tiny-dream", {"template": TEMPLATE[1:], "add_special_tokens": False}),
     ],
     ids=["block-causal", "shifted"],
 )
-def test_a_model_that_cannot_fill_a_template_says_so(flags: list[str], body: dict[str, Any], param: str) -> None:
-    with ready_server(*flags) as other:
-        refused = httpx.post(f"{other.url}/v1/completions", json=body, timeout=60)
+async def test_a_model_that_cannot_fill_a_template_says_so(model: str, body: dict[str, Any]) -> None:
+    """The application alone, without a process of its own."""
+    app = build_service(Settings(model=model, device="cpu")).app
+    transport = httpx.ASGITransport(app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        refused = await http.post("/v1/completions", json=body)
         assert refused.status_code == 400, refused.text
-        assert refused.json()["error"]["param"] == param
-        asked = httpx.post(f"{other.url}/v1/completions", json={"prompt": PARIS, "max_tokens": 3}, timeout=60)
-        assert asked.status_code == 200
+        assert refused.json()["error"]["param"] == "template"
+        answered = await http.post("/v1/completions", json={"prompt": PARIS, "max_tokens": 3})
+        assert answered.status_code == 200
 
 
 @pytest.mark.parametrize("decoder", ["wino", "blockbatch", "saber"])

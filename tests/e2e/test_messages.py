@@ -1,12 +1,13 @@
-"""Anthropic's client against a real server, with the embedded model that knows tools."""
+"""Anthropic's client against a real server, with the embedded model that knows tools.
+
+The import of `anthropic` takes a second: only the process that runs these tests makes it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import pytest
 from pydantic import BaseModel, Field
@@ -14,6 +15,9 @@ from pydantic import BaseModel, Field
 from ..support.servers import START_S, Server, gauge, wait_for
 from ..support.tools import CITY
 from .conftest import KEY
+
+if TYPE_CHECKING:
+    import anthropic
 
 MODEL = "tiny-chat"
 WEATHER: Any = {"name": "get_weather", "description": "Get the weather in a city", "input_schema": CITY}
@@ -24,6 +28,8 @@ TOM = "Tom has 12 books. Then he finds 8 books at the park. How many books does 
 
 @pytest.fixture(scope="module")
 def claude(chat_server: Server) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=chat_server.url, api_key=KEY, max_retries=0, timeout=START_S) as client:
         yield client
 
@@ -122,9 +128,11 @@ def test_a_format_is_held(claude: anthropic.Anthropic) -> None:
 
 
 async def test_the_client_that_does_not_block_gets_the_same(claude: anthropic.Anthropic, chat_server: Server) -> None:
+    from anthropic import AsyncAnthropic
+
     messages: Any = [{"role": "user", "content": TOM}]
     one = whole(claude, messages=messages)
-    async with anthropic.AsyncAnthropic(base_url=chat_server.url, api_key=KEY, max_retries=0) as client:
+    async with AsyncAnthropic(base_url=chat_server.url, api_key=KEY, max_retries=0) as client:
         two = await client.messages.create(model=MODEL, max_tokens=96, messages=messages)
         async with client.messages.stream(model=MODEL, max_tokens=96, messages=messages) as stream:
             text = "".join([piece async for piece in stream.text_stream])
@@ -150,23 +158,27 @@ def test_a_stream_that_is_left_frees_its_request(claude: anthropic.Anthropic, ch
 @pytest.mark.parametrize(
     ("fields", "kind", "error", "named"),
     [
-        ({"extra_body": {"temperature": 9}}, anthropic.BadRequestError, "invalid_request_error", "temperature"),
-        ({"model": "other"}, anthropic.NotFoundError, "not_found_error", "other"),
-        ({"tools": [{"name": "f"}]}, anthropic.BadRequestError, "invalid_request_error", "tools.0.input_schema"),
-        ({"max_tokens": 5000}, anthropic.BadRequestError, "invalid_request_error", "max_tokens"),
+        ({"extra_body": {"temperature": 9}}, "BadRequestError", "invalid_request_error", "temperature"),
+        ({"model": "other"}, "NotFoundError", "not_found_error", "other"),
+        ({"tools": [{"name": "f"}]}, "BadRequestError", "invalid_request_error", "tools.0.input_schema"),
+        ({"max_tokens": 5000}, "BadRequestError", "invalid_request_error", "max_tokens"),
     ],
 )
 @pytest.mark.parametrize("answer", [whole, streamed])
 def test_the_client_raises_the_error_of_its_kind(
-    claude: anthropic.Anthropic, answer: Any, fields: dict[str, Any], kind: Any, error: str, named: str
+    claude: anthropic.Anthropic, answer: Any, fields: dict[str, Any], kind: str, error: str, named: str
 ) -> None:
-    with pytest.raises(kind) as refused:
+    import anthropic
+
+    with pytest.raises(getattr(anthropic, kind)) as refused:
         answer(claude, **{"messages": [QUESTION], **fields})
     assert refused.value.type == error
     assert named in refused.value.body["error"]["message"]
 
 
 def test_a_key_comes_in_either_header(chat_server: Server) -> None:
+    import anthropic
+
     body = {"model": MODEL, "max_tokens": 1, "messages": [QUESTION]}
     for headers, status in (
         ({"x-api-key": KEY}, 200),

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ..support.servers import STORY, idle, start_server, stop_server, wait_for
+from ..support.servers import SLOW, STORY, idle, start_server, stop_server, wait_for
 
 MODEL = "tiny-sdar"  # whose prompts are cached
 Labels = frozenset[tuple[str, str]]
@@ -116,7 +116,7 @@ def give_work(url: str) -> None:
             next(left.iter_lines())
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["one-process", "one-front-end"])
+@pytest.fixture(scope="module", params=[pytest.param(0, marks=SLOW), 1], ids=["one-process", "one-front-end"])
 def seen(request: pytest.FixtureRequest) -> Iterator[Seen]:
     flags = ["--model", MODEL, "--max-num-seqs", "2", "--threads", "1"]
     server = start_server(*flags, "--frontends", str(request.param))

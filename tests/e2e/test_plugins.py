@@ -25,7 +25,7 @@ QUESTIONS = (
 GIVEN: tuple[dict[str, Any], ...] = (
     {"decoder": "leftward", "leftward.sure_from": 0.6},
     {"decoder": "fast-dllm", "rule": "leftward"},
-    {"rule": "leftward", "leftward.sure_from": 0.99},
+    {"decoder": "asynclane", "rule": "leftward", "leftward.sure_from": 0.99},
 )
 ANSWERS = f"""
 import asynclane_leftward  # before the project, which loads it
@@ -79,7 +79,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 def server(path: str) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
-        server = start_server("--frontends", "1", "--max-num-seqs", "16")
+        server = start_server("--frontends", "1", "--max-num-seqs", "16", "--decoder", "leftward")
     try:
         yield server
     finally:
@@ -152,8 +152,18 @@ def test_the_page_of_all_decoders_has_the_built_in_ones_alone(path: str) -> None
     assert page == (ROOT / "docs" / "decoders.md").read_text()
 
 
-def test_it_may_be_the_default_decoder(path: str) -> None:
-    done = run(path, *ASYNCLANE, "generate", QUESTIONS[0], "--decoder", "leftward")
-    assert (done.returncode, "Paris" in done.stdout) == (0, True)
-    done = run(path, *ASYNCLANE, "generate", QUESTIONS[0], "--decoder", "broken")
+def test_it_may_be_the_default_decoder(server: Server) -> None:
+    """As `server` has it."""
+    body = {"model": "tiny-llada", "max_tokens": 24, "messages": [{"role": "user", "content": QUESTIONS[0]}]}
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        answers = [
+            client.post("/v1/chat/completions", json={**body, **one}).json() for one in ({}, {"decoder": "leftward"})
+        ]
+    (one, other) = ([answer["choices"], answer["usage"]] for answer in answers)
+    assert one == other
+    assert "Paris" in one[0][0]["message"]["content"]
+
+
+def test_one_that_is_left_out_is_unknown(path: str) -> None:
+    done = run(path, *ASYNCLANE, "decoders", "broken")
     assert (done.returncode, "unknown decoder 'broken'" in done.stderr) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -31,7 +32,9 @@ def finished(page: Page) -> None:
 
 
 def test_decoders_race_and_their_counters_are_the_api_s(visit: Open, server: Server) -> None:
-    usages = {name: reply(server, CODE, decoder=name, max_tokens=LENGTH)["usage"] for name in RACERS}
+    with ThreadPoolExecutor() as pool:
+        replies = pool.map(lambda name: reply(server, CODE, decoder=name, max_tokens=LENGTH), RACERS)
+        usages = {name: found["usage"] for name, found in zip(RACERS, replies, strict=True)}
     page = visit()
     page.evaluate(
         "() => { window.counts = []; new MutationObserver(() => counts.push("

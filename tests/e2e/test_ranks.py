@@ -83,6 +83,7 @@ def test_the_other_rank_ends_with_the_server() -> None:
         wait_for(lambda: gone(rank))
 
 
+@SLOW
 def test_a_rank_that_ends_while_nothing_is_computed_is_reported() -> None:
     with two_ranks("--frontends", "0") as shared:
         (rank,) = ranks(shared.process.pid)

@@ -6,14 +6,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from asynclane.server.settings import Settings
 
-from ..support.servers import Server, ready_server
+from ..support.servers import Server
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/api.md", "docs/python.md", "clients/README.md")
@@ -41,10 +41,11 @@ print(json.dumps(printed))
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """The server that `make serve` starts, on a free port."""
-    with ready_server("--model", Settings().model) as server:
-        yield server
+def server(open_server: Server) -> Server:
+    """As the one that `make serve` starts, on a free port."""
+    (model,) = httpx.get(f"{open_server.url}/v1/models").json()["data"]
+    assert model["id"] == Settings().model
+    return open_server
 
 
 def test_there_are_examples() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ..support.collector import PARENT_ID, TRACE_ID, TRACEPARENT, Collector, collecting
 from ..support.processes import ASYNCLANE
-from ..support.servers import PARIS, Server, aborted, slow_body, start_server, stop_server, wait_for
+from ..support.servers import PARIS, SLOW, Server, aborted, slow_body, start_server, stop_server, wait_for
 
 CHAT = "/v1/chat/completions"
 ABSENT = "http://127.0.0.1:9"
@@ -80,7 +80,7 @@ def test_a_client_that_leaves_in_a_stream_is_an_event(traced: tuple[Server, Coll
     assert parts["queue"].end_ns <= parts["first forward"].end_ns <= root.end_ns
 
 
-@pytest.mark.parametrize("frontends", ["0", "1"])
+@pytest.mark.parametrize("frontends", [pytest.param("0", marks=SLOW), "1"])
 def test_spans_that_wait_are_sent_before_a_process_ends(frontends: str) -> None:
     body = {"model": "tiny-llada", "prompt": "One", "max_tokens": 4}
     with collecting() as collector:
@@ -92,6 +92,7 @@ def test_spans_that_wait_are_sent_before_a_process_ends(frontends: str) -> None:
         assert server.process.returncode == 0
 
 
+@SLOW
 def test_a_collector_that_is_away_is_one_line_of_the_log() -> None:
     """From a front end; the tests of the server have it from one process."""
     body = {"model": "tiny-llada", "prompt": "One", "max_tokens": 4}

@@ -21,7 +21,14 @@ from ..support.scale import part
 
 PARTS = 4
 # Networks that run a part of their cases alone in `make test`. The others have every decoder, rule and cache.
-ONE_IN = {"tiny-llada": 3, "tiny-sdar": 3, "shifted": 3, "shifted-blocks": 6, **dict.fromkeys(FAMILIES, 6)}
+ONE_IN = {
+    "tiny-llada": 8,
+    "tiny-sdar": 6,
+    "shifted": 6,
+    "block-causal": 3,
+    "shifted-blocks": 12,
+    **dict.fromkeys(FAMILIES, 12),
+}
 CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
 FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # block-causal networks alone can do these
 TABLES = [
@@ -39,7 +46,7 @@ def test_an_answer_is_the_same_alone_and_batched_with_others(name: str, number: 
 @pytest.mark.parametrize(("name", "circumstance"), TABLES)
 def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str) -> None:
     net = network(name)
-    some = part(cases(name), 6, seed=f"{name} {circumstance}")
+    some = part(cases(name), 10, seed=f"{name} {circumstance}")
     specs, options = [cases(name)[case] for case in some], dict[str, Any]()
     if circumstance == "two steps in flight":
         options["halving"] = TWO_IN_FLIGHT

@@ -29,7 +29,7 @@ def assert_others_answered(name: str, some: list[str], answers: list[Answer], ou
 @pytest.mark.parametrize("name", SMALL)
 def test_clients_that_leave_change_no_other_answer(name: str, halving: object) -> None:
     """After each number of steps, waiting, running or in flight."""
-    some = part(cases(name), 6, seed="leaving")
+    some = part(cases(name), 10, seed="leaving")
     leave_after = {number: number % 13 for number in range(0, len(some), 2)}
     answers = network(name).run(
         [cases(name)[case] for case in some], network(name).tight, leave_after=leave_after, halving=halving
@@ -40,7 +40,7 @@ def test_clients_that_leave_change_no_other_answer(name: str, halving: object) -
 @HALVINGS
 @pytest.mark.parametrize("name", SMALL)
 def test_a_failed_step_ends_the_requests_that_it_carried_and_no_other(name: str, halving: object) -> None:
-    some = part(cases(name), 6, seed="failing")
+    some = part(cases(name), 10, seed="failing")
     answers = network(name).run(
         [cases(name)[case] for case in some], network(name).tight, failing_step=9, halving=halving
     )

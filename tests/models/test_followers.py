@@ -52,23 +52,22 @@ def ended(process: int) -> bool:
     ("fault", "message"),
     [("fails", "rank 1: no memory for the weights"), ("ends", r"rank 1 has ended \(exit code 3\)")],
 )
-def test_a_rank_that_cannot_load_is_reported_with_its_reason(fault: str, message: str) -> None:
+def test_a_rank_that_cannot_load_is_reported_with_its_reason(
+    fault: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asynclane.models.ranks.REASON_S", 0.1)
     followers = Followers(2, BAD, fault)
     loading = Future[Loaded]()
     try:
         with pytest.raises(ModelError, match=message):
             followers.meeting().passed("loaded", None)
+        with pytest.raises(ModelError, match=message):  # the first rank waits
+            loaded_with(followers, Future())
         loading.set_exception(ModelError("what the first rank says"))
         with pytest.raises(ModelError, match="what the first rank says"):
             loaded_with(followers, loading)
     finally:
         followers.close()
-
-
-def test_the_reason_of_a_rank_ends_a_start_in_which_the_first_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asynclane.models.ranks.REASON_S", 0.1)
-    with pytest.raises(ModelError, match="rank 1: no memory for the weights"):
-        loaded_with(Followers(2, BAD, "fails"), Future())
 
 
 def test_ranks_that_do_not_come_are_named_after_a_deadline() -> None:

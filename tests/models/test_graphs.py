@@ -104,7 +104,7 @@ def graphed(plain: Runner, sizes: tuple[int, ...]) -> tuple[Runner, CpuGraphs]:
 def test_answers_are_those_of_steps_without_graphs(name: str, sizes: tuple[int, ...]) -> None:
     net = network(name)
     made, found = graphed(net.runner, sizes)
-    some = part(cases(name), 8, seed=f"graphs {name}")
+    some = part(cases(name), 12, seed=f"graphs {name}")
     specs = [cases(name)[case] for case in some]
     answers = run(made, net.vocabulary, specs, net.limits, pattern=net.pattern, halving=TWO_IN_FLIGHT)
     assert_same(some, answers, together(name))

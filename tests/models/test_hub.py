@@ -161,20 +161,24 @@ def test_a_repository_is_downloaded_if_that_is_asked_for(tmp_path: Path) -> None
         assert len(sent) == len(set(sent)), "what is there is not fetched again"
 
 
-def test_no_weights_of_an_unknown_architecture_are_downloaded(tmp_path: Path) -> None:
+EACH = """
+import sys
+from asynclane.server.cli.main import main
+print([main([*sys.argv[1:], "--model", name]) for name in {names!r}])
+"""
+
+
+def test_a_repository_of_an_unknown_architecture_or_none_is_one_line_and_no_weights_are_downloaded(
+    tmp_path: Path,
+) -> None:
     source = write_llada(tmp_path / "source")
     config = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**config, "architectures": ["GPT2LMHeadModel"]}))
     with served_hub(INSTRUCT, source) as (url, sent):
-        done = fetched(tmp_path / "home", url, INSTRUCT)
-    assert done.returncode == 2
-    assert "architecture 'GPT2LMHeadModel' is not supported" in done.stderr.splitlines()[-1]
+        done = fetched(tmp_path / "home", url, INSTRUCT, "-c", EACH.format(names=("nobody/nothing", INSTRUCT)))
+    assert done.stdout == "[2, 2]\n"
+    absent, *_, unknown = done.stderr.splitlines()
+    assert absent.startswith("asynclane: nobody/nothing cannot be downloaded: ")
+    assert "architecture 'GPT2LMHeadModel' is not supported" in unknown
+    assert [name for name in sent if name.endswith(".json")]
     assert not [name for name in sent if name.endswith(".safetensors")]
-
-
-def test_a_repository_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
-    with served_hub(INSTRUCT, write_llada(tmp_path / "source")) as (url, _):
-        done = fetched(tmp_path / "home", url, "nobody/nothing")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("asynclane: nobody/nothing cannot be downloaded: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -20,18 +21,25 @@ MASK = TEXT.mask_id
 
 
 def test_penalties_make_answers_repeat_less(runner: Runner, vocabulary: Vocabulary) -> None:
-    def measure(preferences: Preferences) -> tuple[float, int]:
+    def measured(*given: Preferences) -> Iterator[tuple[float, int]]:
         """The share of distinct tokens, and the count of the most frequent one."""
-        (done,) = run(runner, vocabulary, [Spec(STORY, 96, preferences=preferences)])
-        counts = Counter(done.text)
-        return len(counts) / counts.total(), max(counts.values())
+        for done in run(runner, vocabulary, [Spec(STORY, 96, preferences=preferences) for preferences in given]):
+            counts = Counter(done.text)
+            yield len(counts) / counts.total(), max(counts.values())
 
-    distinct, most = measure(Preferences())
-    assert measure(Preferences(frequency=2.0))[1] < most
-    assert measure(Preferences(presence=2.0))[0] > distinct
-    assert measure(Preferences(presence=-2.0, frequency=-2.0))[1] > most
-    assert measure(Preferences(repetition=1.5))[0] > distinct
-    assert measure(Preferences(repetition=0.5))[0] < distinct
+    (distinct, most), frequency, presence, negative, high, low = measured(
+        Preferences(),
+        Preferences(frequency=2.0),
+        Preferences(presence=2.0),
+        Preferences(presence=-2.0, frequency=-2.0),
+        Preferences(repetition=1.5),
+        Preferences(repetition=0.5),
+    )
+    assert frequency[1] < most
+    assert presence[0] > distinct
+    assert negative[1] > most
+    assert high[0] > distinct
+    assert low[0] < distinct
 
 
 def test_a_banned_token_never_comes_and_a_pushed_one_always(runner: Runner, vocabulary: Vocabulary) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
 from asynclane.models.checkpoint.config import ModelError
 from asynclane.models.checkpoint.registry import Hardware
@@ -16,26 +18,45 @@ from asynclane.server.settings import Settings
 
 from ..support.checkpoints import CONFIGS, write_checkpoint
 from ..support.ranks import ROWS, logits_by_rank, logits_of, runner_of
+from ..support.scale import ALL
 
 SIZES: dict[str, Any] = {"kv_heads": 4, "vocab_size": 1409}  # no number of ranks divides this vocabulary
 
 
-def write_all(folder: Path) -> list[Path]:
+FLOAT32 = Hardware("cpu", threads=1)
+BFLOAT16 = Hardware("cpu", "bfloat16", threads=1, deterministic=True)
+DUMMY = Hardware("cpu", threads=1, dummy=True)
+
+
+class Networks(NamedTuple):
+    """Checkpoints with their hardware, and the logits of each rank for each of them."""
+
+    found: list[tuple[Path, Hardware, list[list[Tensor]]]]
+
+    def of(self, *wanted: Hardware) -> list[tuple[Path, Hardware, list[list[Tensor]]]]:
+        return [each for each in self.found if each[1] in wanted]
+
+
+@pytest.fixture(scope="module", params=[2, *([4] if ALL else [])], ids="{} ranks".format)
+def networks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Networks:
+    """Checkpoints of every family in both precisions, and one without weights. The processes start once for all."""
+    folder = tmp_path_factory.mktemp("networks")
     tied = write_checkpoint(folder / "tied", "DreamModel", tied=True, **SIZES)
-    return [*(write_checkpoint(folder / name, name, **SIZES) for name in CONFIGS), tied]
+    families = [*(write_checkpoint(folder / name, name, **SIZES) for name in CONFIGS), tied]
+    random = write_checkpoint(folder / "random", "LLaDA2MoeModelLM", **SIZES)
+    (random / SINGLE).unlink()
+    wanted = [*itertools.product(families, (FLOAT32, BFLOAT16)), (random, DUMMY)]
+    by_rank = logits_by_rank(wanted, request.param, folder)
+    return Networks([(*each, list(found)) for each, *found in zip(wanted, *by_rank, strict=True)])
 
 
-@pytest.mark.parametrize(
-    ("size", "hardware"),
-    [(2, Hardware("cpu", threads=1)), (4, Hardware("cpu", "bfloat16", threads=1, deterministic=True))],
-    ids=["2 in float32", "4 in bfloat16, deterministic"],
-)
+@pytest.mark.parametrize("hardware", [FLOAT32, BFLOAT16], ids=["float32", "bfloat16, deterministic"])
 def test_the_logits_of_every_family_are_those_of_one_device_and_do_not_depend_on_the_batch(
-    tmp_path: Path, size: int, hardware: Hardware
+    networks: Networks, hardware: Hardware
 ) -> None:
-    directories = write_all(tmp_path)
-    first, *others = logits_by_rank(directories, hardware, size, tmp_path)
-    for directory, *found in zip(directories, first, *others, strict=True):
+    computed = networks.of(hardware)
+    assert len(computed) == len(CONFIGS) + 1
+    for directory, _, found in computed:
         *alone, together = found[0]
         assert all(torch.equal(got, want) for rank in found for got, want in zip(rank, found[0], strict=True))
         assert torch.equal(torch.cat(alone), together)
@@ -47,15 +68,12 @@ def test_the_logits_of_every_family_are_those_of_one_device_and_do_not_depend_on
         assert torch.cosine_similarity(together.float(), want.float(), dim=-1).mean() > 0.98
 
 
-def test_random_weights_are_the_same_on_any_number_of_ranks_and_need_no_file_of_weights(tmp_path: Path) -> None:
-    directory = write_checkpoint(tmp_path / "model", "LLaDA2MoeModelLM", **SIZES)
-    (directory / SINGLE).unlink()
-    hardware = Hardware("cpu", threads=1, dummy=True)
-    (first,), (second,) = logits_by_rank([directory], hardware, 2, tmp_path)
+def test_random_weights_are_the_same_on_any_number_of_ranks_and_need_no_file_of_weights(networks: Networks) -> None:
+    ((directory, hardware, found),) = networks.of(DUMMY)
     want = logits_of(runner_of(directory, hardware))
-    for got, other, one in zip(first, second, want, strict=True):
-        assert torch.equal(got, other)
-        torch.testing.assert_close(got, one, atol=1e-4, rtol=0)
+    for one, *got in zip(want, *found, strict=True):
+        assert all(torch.equal(rank, got[0]) for rank in got)
+        torch.testing.assert_close(got[0], one, atol=1e-4, rtol=0)
     assert 0.5 < want[-1].std() < 2, "of a plausible scale"
 
 

@@ -17,6 +17,7 @@ from ..support.cases import PARAMETERS, comparable
 from ..support.driver import TWO_IN_FLIGHT, Spec, run
 from ..support.fakes import vocabulary
 from ..support.grammars import Verses
+from ..support.scale import part
 from ..support.small_network import Ahead, small_runner
 
 SHIFTED = AttentionPattern(logit_shift=1)
@@ -61,7 +62,8 @@ def test_a_network_whose_states_stand_one_earlier_gives_the_same_answers(two: bo
         Spec(prompt_of(number, 16 + number), 36, decoder, params, suffix=prompt_of(1, 5 * (number % 2)), **parameter)
         for number, parameter in enumerate(PARAMETERS.values())
         for decoder, params in WITHOUT_CACHE
-    ][:: 1 if two else 2]
+    ]
+    specs = part(specs, 2 if two else 4, seed="shift")
     sampling = Sampling(0.7, seed=5)
     specs += [Spec(prompt_of(7, 21), 24, *decoder, sampling, constraint=Verses) for decoder in WITHOUT_CACHE]
     halving = TWO_IN_FLIGHT if two else None

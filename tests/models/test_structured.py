@@ -20,6 +20,7 @@ from asynclane.server.text.logprobs import LogprobReader, Place
 from ..support.cases import CHATS, GUIDED, TEXT
 from ..support.driver import Spec, run
 from ..support.grammars import ORDER, constraints, regex, schema
+from ..support.scale import part
 
 PROMPT = CHATS[1]
 QUOTES = [token for token, piece in enumerate(TEXT.pieces) if '"' in piece and piece != '"']
@@ -74,9 +75,9 @@ def test_a_network_that_would_end_closes_its_answer(runner: Runner, vocabulary: 
     """Without an end, digits follow until the room is used."""
     price = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
     made = schema({**price, "additionalProperties": False})
-    free = Preferences(min_tokens=128)
+    free = Preferences(min_tokens=72)
     open_, closed = run(
-        runner, vocabulary, [Spec(PROMPT, 128, preferences=free, constraint=made), Spec(PROMPT, 128, constraint=made)]
+        runner, vocabulary, [Spec(PROMPT, 72, preferences=free, constraint=made), Spec(PROMPT, 72, constraint=made)]
     )
     assert open_.outcome is Outcome.LENGTH
     assert closed.outcome is Outcome.STOP
@@ -88,7 +89,7 @@ def test_tokens_commit_out_of_order_and_have_the_probability_of_their_step(
     decoder: str, runner: Runner, vocabulary: Vocabulary
 ) -> None:
     repeated = schema({"type": "string", "maxLength": 60})
-    specs = [Spec(prompt, 48, decoder, ranks=2, constraint=repeated) for prompt in CHATS]
+    specs = [Spec(prompt, 48, decoder, ranks=2, constraint=repeated) for prompt in part(CHATS, 2)]
     answers = run(runner, vocabulary, specs)
     early = 0
     for answer in answers:

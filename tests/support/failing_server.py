@@ -3,12 +3,14 @@
 Usage: python -P tests/support/failing_server.py FAULT serve ...
 FAULT: `lost`, the device raises a sticky error; `hangs`, a step never ends; `blocks`, its start never returns, so that
 the event loop is stuck; `loop`, the engine's loop ends; `raises`, the second request is computed, steps of the
-first raise an error, and those of the third and later ones a panic.
+first raise an error, and those of the third and later ones a panic. A server that is stuck ends after seconds, unless
+the variable CHAOS is `all`: then as late as it does for users.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +22,9 @@ from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import DeviceLost, StepPlan, StepResult
 from asynclane.server.cli.main import main
 from asynclane.server.engine import wiring
+from asynclane.server.frontend import process
+
+STUCK_S = 2.0
 
 
 class FailingRunner:
@@ -66,4 +71,6 @@ if __name__ == "__main__":
         return replace(loaded, runner=FailingRunner(loaded.runner, fault))
 
     wiring.load_runner = load_failing
+    if fault == "blocks" and os.environ.get("CHAOS") != "all":
+        process.EXIT_S = STUCK_S
     sys.exit(main(sys.argv[2:]))

@@ -39,11 +39,10 @@ def logits_of(runner: Runner) -> list[Tensor]:
     return [runner.logits(plan) for plan in (*plans, together)]
 
 
-def logits_by_rank(directories: Sequence[Path], hardware: Hardware, size: int, folder: Path) -> list[Found]:
+def logits_by_rank(networks: Sequence[tuple[Path, Hardware]], size: int, folder: Path) -> list[Found]:
     """`logits_of` each checkpoint, by rank. Files for that are written to a folder."""
     spawn = multiprocessing.get_context("spawn")
-    arguments = directories, hardware, folder
-    processes = [spawn.Process(target=_compute, args=(Rank(n, size), *arguments)) for n in range(size)]
+    processes = [spawn.Process(target=_compute, args=(Rank(n, size), networks, folder)) for n in range(size)]
     with patch.object(sys, "path", [ROOT, *sys.path]):  # where a new process finds this module
         for process in processes:
             process.start()
@@ -54,9 +53,9 @@ def logits_by_rank(directories: Sequence[Path], hardware: Hardware, size: int, f
     return [torch.load(folder / f"rank-{number}.pt") for number in range(size)]
 
 
-def _compute(rank: Rank, directories: Sequence[Path], hardware: Hardware, folder: Path) -> None:
+def _compute(rank: Rank, networks: Sequence[tuple[Path, Hardware]], folder: Path) -> None:
     found = []
-    for number, directory in enumerate(directories):
+    for number, (directory, hardware) in enumerate(networks):
         found.append(logits_of(runner_of(directory, hardware, Meeting(rank, str(folder / f"meeting-{number}")))))
         dist.destroy_process_group()
     torch.save(found, folder / f"rank-{rank.number}.pt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from asynclane.clients import Client, StatusError
 from asynclane.server.cli import main as cli
 from asynclane.server.cli.params import parse_params
 from asynclane.server.cli.parser import build_parser
+from asynclane.server.collector import YOUNG
 from asynclane.server.settings import GROUPS, Settings
 
 from ...support.other_server import ANSWER, other_server, stream
@@ -43,6 +45,16 @@ def code_of(argv: list[str]) -> int:
         return cli.main(argv)
     except SystemExit as ended:
         return int(ended.code or 0)
+
+
+def test_collections_are_rare_while_modules_are_imported() -> None:
+    usual = gc.get_threshold()
+    gc.set_threshold(700)
+    try:
+        assert code_of(["--version"]) == 0
+        assert gc.get_threshold()[0] == YOUNG
+    finally:
+        gc.set_threshold(*usual)
 
 
 @pytest.mark.parametrize(
