@@ -229,6 +229,12 @@ def variants(pattern: AttentionPattern) -> Iterator[Variant]:
             yield name, params
 
 
+def enough(length: int, params: Mapping[str, object], lengths: Iterable[int]) -> int:
+    """This length of a canvas, or the longest one if it has fewer positions than a request takes steps."""
+    steps = params.get("steps")
+    return max(lengths) if isinstance(steps, int) and steps > length else length
+
+
 def fitting(params: Mapping[str, object], length: int) -> dict[str, object]:
     """Parameters as far as a canvas of `length` positions takes them."""
     steps = params.get("steps")
@@ -264,6 +270,7 @@ def cases(name: str) -> dict[str, Spec]:
     found = {}
     for number, (decoder, params, parameter) in enumerate(chosen):
         prompt, length = (few[number % len(few)] for few in (net.prompts, net.lengths))
+        length = enough(length, params, net.lengths)
         spec = Spec(prompt, length, decoder, fitting(params, length), **PARAMETERS[parameter])
         if decoder in UNSCORED:
             spec = replace(spec, ranks=None)
