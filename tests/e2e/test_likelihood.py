@@ -283,8 +283,8 @@ def test_the_prompt_of_a_chat_is_scored_as_its_template_renders_it(
     client: openai.OpenAI, server: Server, setting: Setting
 ) -> None:
     body = {**LETTERS, "prompt_logprobs": 1}
-    done = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
-    rendered = httpx.post(f"{server.url}/tokenize", json={"messages": LETTERS["messages"]}).json()["tokens"]
+    done = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    rendered = httpx.post(f"{server.url}/tokenize", json={"messages": LETTERS["messages"]}, timeout=60).json()["tokens"]
     ids = np.array(rendered, np.int32)
     checked(done["prompt_logprobs"], ids, 1, setting)
     assert "prompt_logprobs" not in done["choices"][0]
