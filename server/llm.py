@@ -3,8 +3,9 @@ API, checked by the same code, so a wrong one raises what the server would answe
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -171,10 +172,22 @@ class LLM:
         params = SamplingParams() if sampling_params is None else sampling_params
         if params.n != 1:
             raise InvalidValue("n", f"n: a stream has one answer, not {params.n}")
+        planned = self._either(prompt, params)
+        return self._offline.stream(planned.ids, planned.choices[0])
+
+    async def answer(
+        self, prompt: TextOrIds | Sequence[ChatMessage], sampling_params: SamplingParams | None = None
+    ) -> RequestOutput:
+        """The answer to one prompt or conversation, for a caller with an event loop: as many as are awaited at once are
+        computed together. To cancel it ends the request. Raises what `generate` does."""
+        planned = self._either(prompt, SamplingParams() if sampling_params is None else sampling_params)
+        answers = [self._offline.answer_one(planned.ids, options) for options in planned.choices]
+        return _request_output(planned, iter(await asyncio.gather(*answers)))
+
+    def _either(self, prompt: TextOrIds | Sequence[ChatMessage], params: SamplingParams) -> Planned:
         given = _listed(prompt)
         talk = isinstance(given, list) and bool(given) and isinstance(given[0], Mapping)
-        planned = self._chat(prompt, params) if talk else self._text(prompt, params)
-        return self._offline.stream(planned.ids, planned.choices[0])
+        return self._chat(prompt, params) if talk else self._text(prompt, params)
 
     def _text(self, prompt: Any, params: SamplingParams) -> Planned:
         given = prompt
@@ -230,14 +243,13 @@ class LLM:
         requests = [(each.ids, options) for each in planned for options in each.choices]
         with closing(tqdm(total=len(requests), unit="answer", disable=not use_tqdm)) as bar:
             answers = iter(self._offline.answer_each(requests, bar.update))
-        return [
-            RequestOutput(
-                each.prompt,
-                tuple(each.ids),
-                tuple(_output(index, options, next(answers)) for index, options in enumerate(each.choices)),
-            )
-            for each in planned
-        ]
+        return [_request_output(each, answers) for each in planned]
+
+
+def _request_output(planned: Planned, answers: Iterator[OfflineAnswer]) -> RequestOutput:
+    """Take the answers of one prompt's choices."""
+    outputs = tuple(_output(index, options, next(answers)) for index, options in enumerate(planned.choices))
+    return RequestOutput(planned.prompt, tuple(planned.ids), outputs)
 
 
 def _output(index: int, options: AnswerOptions, answer: OfflineAnswer) -> CompletionOutput:

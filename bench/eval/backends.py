@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ...clients import Answer, AsyncClient, ClientError, StatusError
@@ -18,7 +15,7 @@ from .tasks import Prompt
 
 if TYPE_CHECKING:
     from ...server.engine.wiring import Checkpoint
-    from ...server.llm import LLM, RequestOutput
+    from ...server.llm import LLM
 
 NOT_FOUND = 404
 
@@ -71,13 +68,12 @@ class Backend(Protocol):
 
 
 class InProcess:
-    """A model that is loaded here. Each answer has a thread, which only waits: the engine batches them."""
+    """A model that is loaded here. Its engine computes together what is awaited at once."""
 
     def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
         self._settings = settings
         self._checkpoint = checkpoint
         self._stack = ExitStack()
-        self._threads = ThreadPoolExecutor(settings.max_num_seqs, thread_name_prefix="answer")
         self._llm: LLM | None = None
 
     @property
@@ -96,7 +92,6 @@ class InProcess:
     def __enter__(self) -> Self:
         from ...server.llm import LLM  # here, because it brings torch, which a bad file does not need
 
-        self._stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
         self._llm = self._stack.enter_context(LLM(**asdict(self._settings)))
         return self
 
@@ -111,20 +106,13 @@ class InProcess:
         yield
 
     async def answer(self, prompt: Prompt, choice: Choice, options: Options) -> Reply:
-        answering = partial(self._answer, prompt, choice, options)
-        (output,) = await asyncio.get_running_loop().run_in_executor(self._threads, answering)
-        (found,) = output.outputs
-        stats, tokens = found.usage.stats, found.usage.completion_tokens
-        return Reply(found.text, found.finish_reason, tokens, stats.forwards, stats.computed_tokens)
-
-    def _answer(self, prompt: Prompt, choice: Choice, options: Options) -> list[RequestOutput]:
         from ...server.llm import SamplingParams
 
         assert self._llm is not None
         params = SamplingParams(decoder=choice.name, params=choice.params, **options.params())
-        if options.chat:
-            return self._llm.chat(prompt.messages, params, use_tqdm=False)
-        return self._llm.generate(prompt.text, params, use_tqdm=False)
+        (found,) = (await self._llm.answer(prompt.messages if options.chat else prompt.text, params)).outputs
+        stats, tokens = found.usage.stats, found.usage.completion_tokens
+        return Reply(found.text, found.finish_reason, tokens, stats.forwards, stats.computed_tokens)
 
     async def count(self, text: str) -> int | None:
         return len(self._checkpoint.text.encode(text, specials=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -111,6 +112,10 @@ class Offline:
         the engine's thread. The first `ApiError` ends all of them."""
         return self._run(self._gather(requests, done))
 
+    async def answer_one(self, prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
+        """The answer to a row of token ids, for a caller with an event loop. To cancel it ends the request."""
+        return await asyncio.wrap_future(self._start(self._one(prompt, options)))
+
     def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
         """The answer to a row of token ids; `seen` is called with each delta as it comes."""
         collected = Collected()
@@ -135,15 +140,18 @@ class Offline:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work` in the engine's loop. An interrupt of the caller cancels it. Raises `RuntimeError` once
         the engine has stopped."""
-        if self._loop.is_closed():
-            work.close()
-            raise RuntimeError("this model is closed: make a new one")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._start(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("this model is closed: make a new one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _open(self, prompt: list[int], options: AnswerOptions) -> Answer:
         return await self._client.submit(prompt, options).__aenter__()
@@ -154,6 +162,13 @@ class Offline:
     async def _close(self, answer: Answer) -> None:
         await answer.__aexit__(None, None, None)
 
+    async def _one(self, prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
+        collected = Collected()
+        async with self._client.submit(prompt, options) as answer:
+            async for delta in answer:
+                collected.add(delta)
+        return collected.answer()
+
     async def _gather(
         self, requests: Sequence[tuple[list[int], AnswerOptions]], done: Callable[[], object]
     ) -> list[OfflineAnswer]:
@@ -161,12 +176,10 @@ class Offline:
         places = asyncio.Semaphore(self.parts.limits.slots)
 
         async def one(prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
-            collected = Collected()
-            async with places, self._client.submit(prompt, options) as answer:
-                async for delta in answer:
-                    collected.add(delta)
+            async with places:
+                answer = await self._one(prompt, options)
             done()
-            return collected.answer()
+            return answer
 
         try:
             async with asyncio.TaskGroup() as group:

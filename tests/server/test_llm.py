@@ -112,6 +112,22 @@ def test_a_notebook_whose_event_loop_runs_may_call_it(llm: LLM) -> None:
     assert "7" in asyncio.run(cell())
 
 
+def test_a_program_with_an_event_loop_awaits_answers_and_ends_them_by_cancelling(llm: LLM) -> None:
+    endless = SamplingParams(max_tokens=200, ignore_eos=True, decoder="llada")
+
+    async def program() -> list[str]:
+        left = [asyncio.create_task(llm.answer("One two", endless)) for _ in range(4)]  # all that may run at once
+        await asyncio.sleep(0.1)
+        for task in left:
+            task.cancel()
+        both = await asyncio.gather(llm.answer(QUESTION, SHORT), llm.answer("Ana", DRAWN))
+        assert all(task.cancelled() for task in left)
+        return [answer.text for found in both for answer in found.outputs]
+
+    wanted = [*llm.chat(QUESTION, SHORT, use_tqdm=False), *llm.generate("Ana", DRAWN, use_tqdm=False)]
+    assert asyncio.run(program()) == [answer.text for found in wanted for answer in found.outputs]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
