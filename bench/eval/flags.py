@@ -16,7 +16,7 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="TASK",
         help="gsm8k, gsm8k_cot, gsm8k_cot_zeroshot, minerva_math, humaneval, humaneval_instruct, mbpp, mbpp_instruct,"
-        " ifeval, or parallelbench_NAME; without one, all are listed",
+        " mbpp_plain, ifeval, or parallelbench_NAME; without one, all are listed",
     )
     group = parser.add_argument_group("problems")
     group.add_argument("--data", type=Path, metavar="FILE", help="problems in the form of the public set, JSON lines")

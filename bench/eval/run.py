@@ -176,7 +176,8 @@ async def _measure(plan: Plan, backend: Backend, choice: Choice, results: Result
                 record = await _answer(plan, backend, choice, line)
             text = record["text"]
             grade = await asyncio.to_thread(plan.task.grade, line.fields, text, same)
-            record |= {"extracted": grade.extracted, "points": grade.points}
+            points = {name: grade.points[name] for name in plan.task.metrics}
+            record |= {"extracted": grade.extracted, "points": points}
             results.add(record)
             bar.update()
             return record

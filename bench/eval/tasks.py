@@ -361,6 +361,14 @@ TASKS: Mapping[str, Task] = {
         stops=(),
         chat=True,
     ),
+    "mbpp_plain": replace(  # for texts that name the function, as those of `export` do
+        _mbpp,
+        question=lambda fields: str(fields["text"]),
+        answer=None,
+        shots=0,
+        metrics=("processed", "raw"),
+        stops=(),
+    ),
     "ifeval": Task(
         IFEVAL,
         question=lambda fields: str(fields["prompt"]),
