@@ -55,7 +55,7 @@ class Backend(Protocol):
     @property
     def has_template(self) -> bool | None: ...
     @property
-    def facts(self) -> Mapping[str, str | None]: ...
+    def facts(self) -> Mapping[str, str | int | None]: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
     def choice(self, text: str, max_tokens: int) -> Choice:
@@ -85,9 +85,10 @@ class InProcess:
         return self._checkpoint.text.has_template
 
     @property
-    def facts(self) -> Mapping[str, str | None]:
+    def facts(self) -> Mapping[str, str | int | None]:
         settings = self._settings
-        return {"model": self.name, "dtype": settings.dtype, "quantization": settings.quantization}
+        named = {"model": self.name, "dtype": settings.dtype, "quantization": settings.quantization}
+        return {**named, "block_size": settings.block_size}
 
     def __enter__(self) -> Self:
         from ...server.llm import LLM  # here, because it brings torch, which a bad file does not need
@@ -135,8 +136,8 @@ class Server:
         return None
 
     @property
-    def facts(self) -> Mapping[str, str | None]:
-        return {"model": self._model, "dtype": "the server's", "quantization": "the server's"}
+    def facts(self) -> Mapping[str, str | int | None]:
+        return {"model": self._model, **dict.fromkeys(("dtype", "quantization", "block_size"), "the server's")}
 
     def __enter__(self) -> Self:
         return self

@@ -40,7 +40,7 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
         dest="decoders",
         action="append",
         metavar="NAME[:PARAM=VALUE,...]",
-        help="a decoder to measure; repeatable; default: asynclane",
+        help="a decoder to measure; repeatable; default: asynclane, or that of --preset",
     )
     group.add_argument("--max-tokens", type=positive, metavar="N", help="length of the canvas; default: the task's")
     group.add_argument(

@@ -26,7 +26,7 @@ from .report import Tally, draw, tabulated, tally
 from .results import Record, Results
 from .tasks import TASKS, Prompt, SameFormula, Task, find, shots_of
 
-DEFAULT_DECODERS = ("asynclane",)
+DEFAULT_DECODER = "asynclane"  # of a server
 COUNTS = (
     "tokens/forward: an answer's tokens up to its first end token; by scripts: as the papers' scripts count, those of"
     " its text up to the first stop string, read by the tokenizer again. Forwards count up to the end of the answer."
@@ -94,10 +94,7 @@ def evaluate(flags: argparse.Namespace, settings: Settings | None, api_key: str 
     chat = with_template(flags.chat, flags.task, task, backend)
     options = Options(chat, flags.max_tokens or task.max_tokens, task.stops_of(chat))
     plan = Plan(flags.task, task, lines, shots, flags.limit, options, flags.batch)
-    texts = flags.decoders or DEFAULT_DECODERS
-    if len({*texts}) < len(texts):
-        raise ValueError("--decoder is given twice with the same value")
-    choices = [backend.choice(text, options.max_tokens) for text in texts]
+    choices = [backend.choice(text, options.max_tokens) for text in _decoders(flags, settings)]
     with backend:
         tallies, run = asyncio.run(_measure_all(plan, backend, choices, out))
     print(tabulated(tallies))
@@ -110,10 +107,25 @@ def evaluate(flags: argparse.Namespace, settings: Settings | None, api_key: str 
 def _backend(flags: argparse.Namespace, settings: Settings | None, api_key: str | None) -> Backend:
     if settings is None:
         return Server(flags.url, api_key, flags.model)
-    checkpoint = open_checkpoint(settings.model, settings.download)
+    checkpoint = open_checkpoint(settings.model, settings.download, block_size=settings.block_size)
     if settings.prefix_sharing is None:  # prompts begin alike, and computed positions are to be those of each alone
         settings = replace(settings, prefix_sharing=False)
-    return InProcess(settings, checkpoint)
+    # A preset would change the parameters of each request that names its decoder: here it is only the default.
+    return InProcess(replace(settings, decoder=None, preset=None), checkpoint)
+
+
+def _decoders(flags: argparse.Namespace, settings: Settings | None) -> list[str]:
+    """Return the decoders to measure, those of `--decoder` or the default. Raises `ValueError`."""
+    preset = settings.preset if settings else None
+    if flags.decoders and preset:
+        raise ValueError(f"--preset {preset} is a decoder with its parameters: leave out --decoder")
+    if not flags.decoders:
+        name, params = settings.decoder_line if settings else (DEFAULT_DECODER, {})
+        given = ",".join(f"{key}={str(value).lower()}" for key, value in params.items())
+        return [f"{name}:{given}" if given else name]
+    if len({*flags.decoders}) < len(flags.decoders):
+        raise ValueError("--decoder is given twice with the same value")
+    return list(flags.decoders)
 
 
 def with_template(wanted: bool | None, name: str, task: Task, backend: Backend) -> bool:

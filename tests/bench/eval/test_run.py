@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -14,10 +15,15 @@ import pytest
 from asynclane.bench.eval.backends import Options, Reply
 from asynclane.bench.eval.decoders import Choice, parse_decoder
 from asynclane.bench.eval.export import main as export
+from asynclane.bench.eval.run import _decoders as decoders_of
 from asynclane.bench.eval.tasks import Prompt, find
 from asynclane.server.cli import main as cli
+from asynclane.server.cli.params import parse_params
+from asynclane.server.presets import PRESETS, DecoderLine
+from asynclane.server.settings import Settings
 
 COUNT = 8
+PRESET = next(iter(PRESETS))
 ANSWERS = {f"What is {number} + 1?": f"It is {number + 1}.\n#### {number + 1}" for number in range(COUNT)}
 
 
@@ -205,12 +211,20 @@ def misuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["gsm8k_cot", "--data", "data.jsonl", "--model", "tiny-lada"], "did you mean 'tiny-llada'?"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "lada"], "decoder 'lada'"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada:steps"], "a parameter is NAME=VALUE, not 'steps'"),
+        (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada", "--preset", PRESET], "leave out --decoder"),
         (["gsm8k_cot", "--data", "data.jsonl", *(2 * ["--decoder", "llada"])], "--decoder is given twice"),
     ],
 )
 def test_misuse_is_one_line(arguments: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in misuse(capsys, *arguments)
     assert [path.name for path in data.parent.iterdir()] == ["data.jsonl"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_is_the_default_decoder(preset: str) -> None:
+    (text,) = decoders_of(argparse.Namespace(decoders=None), Settings(preset=preset))
+    name, _, params = text.partition(":")
+    assert DecoderLine(name, parse_params(params.split(",") if params else [])) == PRESETS[preset].line
 
 
 def test_a_picture_without_matplotlib_is_refused_before_anything_is_loaded(
