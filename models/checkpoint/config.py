@@ -407,6 +407,12 @@ _LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (
 def _llada2(name: str, raw: _Keys) -> ModelConfig:
     """The network of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
     _require(raw, _LLADA2_FIXED)
+    for key in ("delete_token_id", "split_token_id"):
+        if raw.get(key) is not None:
+            raise ValueError(
+                f"{key} = {_shown(raw[key])} is not supported: LLaDA2.2 routes experts by block, and inserts and deletes"
+                " tokens; LLaDA2.0 and 2.1 can be served"
+            )
     chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
     experts = Experts(
         count=int(raw["num_experts"]),
