@@ -38,6 +38,7 @@ NAMED = {
     "inclusionAI/LLaDA2.0-mini-CAP": ("LLaDA2MoeModelLM", "llada2-cap"),
     "inclusionAI/LLaDA2.0-flash": ("LLaDA2MoeModelLM", "llada2.0"),
     "inclusionAI/LLaDA2.1-mini": ("LLaDA2MoeModelLM", "llada2.1"),
+    "inclusionAI/LLaDA2.2-flash": ("LLaDA2MoeModelLM", "llada2.2"),
     "JetLM/SDAR-30B-A3B-Chat-b32": ("SDARMoeForCausalLM", "sdar"),
     "Gen-Verse/TraDo-8B-Instruct": ("SDARForCausalLM", "sdar"),
     "Efficient-Large-Model/Fast_dLLM_v2_7B": ("Fast_dLLM_QwenForCausalLM", "fast-dllm-v2"),
@@ -59,7 +60,9 @@ def test_a_checkpoint_in_its_own_format_answers_with_its_preset(
 ) -> None:
     """`torch_dtype` or `dtype`, `rope_scaling` null or of type default, buffers of positions: as they are published."""
     number = list(NAMED).index(name)
-    words = {"rope_scaling": {"rope_type": "default"}} if number % 2 else {"rope_scaling": None}
+    words: dict[str, Any] = {"rope_scaling": {"rope_type": "default"}} if number % 2 else {"rope_scaling": None}
+    if preset == "llada2.2":
+        words |= {"delete_token_id": 300, "split_token_id": 301}
     words["torch_dtype" if number % 3 else "dtype"] = "bfloat16"
     directory = write_checkpoint(tmp_path / Path(name).name.partition("@")[0], architecture, **words)
     assert cli.main(["inspect", str(directory), "--json"]) == 0
