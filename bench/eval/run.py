@@ -110,7 +110,7 @@ def evaluate(flags: argparse.Namespace, settings: Settings | None, api_key: str 
 def _backend(flags: argparse.Namespace, settings: Settings | None, api_key: str | None) -> Backend:
     if settings is None:
         return Server(flags.url, api_key, flags.model)
-    checkpoint = open_checkpoint(settings.model, settings.download)
+    checkpoint = open_checkpoint(settings.model, settings.download, block_size=settings.block_size)
     if settings.prefix_sharing is None:  # prompts begin alike, and computed positions are to be those of each alone
         settings = replace(settings, prefix_sharing=False)
     return InProcess(settings, checkpoint)

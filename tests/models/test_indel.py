@@ -78,7 +78,7 @@ def test_control_tokens_never_reach_a_client_and_every_block_ends(name: str) -> 
 def test_without_control_tokens_it_is_editing(runner: Runner, vocabulary: Vocabulary) -> None:
     """As long as no block comes again."""
     params = {"threshold": 0.7, "edit_threshold": 0.5, "early_stop": False}
-    for prompt in CHATS[:2]:
+    for prompt in CHATS[:1]:
         ours, edited = run(runner, vocabulary, [Spec(prompt, 32, each, params) for each in ("indel", "llada2")])
         assert (ours.canvas.tolist(), ours.steps) == (edited.canvas.tolist(), edited.steps)
 

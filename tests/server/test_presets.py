@@ -23,6 +23,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from ..support.cases import FAMILY_LIMITS
 from ..support.checkpoints import write_checkpoint, write_config
 from ..support.driver import Spec, run
+from ..support.scale import part
 
 NAMED = {
     "GSAI-ML/LLaDA-1.5": ("LLaDAModelLM", "llada-1.5"),
@@ -54,7 +55,7 @@ def test_published_checkpoints_are_recognized_and_no_others() -> None:
     assert preset_of("LLaDAModelLM", ["d3LLM/d3LLM_Dream"]) is None  # of another architecture
 
 
-@pytest.mark.parametrize(("name", "architecture", "preset"), [(name, *row) for name, row in NAMED.items()])
+@pytest.mark.parametrize(("name", "architecture", "preset"), part([(name, *row) for name, row in NAMED.items()], 4))
 def test_a_checkpoint_in_its_own_format_answers_with_its_preset(
     tmp_path: Path, name: str, architecture: str, preset: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
