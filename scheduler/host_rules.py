@@ -292,6 +292,7 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
         requests=requests,
         lanes=_lanes([entry.of for entry in entries], positions, requests),
         ends=runner.ends,
+        controls=runner.vocabulary.controls,
         steps=np.array([entry.of.step for entry in entries]),
         replica=_replica(entries, requests.sizes, result) if runner.replicated else None,
     )

@@ -124,6 +124,12 @@ PRESETS: Mapping[str, Preset] = {
         DecoderLine("llada2", {"threshold": 0.5, "edit_threshold": 0.0, "edit_steps": 16}),
         "arXiv 2602.08676, speed mode",
     ),
+    "llada2.2": Preset(
+        _LLADA2,
+        ("llada2.2*",),
+        DecoderLine("indel", {"threshold": 0.5, "edit_threshold": 0.0, "edit_steps": 16}),
+        "SGLang pull request 31773",
+    ),
     "sdar": Preset(
         ("SDARForCausalLM", "SDARMoeForCausalLM"),
         ("sdar*", "trado*"),

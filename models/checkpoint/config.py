@@ -92,6 +92,7 @@ class ModelConfig:
     rotary_share: float = 1.0
     experts: Experts | None = None
     block_source: str = ""  # what said the block size
+    caveat: str = ""  # how what is computed differs from the published network
 
     @property
     def rotary_dim(self) -> int:
@@ -401,12 +402,19 @@ _LLADA2_FIXED: Mapping[str, object] = {
     "use_qk_norm": True,
     "use_qkv_bias": False,
 }
+_LLADA2_ROUTING = (
+    "LLaDA2.2 chooses experts for whole blocks, in a way that is not published; here each token has its own, so answers"
+    " differ a little"
+)
 _LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (Bie et al., arXiv 2512.15745)
 
 
 def _llada2(name: str, raw: _Keys) -> ModelConfig:
     """The network of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
     _require(raw, _LLADA2_FIXED)
+    controls = [raw.get(key) for key in ("delete_token_id", "split_token_id")]
+    if None in controls and controls != [None, None]:
+        raise ValueError("delete_token_id and split_token_id go together, and one of them is missing")
     chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
     experts = Experts(
         count=int(raw["num_experts"]),
@@ -428,6 +436,7 @@ def _llada2(name: str, raw: _Keys) -> ModelConfig:
         raw,
         qk_norm=True,
         **_blocks(raw, _LLADA2_BLOCK),
+        caveat=_LLADA2_ROUTING if controls[0] is not None else "",
         rotary_share=float(raw["partial_rotary_factor"]),
         experts=experts,
     )

@@ -264,6 +264,10 @@ VOCABULARY_REFUSALS: Refusals[VocabularyFacts] = {
         "{f.absent[0]}",
         lambda f: f.absent,
     ),
+    "decoder {f.decoder.name!r} does not apply this model's tokens that insert and delete: use 'indel'": (
+        "decoder",
+        lambda f: f.vocabulary.controls and f.decoder.name != "indel",
+    ),
 }
 
 

@@ -175,6 +175,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "eoser": _serial("eoser", cache="none"),
     "ete": _serial("ete", cache="none"),
     "freedave": _serial("freedave", cache="dual"),
+    "indel": _serial("indel", cache="dual"),
     "klass": _serial("klass", watch="canvas", cache="none"),
     "leap": _serial("leap", cache="none"),
     "learn2pd": _serial("learn2pd", cache="none"),

@@ -28,6 +28,7 @@ SUMMARIES: Mapping[str, str] = {
     "ete": "explore, then exploit: where no position is certain, one uncertain position commits"
     " (our rule, after the abstract)",
     "freedave": "drafts its next steps and checks them in one forward; the answer equals one token a forward",
+    "indel": "`llada2`, and control tokens insert and delete tokens of the block",
     "klass": "commits a token that is certain and has been the same for two forwards",
     "leap": "commits a token that stays the same when likely tokens are put beside it",
     "learn2pd": "a small trained filter decides; the canvas is cut after a predicted end",

@@ -43,10 +43,16 @@ _UNFINISHED = re.compile(r".*[-,\\+*/=%&|^<>:@(\[{]|(.*[^\w])?(and|or|not|in|is|
 class Vocabulary:
     """Token classes as one table, so that one look-up classifies all lanes of a step."""
 
-    def __init__(self, pieces: Sequence[str], mask_id: int, end_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        mask_id: int,
+        end_ids: Iterable[int],
+        controls: tuple[int, int] | None = None,
+    ) -> None:
         """`pieces[id]` is the text of a token, empty for special tokens. The lowest of `end_ids` is the end of a text,
-        the others are ends of turns."""
-        self.mask_id = mask_id
+        the others are ends of turns. `controls` are LLaDA2.2's tokens that delete and insert."""
+        self.mask_id, self.controls = mask_id, controls
         ends = tuple(end_ids)
         self.filler = min(ends, default=mask_id)  # follows the end of an answer, in training
         self.classes: npt.NDArray[np.uint16] = np.array([_classes(piece) for piece in pieces], np.uint16)

@@ -130,6 +130,8 @@ def build_parts(settings: Settings) -> EngineParts:
     dummy = settings.load_format == "dummy"
     checkpoint = open_checkpoint(settings.model, settings.download, not dummy, settings.block_size)
     config, text = checkpoint.config, checkpoint.text
+    if config.caveat:
+        logging.getLogger(__name__).warning(config.caveat)
     check_preset(settings.preset, config.architecture)
     if config.block_size:
         logging.getLogger(__name__).info("blocks of %d positions, by %s", config.block_size, config.block_source)

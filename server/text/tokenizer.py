@@ -167,7 +167,12 @@ class Tokenizer:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.pieces, self.mask_id, self.end_ids)
+        return Vocabulary(self.pieces, self.mask_id, self.end_ids, self._controls())
+
+    def _controls(self) -> tuple[int, int] | None:
+        """LLaDA2.2's tokens that delete and insert."""
+        delete, split = self._config.get("delete_token_id"), self._config.get("split_token_id")
+        return (delete, split) if isinstance(delete, int) and isinstance(split, int) else None
 
     @cached_property
     def pieces(self) -> list[str]:

@@ -15,7 +15,18 @@ import pytest
 from asynclane.scheduler import AttentionPattern, ParamError, resolve
 from asynclane.scheduler.decoding.registry import DECODERS
 
-from ..support.cases import FAMILIES, NETWORKS, PARAMETERS, SMALL, VARIANTS, assert_same, cases, network, together
+from ..support.cases import (
+    FAMILIES,
+    NETWORKS,
+    PARAMETERS,
+    SMALL,
+    TRIED,
+    VARIANTS,
+    assert_same,
+    cases,
+    network,
+    together,
+)
 from ..support.driver import TWO_IN_FLIGHT, refusal
 from ..support.scale import part
 
@@ -32,7 +43,7 @@ ONE_IN = {
 CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
 FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # block-causal networks alone can do these
 TABLES = [
-    *itertools.product(("tiny-llada", "tiny-sdar", *SMALL), CIRCUMSTANCES),
+    *itertools.product(("tiny-llada", "tiny-sdar", *TRIED), CIRCUMSTANCES),
     *itertools.product(("tiny-sdar", "block-causal", "shifted-blocks"), FOR_BLOCKS),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from asynclane.scheduler import Outcome
 
-from ..support.cases import SMALL, assert_same, cases, network, together
+from ..support.cases import TRIED, assert_same, cases, network, together
 from ..support.driver import TWO_IN_FLIGHT, Answer
 from ..support.scale import part
 
@@ -26,7 +26,7 @@ def assert_others_answered(name: str, some: list[str], answers: list[Answer], ou
 
 
 @HALVINGS
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", TRIED)
 def test_clients_that_leave_change_no_other_answer(name: str, halving: object) -> None:
     """After each number of steps, waiting, running or in flight."""
     some = part(cases(name), 10, seed="leaving")
@@ -38,7 +38,7 @@ def test_clients_that_leave_change_no_other_answer(name: str, halving: object) -
 
 
 @HALVINGS
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", TRIED)
 def test_a_failed_step_ends_the_requests_that_it_carried_and_no_other(name: str, halving: object) -> None:
     some = part(cases(name), 10, seed="failing")
     answers = network(name).run(

@@ -10,6 +10,7 @@ from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.cases import CHATS
 from ..support.driver import Spec, full_logits, run
+from ..support.scale import part
 
 LENGTH, BLOCK, MOST = 32, 16, 4
 
@@ -32,7 +33,7 @@ def published(runner: Runner, vocabulary: Vocabulary, prompt: list[int], thresho
 
 def test_tokens_and_forwards_are_those_of_the_published_sampler(runner: Runner, vocabulary: Vocabulary) -> None:
     with torch.inference_mode():
-        for prompt, threshold in ((CHATS[4], 0.8), (CHATS[0], 0.95)):
+        for prompt, threshold in part([(CHATS[4], 0.8), (CHATS[0], 0.95)], 2):
             params = {"block_length": BLOCK, "threshold": threshold, "early_stop": False}
             (ours,) = run(runner, vocabulary, [Spec(prompt, LENGTH, "cad", params)])
             assert (ours.canvas.tolist(), ours.steps) == published(runner, vocabulary, prompt, threshold)

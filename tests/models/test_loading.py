@@ -211,6 +211,7 @@ def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> N
         ("LLaDAMoEModelLM", {"clip_qkv": 8.0}, "clip_qkv = 8.0 is not supported, only None"),
         ("LLaDA2MoeModelLM", {"score_function": "softmax"}, "score_function = 'softmax' is not supported"),
         ("LLaDA2MoeModelLM", {"use_qkv_bias": True}, "use_qkv_bias = True is not supported, only False"),
+        ("LLaDA2MoeModelLM", {"delete_token_id": 156930}, "delete_token_id and split_token_id go together"),
         ("LLaDA2MoeModelLM", {"n_group": 3}, "2 of 3 groups cannot be chosen of 8 experts"),
         ("LLaDA2MoeModelLM", {"topk_group": 1}, "3 experts cannot be chosen of 2"),
         ("LLaDA2MoeModelLM", {"partial_rotary_factor": 0.2}, "3 of 16 numbers of a head cannot be rotated"),

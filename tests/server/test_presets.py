@@ -23,6 +23,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from ..support.cases import FAMILY_LIMITS
 from ..support.checkpoints import write_checkpoint, write_config
 from ..support.driver import Spec, run
+from ..support.scale import part
 
 NAMED = {
     "GSAI-ML/LLaDA-1.5": ("LLaDAModelLM", "llada-1.5"),
@@ -38,6 +39,7 @@ NAMED = {
     "inclusionAI/LLaDA2.0-mini-CAP": ("LLaDA2MoeModelLM", "llada2-cap"),
     "inclusionAI/LLaDA2.0-flash": ("LLaDA2MoeModelLM", "llada2.0"),
     "inclusionAI/LLaDA2.1-mini": ("LLaDA2MoeModelLM", "llada2.1"),
+    "inclusionAI/LLaDA2.2-flash": ("LLaDA2MoeModelLM", "llada2.2"),
     "JetLM/SDAR-30B-A3B-Chat-b32": ("SDARMoeForCausalLM", "sdar"),
     "Gen-Verse/TraDo-8B-Instruct": ("SDARForCausalLM", "sdar"),
     "Efficient-Large-Model/Fast_dLLM_v2_7B": ("Fast_dLLM_QwenForCausalLM", "fast-dllm-v2"),
@@ -53,13 +55,15 @@ def test_published_checkpoints_are_recognized_and_no_others() -> None:
     assert preset_of("LLaDAModelLM", ["d3LLM/d3LLM_Dream"]) is None  # of another architecture
 
 
-@pytest.mark.parametrize(("name", "architecture", "preset"), [(name, *row) for name, row in NAMED.items()])
+@pytest.mark.parametrize(("name", "architecture", "preset"), part([(name, *row) for name, row in NAMED.items()], 4))
 def test_a_checkpoint_in_its_own_format_answers_with_its_preset(
     tmp_path: Path, name: str, architecture: str, preset: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`torch_dtype` or `dtype`, `rope_scaling` null or of type default, buffers of positions: as they are published."""
     number = list(NAMED).index(name)
-    words = {"rope_scaling": {"rope_type": "default"}} if number % 2 else {"rope_scaling": None}
+    words: dict[str, Any] = {"rope_scaling": {"rope_type": "default"}} if number % 2 else {"rope_scaling": None}
+    if preset == "llada2.2":
+        words |= {"delete_token_id": 300, "split_token_id": 301}
     words["torch_dtype" if number % 3 else "dtype"] = "bfloat16"
     directory = write_checkpoint(tmp_path / Path(name).name.partition("@")[0], architecture, **words)
     assert cli.main(["inspect", str(directory), "--json"]) == 0

@@ -17,6 +17,7 @@ from .host.entropy import Entropy
 from .host.eoser import Ass, Eoser
 from .host.ete import ExploreThenExploit
 from .host.freedave import FreeDave
+from .host.indel import InDel
 from .host.klass import Klass
 from .host.leap import Leap
 from .host.learn2pd import Learn2PD
@@ -41,6 +42,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     ExploreThenExploit,
     Extrapolated,
     FreeDave,
+    InDel,
     Klass,
     Leap,
     Learn2PD,

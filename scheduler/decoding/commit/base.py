@@ -174,6 +174,7 @@ class StepView:
     lanes: Lanes
     ends: Bools  # [vocabulary] which tokens end an answer
     steps: Longs  # [r] forwards of each request before this one
+    controls: tuple[int, int] | None = None  # tokens that delete their position, and that open one before it
     replica: ReplicaView | None = None  # if there is a projected replica
 
     @cached_property
@@ -233,6 +234,7 @@ class StepView:
             requests=Segments(self.requests.starts[number : number + 1] - start, np.array([size]), size),
             lanes=self.lanes.of(number, start, size),
             ends=self.ends,
+            controls=self.controls,
             steps=self.steps[number : number + 1],
         )
 
