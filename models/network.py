@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.attention import paged_attention
-from ..kernels.common.types import Fp8Matrix, Matrix, QkNorm, Routing
+from ..kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix, QkNorm, Routing
 from ..kernels.elementwise import add_rms_norm, embed, rms_norm
 from ..kernels.experts import experts_mlp, route
 from ..kernels.fused import linear_add_rms_norm, linear_rope_write_kv, linear_swiglu
@@ -29,6 +29,12 @@ from .kv_cache import KvPages
 from .numerics import Numerics
 
 EXACT = ("router", "router_bias")  # weights in float32
+INT4_GROUPS = (
+    128,
+    64,
+    32,
+    16,
+)  # columns that share a scale in int4, the most that divide a matrix that is quantized here
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +81,13 @@ def allocate(
     """Memory for the weights, or for a rank's part of them, not yet filled, and where in it each tensor of the
     checkpoint goes. `config` is that of the whole network.
 
-    With `fp8` the matrices of the blocks are in FP8. Embedding and head are not, since confidence is read off the head.
-    Routers are float32: a rounding would choose other experts.
+    With `fp8` or `int4` the matrices of the blocks are so, as the checkpoint has them if it is quantized so: with its
+    numbers and scales, and without those that it leaves out. Embedding and head are not, since confidence is read off
+    the head. Routers are float32: a rounding would choose other experts.
     """
     parts = dict[str, TensorPlace]()
 
-    def take(sources: Sequence[Source], fp8: bool) -> dict[str, Any]:
+    def take(sources: Sequence[Source], inner: bool) -> dict[str, Any]:
         """The weights that these tensors make up, by name: the rows of one weight are those of its tensors in order."""
         weights = dict[str, Matrix]()
         for name, made_of in _grouped(sources).items():
@@ -88,8 +95,8 @@ def allocate(
             rows, columns = sum(shape[0] for shape in shapes), shapes[0][1:]
             if name in EXACT:
                 weights[name] = torch.empty((rows, *columns), dtype=torch.float32, device=device)
-            elif fp8 and columns:
-                weights[name] = Fp8Matrix.empty(rows, columns[0], device)
+            elif inner and columns:
+                weights[name] = _matrix(config, numerics, made_of, (rows, columns[0]), device)
             else:
                 weights[name] = torch.empty((rows, *columns), dtype=numerics.dtype, device=device)
             start = 0
@@ -99,10 +106,33 @@ def allocate(
                 start += shape[0]
         return weights
 
-    top = take(top_sources(config), fp8=False)
-    blocks = tuple(_block(take(layer_sources(config, i), numerics.fp8), config) for i in range(config.layers))
+    top = take(top_sources(config), inner=False)
+    blocks = tuple(_block(take(layer_sources(config, i), inner=True), config) for i in range(config.layers))
     head = top["head"] if "head" in top else top["embedding"][slice(*rank.span(config.vocab_size))]
     return Weights(top["embedding"], top["norm"], head, blocks), parts
+
+
+def _matrix(
+    config: ModelConfig, numerics: Numerics, made_of: Sequence[Source], shape: tuple[int, int], device: torch.device
+) -> Matrix:
+    """Memory for a matrix of a block, or of a rank's part of it. Raises `ValueError` for sizes that products in its
+    form cannot take."""
+    form = "fp8" if numerics.fp8 else "int4" if numerics.int4 else None
+    stored = config.quantization
+    if form is None or (stored is not None and not stored.plain.isdisjoint(source.name for source in made_of)):
+        return torch.empty(shape, dtype=numerics.dtype, device=device)
+    whole = made_of[0].shape[1]
+    if stored is None or stored.layout.kept != form:
+        group = None if form == "fp8" else next((size for size in INT4_GROUPS if shape[1] % size == 0), 0)
+        if group == 0:
+            raise ValueError(f"int4 takes inputs in multiples of {INT4_GROUPS[-1]}, not {shape[1]}")
+    else:
+        group = whole if stored.layout.group == -1 else stored.layout.group
+        if group is not None and shape[1] != whole and shape[1] % group:
+            raise ValueError(f"the {whole} inputs of {made_of[0].name} cannot be shared in groups of {group}")
+    if group is None:
+        return Fp8Matrix.empty(*shape, device)
+    return GroupedMatrix.empty(*shape, group, form == "int4", device)
 
 
 def _grouped(sources: Sequence[Source]) -> dict[str, list[Source]]:

@@ -147,7 +147,14 @@ class Settings:
         "auto",
         "dummy",
     )
-    quantization: str | None = _word(None, "of the weights; default: none", "fp8")
+    quantization: str | None = _word(
+        None,
+        "of the matrices in memory: int4 rounds plain ones to nearest, none dequantizes those of a checkpoint; default:"
+        " on a GPU as the checkpoint has them",
+        "fp8",
+        "int4",
+        "none",
+    )
     deterministic: bool = _switch(
         "answers that are the same to the bit whatever they are batched with, in every dtype, at some cost in speed"
     )

@@ -33,6 +33,10 @@ class Fp8Matrix:
     def nbytes(self) -> int:
         return self.values.nbytes + self.scales.nbytes
 
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
     @classmethod
     def empty(cls, rows: int, columns: int, device: torch.device) -> Fp8Matrix:
         """Raise `ValueError` for sizes that the product cannot take."""
@@ -44,7 +48,57 @@ class Fp8Matrix:
         )
 
 
-Matrix = Tensor | Fp8Matrix
+@dataclass(frozen=True, slots=True)
+class GroupedMatrix:
+    """A weight [out, in] of which `group` neighbouring columns of a row share a scale; the last group may be shorter.
+
+    `values`: [out, in] float8_e4m3fn; or of 4 bits, [out, in / 8] int32: bits 4n to 4n + 3 of word j are column 8j + n.
+    `scales` [out, groups] float32. `zeros` [out, groups] uint8, of 4-bit numbers alone, are subtracted from them before
+    the scale multiplies.
+    """
+
+    values: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+    group: int
+
+    def __post_init__(self) -> None:
+        expect("values", self.values, ("out", "in"), (FP8,) if self.zeros is None else (torch.int32,))
+        rows, columns = self.shape
+        shape = (rows, -(-columns // self.group))
+        expect("scales", self.scales, shape, (torch.float32,))
+        if self.zeros is not None:
+            expect("zeros", self.zeros, shape, (torch.uint8,))
+
+    @property
+    def shape(self) -> torch.Size:
+        rows, width = self.values.shape
+        return torch.Size((rows, width if self.zeros is None else 8 * width))
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @classmethod
+    def empty(cls, rows: int, columns: int, group: int, int4: bool, device: torch.device) -> GroupedMatrix:
+        """Raise `ValueError` for sizes that the product cannot take."""
+        if group % 32 or columns % 16 or (int4 and columns % group):
+            raise ValueError(f"products with scales for {group} columns cannot take [{rows}, {columns}]")
+        groups = -(-columns // group)
+        kind, width = (torch.int32, columns // 8) if int4 else (FP8, columns)
+        return cls(
+            torch.empty((rows, width), dtype=kind, device=device),
+            torch.empty((rows, groups), dtype=torch.float32, device=device),
+            torch.empty((rows, groups), dtype=torch.uint8, device=device) if int4 else None,
+            group,
+        )
+
+
+Matrix = Tensor | Fp8Matrix | GroupedMatrix
 
 
 @dataclass(frozen=True, slots=True)

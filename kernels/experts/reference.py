@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..common.types import Fp8Matrix, Matrix, Routing
+from ..common.types import Fp8Matrix, GroupedMatrix, Matrix, Routing
 from ..elementwise.reference import swiglu
 from ..linear.reference import linear
 
@@ -63,4 +63,7 @@ def experts_mlp(
 def _product(x: Tensor, weight: Matrix, rows: slice, fixed: bool) -> Tensor:
     if isinstance(weight, Fp8Matrix):
         return (linear(x.float(), weight.values[rows].float()) * weight.scales[rows]).to(x.dtype)
+    if isinstance(weight, GroupedMatrix):
+        zeros = None if weight.zeros is None else weight.zeros[rows]
+        return linear(x, GroupedMatrix(weight.values[rows], weight.scales[rows], zeros, weight.group), fixed)
     return linear(x, weight[rows], fixed)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
-from ..common.types import FP8, Fp8Matrix, Matrix, Routing
-from ..linear.triton import Tile
+from ..common.types import FP8, Fp8Matrix, GroupedMatrix, Matrix, Routing
+from ..linear.triton_grouped import dequantized, within_group
+from ..linear.triton_tiles import Tile
 from .reference import LEAST_SUM
 
 COLUMNS = 1024  # numbers of one program where choices are added up
@@ -109,15 +110,12 @@ def experts_mlp(
     tokens, dim = x.shape
     expect("chosen", chosen, (tokens, "K"), (torch.int32,))
     expect("weights", weights, tuple(chosen.shape), (torch.float32,))
-    kinds = (x.dtype, FP8)
-    gate_up_values, gate_up_scales = _matrix(gate_up)
-    down_values, down_scales = _matrix(down)
-    expect("gate_up", gate_up_values, ("E * 2 * F", dim), kinds)
-    experts = len(down_values) // dim
-    inner = down_values.shape[1]
-    expect("down", down_values, (experts * dim, "F"), kinds)
-    if len(gate_up_values) != experts * 2 * inner:
-        raise ValueError(f"gate_up has {len(gate_up_values)} rows, {experts} experts of {inner} have two for each")
+    _expect_matrix("gate_up", gate_up, ("E * 2 * F", dim), x.dtype)
+    down_rows, inner = down.shape
+    experts = down_rows // dim
+    _expect_matrix("down", down, (experts * dim, "F"), x.dtype)
+    if gate_up.shape[0] != experts * 2 * inner:
+        raise ValueError(f"gate_up has {gate_up.shape[0]} rows, {experts} experts of {inner} have two for each")
     out = torch.empty_like(x)
     if not tokens:
         return out
@@ -130,16 +128,16 @@ def experts_mlp(
     parts = x.new_empty((pairs, dim))
     common = {
         "EXPERTS": experts, "EXPERTS_WIDTH": triton.next_power_of_2(experts), "BLOCK_M": tile.m, "BLOCK_N": tile.n,
-        "BLOCK_K": tile.k, "SCALED": gate_up_scales is not None, "num_warps": tile.warps, "num_stages": tile.stages,
+        "num_warps": tile.warps, "num_stages": tile.stages,
         "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", **chained(x),
     }  # fmt: skip
     _experts[(tiles * triton.cdiv(inner, tile.n),)](
-        x, gate_up_values, gate_up_scales, order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner, GATED=True,
-        **common,
+        x, *_tensors(gate_up), order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner, GATED=True,
+        **_format(gate_up, tile), **common,
     )  # fmt: skip
     _experts[(tiles * triton.cdiv(dim, tile.n),)](
-        hidden, down_values, down_scales, order, ends, parts, tiles, SHARED=1, IN=inner, OUT=dim, GATED=False,
-        **common,
+        hidden, *_tensors(down), order, ends, parts, tiles, SHARED=1, IN=inner, OUT=dim, GATED=False,
+        **_format(down, tile), **common,
     )  # fmt: skip
     _add_up[(tokens, triton.cdiv(dim, COLUMNS))](
         parts, weights, out, DIM=dim, CHOICES=choices, BLOCK=COLUMNS, **chained(x)
@@ -147,8 +145,23 @@ def experts_mlp(
     return out
 
 
-def _matrix(weight: Matrix) -> tuple[Tensor, Tensor | None]:
-    return (weight.values, weight.scales) if isinstance(weight, Fp8Matrix) else (weight, None)
+def _expect_matrix(name: str, weight: Matrix, shape: tuple[int | str, int | str], dtype: torch.dtype) -> None:
+    if isinstance(weight, GroupedMatrix):  # its words hold several columns
+        weight = torch.empty(weight.shape, dtype=dtype, device="meta")
+    expect(name, weight.values if isinstance(weight, Fp8Matrix) else weight, shape, (dtype, FP8))
+
+
+def _tensors(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    if isinstance(weight, Tensor):
+        return weight, None, None
+    return weight.values, weight.scales, weight.zeros if isinstance(weight, GroupedMatrix) else None
+
+
+def _format(weight: Matrix, tile: Tile) -> dict[str, int | bool]:
+    if isinstance(weight, GroupedMatrix):
+        group, block_k = weight.group, within_group(tile.k, weight)
+        return {"GROUP": group, "INT4": weight.zeros is not None, "SCALED": False, "BLOCK_K": block_k}
+    return {"GROUP": 0, "INT4": False, "SCALED": isinstance(weight, Fp8Matrix), "BLOCK_K": tile.k}
 
 
 def _tile(pairs: float, dtype: torch.dtype, fixed: bool) -> Tile:
@@ -206,12 +219,14 @@ def _place(
 
 @triton.jit(do_not_specialize=["tiles"])
 def _experts(
-    x_ptr, weight_ptr, scales_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr, IN: tl.constexpr,
-    OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
+    x_ptr, weight_ptr, scales_ptr, zeros_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr,
+    IN: tl.constexpr, OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED: tl.constexpr, GROUP: tl.constexpr,
+    INT4: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One tile of one expert's product. `SHARED` pairs read the same row of x. `GATED`: a second product, of the rows
-    after the gate's, is multiplied with the gate's result."""
+    after the gate's, is multiplied with the gate's result. `GROUP` columns of the weight share a scale; 0: a scale, if
+    there are any, is a row's."""
     await_previous(CHAINED)
     tile = tl.program_id(0) % tiles  # tiles of one expert, beside each other, read the same part of its weight
     column = tl.program_id(0) // tiles * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -225,17 +240,30 @@ def _experts(
     ROWS: tl.constexpr = 2 * OUT if GATED else OUT
     inside = column < OUT
     x_rows = x_ptr + (pair // SHARED * IN)[:, None]
-    weight_rows = weight_ptr + ((expert * ROWS + column) * IN)[None, :]
+    weight_row = expert * ROWS + column
+    weight_rows = weight_ptr + (weight_row * IN)[None, :]
+    GROUPS: tl.constexpr = (IN + GROUP - 1) // GROUP if GROUP else 0
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, IN, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_rows + k[None, :], mask=real & (k < IN)[None, :], other=0.0)
         mask = (k < IN)[:, None] & inside[None, :]
-        weight = tl.load(weight_rows + k[:, None], mask=mask, other=0.0).to(x.dtype)
+        if GROUP:
+            weight = dequantized(
+                weight_ptr, scales_ptr, zeros_ptr, weight_row, inside, start, IN, GROUPS, GROUP, BLOCK_N, BLOCK_K, INT4
+            ).to(x.dtype).T  # fmt: skip
+        else:
+            weight = tl.load(weight_rows + k[:, None], mask=mask, other=0.0).to(x.dtype)
         acc = tl.dot(x, weight, acc, input_precision=PRECISION)
         if GATED:
-            weight = tl.load(weight_rows + OUT * IN + k[:, None], mask=mask, other=0.0).to(x.dtype)
+            if GROUP:
+                weight = dequantized(
+                    weight_ptr, scales_ptr, zeros_ptr, weight_row + OUT, inside, start, IN, GROUPS, GROUP, BLOCK_N,
+                    BLOCK_K, INT4,
+                ).to(x.dtype).T  # fmt: skip
+            else:
+                weight = tl.load(weight_rows + OUT * IN + k[:, None], mask=mask, other=0.0).to(x.dtype)
             second = tl.dot(x, weight, second, input_precision=PRECISION)
     kind = out_ptr.dtype.element_ty
     if SCALED:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..common.checks import FLOATS, expect
-from ..common.types import FP8, Fp8Matrix, Matrix
+from ..common.types import FP8, Fp8Matrix, GroupedMatrix, Matrix
 
 # Below this many rows the CPU's matrix product takes another summation order, and a request alone would differ in
 # the last bit from the same request batched with others.
 MIN_ROWS = 16
 
 FP8_MAX = 448.0
+INT4_MAX = 15
 LEAST_SCALE = 1e-12  # of a row of zeros
 
 
@@ -20,9 +22,12 @@ def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
     """x [T, in] times weight [out, in], transposed: [T, out]. `fixed`: a row's bits do not depend on the other rows.
 
     On a CPU a row's float32 bits never do. An FP8 weight is multiplied with x quantized row by row, and is not `fixed`.
+    A weight with scales of groups is dequantized to x's type.
     """
     if isinstance(weight, Fp8Matrix):
         return fp8_linear(x, weight)
+    if isinstance(weight, GroupedMatrix):
+        weight = dequantize(weight).to(x.dtype)
     return fixed_linear(x, weight) if fixed else _padded_linear(x, weight)
 
 
@@ -51,3 +56,45 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     wide = x.float()
     scales = (wide.abs().amax(-1) / FP8_MAX).clamp_min(LEAST_SCALE)
     return (wide / scales[:, None]).clamp(-FP8_MAX, FP8_MAX).to(FP8), scales
+
+
+def dequantize(weight: Matrix) -> Tensor:
+    """A weight [out, in] in float32; in torch on every device."""
+    if isinstance(weight, Fp8Matrix):
+        return weight.values.float() * weight.scales[:, None]
+    if not isinstance(weight, GroupedMatrix):
+        return weight.float()
+    scales = _each_column(weight.scales, weight)
+    if weight.zeros is None:
+        return weight.values.float() * scales
+    return (unpack_int4(weight.values).float() - _each_column(weight.zeros.float(), weight)) * scales
+
+
+def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
+    """A weight [out, in] in int4, rounded to nearest: the numbers of `group` columns are spread evenly from the least
+    to the largest. In torch on every device."""
+    rows, columns = weight.shape
+    grouped = weight.float().view(rows, columns // group, group)
+    least, most = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
+    scales = ((most - least) / INT4_MAX).clamp_min(LEAST_SCALE)
+    zeros = (-least / scales).round()
+    numbers = (grouped / scales[..., None]).round() + zeros[..., None]
+    return GroupedMatrix(pack_int4(numbers.clamp(0, INT4_MAX).flatten(1)), scales, zeros.to(torch.uint8), group)
+
+
+def _each_column(of_groups: Tensor, weight: GroupedMatrix) -> Tensor:
+    """[out, groups] -> [out, in]."""
+    return of_groups.repeat_interleave(weight.group, 1)[:, : weight.shape[1]]
+
+
+def unpack_int4(words: Tensor) -> Tensor:
+    """words [..., n] int32 -> their numbers of 4 bits [..., 8 * n] uint8, of each word from the lowest."""
+    return torch.stack([(words >> shift & 15).to(torch.uint8) for shift in range(0, 32, 4)], -1).flatten(-2)
+
+
+def pack_int4(numbers: Tensor) -> Tensor:
+    """The inverse of `unpack_int4`."""
+    words = torch.zeros((*numbers.shape[:-1], numbers.shape[-1] // 8), dtype=torch.int32, device=numbers.device)
+    for place in range(8):
+        words |= numbers[..., place::8].to(torch.int32) << 4 * place
+    return words

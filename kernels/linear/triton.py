@@ -7,8 +7,6 @@ numbers a program computes follows the number of rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 import triton
@@ -18,22 +16,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
-from ..common.types import Fp8Matrix, Matrix
+from ..common.types import Fp8Matrix, GroupedMatrix, Matrix
+from .triton_grouped import grouped_linear
 from .triton_quantize import quantize_rows
 from .triton_streamed import stream_config, streamed, streams
+from .triton_tiles import Tile
 
 GROUP = 8  # tiles of rows that pass one tile of the weight while it is in the cache
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The work of one program: `m` rows by `n` columns, `k` of the inner dimension at a time."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
 
 
 # (largest number of rows, its tile). No tile has fewer than 64 rows: below, another instruction would sum.
@@ -50,6 +39,8 @@ def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
         return streamed(x, weight)[0]
     if isinstance(weight, Fp8Matrix):
         return fp8_linear(x, weight)
+    if isinstance(weight, GroupedMatrix):
+        return grouped_linear(x, weight, fixed)
     return fixed_linear(x, weight) if fixed else F.linear(x, weight)
 
 

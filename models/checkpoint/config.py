@@ -10,12 +10,13 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...kernels.common.types import Routing
 from ...scheduler.decoding.attention_pattern import AttentionPattern
+from .quantization import Quantization, read_quantization
 
 # No model comes near these sizes: larger ones would fill the memory before they are found not to match the weights.
 MOST = {
@@ -93,6 +94,7 @@ class ModelConfig:
     experts: Experts | None = None
     block_source: str = ""  # what said the block size
     caveat: str = ""  # how what is computed differs from the published network
+    quantization: Quantization | None = None  # of the files, not of the memory
 
     @property
     def rotary_dim(self) -> int:
@@ -131,7 +133,7 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
         _refuse_unread(said, config)
         if block_size is not None and not config.block_size:
             raise ValueError(f"--block-size is for block-causal models: {name} sees the whole canvas")
-        return config
+        return replace(config, quantization=read_quantization(directory, raw))
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}") from None
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -177,7 +179,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
         (
             *("rope_scaling", "rope_parameters", "mrope_section", "no_rope_layers"),
             *("vision_config", "vision_tower", "mm_vision_tower", "audio_config"),
-            *("quantization_config", "compression_config", "mlp_only_layers"),
+            "mlp_only_layers",
         ),
         (None, {}, []),
     ),

@@ -32,7 +32,7 @@ from ..numerics import Numerics
 from .config import ModelConfig, ModelError, read_config
 from .hub import Repository, interrupted
 from .split import WHOLE, Rank
-from .weights import absent_files, check_weights, fill_randomly, load_weights, some
+from .weights import absent_files, as_stored, check_weights, fill_randomly, load_weights, some
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 ALIKE = 0.8  # of a misspelt name and the one that was meant
@@ -171,19 +171,38 @@ def _lacking() -> str | None:
     return None
 
 
-def _numerics(hardware: Hardware, device: torch.device) -> Numerics:
+def _numerics(hardware: Hardware, device: torch.device, config: ModelConfig) -> Numerics:
     """Raises `ModelError` for settings that exclude each other."""
     # float32 is a CPU's default: it is the fastest there, and a row's bits do not depend on the other rows.
     automatic = "bfloat16" if device.type == "cuda" else "float32"
     dtype = DTYPES[automatic if hardware.dtype == "auto" else hardware.dtype]
-    fp8 = hardware.quantization == "fp8"
-    if fp8 and hardware.deterministic:
-        raise ModelError("quantization fp8 cannot be deterministic: its products follow the size of the batch")
-    if fp8 and device.type == "cuda" and dtype is not torch.bfloat16:
-        raise ModelError(f"quantization fp8 goes with dtype bfloat16 on a GPU, not {hardware.dtype}")
-    if fp8 and device.type == "cuda" and torch.cuda.get_device_capability() < OLDEST_FP8:
-        raise ModelError(f"quantization fp8 needs compute capability {OLDEST_FP8[0]}.{OLDEST_FP8[1]}")
-    return Numerics(dtype, fp8, hardware.deterministic)
+    fixed = hardware.deterministic
+    stored = config.quantization.layout.kept if config.quantization else None
+    match hardware.quantization:
+        case "fp8":
+            if problem := _no_fp8(hardware, device, dtype):
+                raise ModelError(f"quantization fp8 {problem}")
+            return Numerics(dtype, fp8=True, fixed=fixed)
+        case "int4":
+            if config.quantization and stored is None:
+                raise ModelError(f"quantization int4 cannot keep {config.quantization}: give --quantization none")
+            return Numerics(dtype, int4=True, fixed=fixed)
+        case None if device.type == "cuda":  # as the checkpoint has it, if the products can be had
+            fp8 = stored == "fp8" and _no_fp8(hardware, device, dtype) is None
+            return Numerics(dtype, fp8, fixed, int4=stored == "int4")
+        case _:
+            return Numerics(dtype, fixed=fixed)
+
+
+def _no_fp8(hardware: Hardware, device: torch.device, dtype: torch.dtype) -> str | None:
+    """The reason why there are no products in FP8; None: there are."""
+    if hardware.deterministic:
+        return "cannot be deterministic: its products follow the size of the batch"
+    if device.type == "cuda" and dtype is not torch.bfloat16:
+        return f"goes with dtype bfloat16 on a GPU, not {hardware.dtype}"
+    if device.type == "cuda" and torch.cuda.get_device_capability() < OLDEST_FP8:
+        return f"needs compute capability {OLDEST_FP8[0]}.{OLDEST_FP8[1]}"
+    return None
 
 
 def _cores() -> int:
@@ -200,10 +219,10 @@ def check_ranks(config: ModelConfig, hardware: Hardware, size: int) -> None:
     try:
         rank = Rank(0, size)
         rank.config(config)
-        weights_bytes(config, _numerics(hardware, device), rank)
+        weights_bytes(config, _numerics(hardware, device, config), rank)
     except ModelError:
         raise
-    except ValueError as error:  # sizes that FP8 products cannot take
+    except ValueError as error:  # sizes that products in FP8 or int4 cannot take
         raise ModelError(f"--tensor-parallel-size {size}: {error}") from None
 
 
@@ -224,7 +243,7 @@ def load_runner(
     if device.type == "cuda" and rank.size > 1:
         device = torch.device("cuda", rank.number)
         torch.cuda.set_device(device)  # of this thread
-    numerics = _numerics(hardware, device)
+    numerics = _numerics(hardware, device, config)
     whole, config = config, rank.config(config)
     sizes = _graph_sizes(hardware, memory)
     compiled = CompiledKernels()
@@ -244,8 +263,9 @@ def load_runner(
                 hardware.compile_cache,
                 error.strerror or error,
             )
-    if not hardware.dummy:
-        check_weights(directory, whole)
+    stored = None if hardware.dummy else check_weights(directory, whole)
+    if stored is not None:
+        whole = as_stored(whole, stored)
     group = None if meeting is None else meeting.join(device, ordered=numerics.fixed or device.type == "cpu")
     if group is not None and device.type == "cuda":
         group.use_mailbox(sizes[-1], config.dim, numerics.dtype)
@@ -253,14 +273,16 @@ def load_runner(
         if device.type == "cuda":
             require_room(whole, numerics, memory.share, device, rank)
         weights, parts = allocate(whole, numerics, device, rank)
-        if hardware.dummy:
+        if stored is None:
             fill_randomly(whole, parts, device)
         else:
-            load_weights(directory, parts, partial(report, "loading tensors"))
+            load_weights(stored, parts, partial(report, "loading tensors"))
     except ModelError:
         raise
-    except ValueError as error:  # sizes that FP8 products cannot take
-        raise ModelError(f"{directory}: {error}") from None
+    except ValueError as error:  # sizes that products in FP8 or int4 cannot take
+        raise ModelError(
+            f"{directory}: {error}{'; give --quantization none' * (config.quantization is not None)}"
+        ) from None
     except (RuntimeError, MemoryError):
         needed = gib(weights_bytes(whole, numerics, rank))
         raise ModelError(f"no memory for the weights, which need {needed}") from None
@@ -303,7 +325,7 @@ def load_runner(
         except torch.OutOfMemoryError:
             raise ModelError("no memory for graphs: lower --gpu-memory-utilization or --cuda-graph-sizes") from None
     where = device.type if rank.size == 1 else f"{rank.size} ranks on {device.type}"
-    summary = f"{where}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics)}"
+    summary = f"{where}, {str(numerics.dtype).removeprefix('torch.')}{_extras(numerics, whole)}"
     return Loaded(final, footprint, summary, compiled)
 
 
@@ -317,8 +339,14 @@ def _graph_sizes(hardware: Hardware, memory: Memory) -> tuple[int, ...]:
         raise ModelError(f"--cuda-graph-sizes: {error}") from None
 
 
-def _extras(numerics: Numerics) -> str:
-    return ", fp8 matrices" * numerics.fp8 + ", deterministic" * numerics.fixed
+def _extras(numerics: Numerics, config: ModelConfig) -> str:
+    plain = config.quantization is not None and not (numerics.fp8 or numerics.int4)
+    return (
+        ", fp8 matrices" * numerics.fp8
+        + ", int4 matrices" * numerics.int4
+        + f", dequantized from {config.quantization}" * plain
+        + ", deterministic" * numerics.fixed
+    )
 
 
 def _check_for_gpu(config: ModelConfig, memory: Memory, numerics: Numerics) -> None:

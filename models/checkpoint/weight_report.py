@@ -15,20 +15,27 @@ from ..kv_cache import KvPages
 from ..numerics import Numerics
 from .config import ModelConfig
 from .families import tensor_shapes
-from .weights import check_weights
+from .weights import as_stored, check_weights
 
 POSITIONS = 1000  # whose keys and values are counted
 CACHES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-KEPT = {name: Numerics(dtype) for name, dtype in CACHES.items()} | {"fp8": Numerics(torch.bfloat16, fp8=True)}
+KEPT = {name: Numerics(dtype) for name, dtype in CACHES.items()} | {
+    "fp8": Numerics(torch.bfloat16, fp8=True),
+    "int4": Numerics(torch.bfloat16, int4=True),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class WeightReport:
-    """`stored`: parameters of each type on disk. `weights_bytes`: memory of the weights by type (None: not possible).
+    """`stored`: parameters of each type on disk; `stored_bytes`: of all weights there. `quantization`: the format of
+    `quantized` matrices, None without any. `weights_bytes`: memory of the weights by type (None: not possible).
     `cache_bytes`: memory of the keys and values of `POSITIONS` positions, by type."""
 
     parameters: int
     stored: Mapping[str, int]
+    stored_bytes: int
+    quantization: str | None
+    quantized: int
     weights_bytes: Mapping[str, int | None]
     cache_bytes: Mapping[str, int]
 
@@ -40,13 +47,16 @@ def count_parameters(config: ModelConfig) -> int:
 
 def weight_report(directory: Path, config: ModelConfig) -> WeightReport:
     """Takes no memory for weights. Raises `ModelError` for weights that cannot be loaded."""
-    shapes = tensor_shapes(config)
-    stored = Counter[str]()
-    for name, dtype in check_weights(directory, config).items():
-        stored[dtype] += prod(shapes[name])
+    weights, stored = check_weights(directory, config), Counter[str]()
+    config = as_stored(config, weights)
+    for name in weights.tensors:
+        stored[weights.dtype(name)] += prod(weights.shapes[name])
     return WeightReport(
         parameters=count_parameters(config),
         stored=dict(stored),
+        stored_bytes=weights.stored_bytes,
+        quantization=str(config.quantization) if weights.quantized else None,
+        quantized=len(weights.quantized),
         weights_bytes={name: _kept(config, numerics) for name, numerics in KEPT.items()},
         cache_bytes={name: KvPages.page_bytes(config, POSITIONS, dtype) for name, dtype in CACHES.items()},
     )
@@ -55,5 +65,5 @@ def weight_report(directory: Path, config: ModelConfig) -> WeightReport:
 def _kept(config: ModelConfig, numerics: Numerics) -> int | None:
     try:
         return weights_bytes(config, numerics)
-    except ValueError:  # sizes that FP8 products cannot take
+    except ValueError:  # sizes that these products cannot take
         return None

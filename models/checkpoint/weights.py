@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path, PurePath
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ...kernels.common.types import Fp8Matrix, Matrix
-from ...kernels.linear import quantize_rows
+from ...kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix
+from ...kernels.linear import dequantize, quantize_groups, quantize_rows
 from .config import ModelConfig, ModelError
 from .families import tensor_shapes, tied_copy
+from .layouts import GptqLayout, Int4Layout, Layout
+from .quantization import is_cache_scale
 
 PREFIX = "model."
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-DTYPES = ("BF16", "F16", "F32")  # others need scales, which are not read
+DTYPES = ("BF16", "F16", "F32")  # of plain tensors
+FP8_TYPES = ("F8_E4M3", "F8_E5M2")
+ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "I32": 4, "I64": 8}
 DERIVED = re.compile(r"(.+\.)?rotary_emb\.((original_)?inv_freq|(cos|sin)_cached)")  # follow from config.json
 ROWS = 1024  # that are compared at once
 SHOWN = 3  # names in an error, before "and N more"
@@ -36,57 +41,199 @@ class TensorPlace:
     end: int
     part: Callable[[Tensor], Tensor] | None = None
 
-    def put(self, tensor: Tensor) -> None:
-        """Copy a tensor to its place, in the weight's type."""
-        if self.part is not None:
-            tensor = self.part(tensor)
-        if isinstance(self.weight, Fp8Matrix):
-            values, scales = quantize_rows(tensor.to(self.weight.values.device))
-            self.weight.values[self.start : self.end] = values
-            self.weight.scales[self.start : self.end] = scales
-        else:
-            self.weight[self.start : self.end].copy_(tensor)
+    def put(self, found: Matrix) -> None:
+        """Copy a matrix to its place: numbers and scales as they are if the weight is in the same form, else in the
+        weight's type."""
+        weight, rows = self.weight, slice(self.start, self.end)
+        if isinstance(weight, Tensor):
+            weight[rows].copy_(self._own(dequantize(found)) if not isinstance(found, Tensor) else self._own(found))
+            return
+        own = self._in_form(found, weight)
+        weight.values[rows] = own.values
+        weight.scales[rows] = own.scales
+        if isinstance(weight, GroupedMatrix) and isinstance(own, GroupedMatrix) and weight.zeros is not None:
+            assert own.zeros is not None
+            weight.zeros[rows] = own.zeros
+
+    def _in_form(self, found: Matrix, weight: Fp8Matrix | GroupedMatrix) -> Fp8Matrix | GroupedMatrix:
+        """This device's part of a matrix, in the form of `weight`."""
+        if isinstance(found, Fp8Matrix) and isinstance(weight, Fp8Matrix):
+            scales = self._own(found.scales[:, None].expand(found.shape))[:, 0]
+            return Fp8Matrix(self._own(found.values).contiguous(), scales.contiguous())
+        if (
+            isinstance(found, GroupedMatrix)
+            and isinstance(weight, GroupedMatrix)
+            and (found.group, found.zeros is None) == (weight.group, weight.zeros is None)
+        ):
+            zeros = None if found.zeros is None else self._own(found.zeros).contiguous()
+            values, scales = self._own(found.values).contiguous(), self._own(found.scales).contiguous()
+            return GroupedMatrix(values, scales, zeros, found.group)
+        plain = found if isinstance(found, Tensor) else dequantize(found)
+        plain = self._own(plain).to(weight.device)
+        if isinstance(weight, Fp8Matrix):
+            return Fp8Matrix(*quantize_rows(plain))
+        if weight.zeros is None:
+            raise ValueError(f"numbers with scales for {weight.group} columns must be stored so")
+        return quantize_groups(plain, weight.group)
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        return tensor if self.part is None else self.part(tensor)
 
 
-def check_weights(directory: Path, config: ModelConfig) -> dict[str, str]:
-    """The stored type of each tensor that is loaded, from the files' headers. Raises `ModelError` if a file cannot be
-    read, or a tensor is missing, unexpected, there twice or of another shape.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A tensor in a file."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeights:
+    """The weights in the files of a checkpoint that fits its configuration.
+
+    `tensors` of each weight: names, by what a layout calls them (`weight`: a plain tensor, or the numbers of an FP8
+    one). `quantized`: the weights that `layout` stores.
+    """
+
+    files: tuple[Path, ...]
+    tensors: Mapping[str, Mapping[str, str]]
+    headers: Mapping[str, Header]  # of these tensors, by name
+    shapes: Mapping[str, tuple[int, ...]]  # of the weights
+    quantized: frozenset[str] = frozenset()
+    layout: Layout | None = None
+
+    def dtype(self, weight: str) -> str:
+        """The type of a weight's numbers."""
+        if weight not in self.quantized:
+            return self.headers[self.tensors[weight]["weight"]].dtype
+        return "I4" if isinstance(self.layout, Int4Layout) else "F8_E4M3"
+
+    @property
+    def stored_bytes(self) -> int:
+        headers = (self.headers[name] for names in self.tensors.values() for name in names.values())
+        return sum(ITEM_BYTES[header.dtype] * prod(header.shape) for header in headers)
+
+
+def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
+    """The weights, from the files' headers. Raises `ModelError` if a file cannot be read, or a tensor is missing,
+    unexpected, there twice or of another shape.
 
     A head that the embedding replaces may be stored if it equals it: only then both are read.
     """
     shapes, tied = tensor_shapes(config), tied_copy(config)
     head, embedding = tied or ("", "")
     expected = {**shapes, head: shapes[embedding]} if tied else shapes
-    found: dict[str, str] = {}
-    places: dict[str, tuple[Path, str]] = {}  # files, and names in them
-    for path in _files(directory):
-        try:
-            with safe_open(path, framework="pt") as shard:
-                for stored in shard.keys():  # noqa: SIM118 - not a mapping
-                    name = _in_full(stored, expected)
-                    if name not in expected and DERIVED.fullmatch(name):
-                        continue
-                    if name in found:
-                        raise ModelError(f"{path}: {name} is in another file too")
-                    tensor = shard.get_slice(stored)
-                    _check_shape(path, name, tuple(tensor.get_shape()), expected)
-                    if tensor.get_dtype() not in DTYPES:
-                        kinds = ", ".join(DTYPES)
-                        raise ModelError(f"{path}: {name} is {tensor.get_dtype()}, only {kinds} can be read")
-                    found[name], places[name] = tensor.get_dtype(), (path, stored)
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"{path} cannot be read: {error}") from None
-    missing = [name for name in shapes if name not in found]
+    layout = config.quantization.layout if config.quantization is not None else None
+    files = _files(directory)
+    headers = _headers(files)
+    tensors, quantized = dict[str, dict[str, str]](), set[str]()
+    for name, header in headers.items():
+        weight, role = _place(name, expected, layout)
+        if role in tensors.get(weight, ()):
+            raise ModelError(f"{header.path}: {weight} is in another file too")
+        if weight:
+            tensors.setdefault(weight, {})[role] = name
+        elif not _is_ignored(name, header, expected, layout):
+            raise ModelError(f"{header.path} has an unexpected tensor {name}")
+    for weight, names in tensors.items():
+        of_weight = {role: headers[name] for role, name in names.items()}
+        if layout is not None and (of_weight.keys() != {"weight"} or of_weight["weight"].dtype in FP8_TYPES):
+            _check_quantized(of_weight, weight, expected[weight], layout)
+            quantized.add(weight)
+        else:
+            _check_plain(of_weight["weight"], weight, expected[weight], layout)
+    missing = [name for name in shapes if name not in tensors]
     if missing:
         raise ModelError(f"{directory} lacks {some(missing)}")
-    if tied and found.pop(head, None) and not _equal(*places[head], *places[embedding]):
-        raise ModelError(f"{places[head][0]}: {head} is not equal to {embedding}, but config.json ties them")
+    if config.quantization and (left := next(config.quantization.left_among(sorted(quantized)), None)):
+        raise ModelError(f"{directory}: {left} is quantized, but the configuration leaves it out")
+    if tied and (copy := tensors.pop(head, None)):
+        name, other = copy.get("weight", ""), tensors[embedding].get("weight", "")
+        path = headers[next(iter(copy.values()))].path
+        if {head, embedding} & quantized or not _equal(path, name, headers[other].path, other):
+            raise ModelError(f"{path}: {head} is not equal to {embedding}, but config.json ties them")
+    return StoredWeights(tuple(files), tensors, headers, shapes, frozenset(quantized), layout)
+
+
+def as_stored(config: ModelConfig, stored: StoredWeights) -> ModelConfig:
+    """The configuration, with the names of the matrices that a quantized checkpoint has as plain numbers."""
+    if config.quantization is None:
+        return config
+    plain = frozenset(stored.tensors.keys() - stored.quantized)
+    return replace(config, quantization=replace(config.quantization, plain=plain))
+
+
+def _headers(files: Sequence[Path]) -> dict[str, Header]:
+    found = dict[str, Header]()
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 - not a mapping
+                    if name in found:
+                        raise ModelError(f"{path}: {name} is in another file too")
+                    tensor = shard.get_slice(name)
+                    found[name] = Header(path, tensor.get_dtype(), tuple(tensor.get_shape()))
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path} cannot be read: {error}") from None
     return found
 
 
-def _in_full(stored: str, expected: Container[str]) -> str:
-    """The name of a tensor in `NAMES`: some files leave out the prefix of the network within its head's class."""
-    return stored if stored in expected or PREFIX + stored not in expected else PREFIX + stored
+def _place(stored: str, expected: Mapping[str, tuple[int, ...]], layout: Layout | None) -> tuple[str, str]:
+    """The weight that a tensor is a part of, "" for none, and the tensor's name in the layout. Some files leave out the
+    prefix of the network within its head's class."""
+    for name in (stored, PREFIX + stored):
+        if name in expected:
+            return name, "weight"
+        module, _, role = name.rpartition(".")
+        if layout is not None and role in layout.names and len(expected.get(f"{module}.weight", ())) == 2:
+            return f"{module}.weight", role
+    return "", ""
+
+
+def _is_ignored(stored: str, header: Header, expected: Mapping[str, tuple[int, ...]], layout: Layout | None) -> bool:
+    """True for tensors that follow from others, scales of keys and values in FP8, and GPTQ's biases, which are zero
+    where a family has none."""
+    if DERIVED.fullmatch(stored) or (layout is not None and is_cache_scale(stored)):
+        return True
+    module, _, role = stored.rpartition(".")
+    known = f"{module}.weight" in expected or f"{PREFIX}{module}.weight" in expected
+    if not isinstance(layout, GptqLayout) or role != "bias" or not known:
+        return False
+    with safe_open(header.path, framework="pt") as shard:
+        return not shard.get_tensor(stored).any()
+
+
+def _check_plain(header: Header, name: str, shape: tuple[int, ...], layout: Layout | None) -> None:
+    if header.shape != shape:
+        raise ModelError(f"{header.path}: {name} is {list(header.shape)}, config.json says {list(shape)}")
+    if header.dtype not in DTYPES:
+        why = "" if layout else "; no configuration says how it is quantized" * (header.dtype in FP8_TYPES)
+        raise ModelError(f"{header.path}: {name} is {header.dtype}, only {', '.join(DTYPES)} can be read{why}")
+
+
+def _check_quantized(headers: Mapping[str, Header], weight: str, shape: tuple[int, ...], layout: Layout) -> None:
+    module, path = weight.removesuffix(".weight"), next(iter(headers.values())).path
+    if len(shape) != 2:
+        raise ModelError(f"{path}: {weight} is quantized, but no matrix")
+    rows, columns = shape
+    try:
+        wanted = layout.tensors(rows, columns)
+    except ValueError as error:
+        raise ModelError(f"{path}: {weight}: {error}") from None
+    for role, header in headers.items():
+        name, stored = f"{module}.{role}", wanted.get(role)
+        if stored is None:
+            raise ModelError(f"{header.path}: {name} does not go with {layout}")
+        if header.shape not in stored.shapes:
+            said = " or ".join(str(list(each)) for each in stored.shapes)
+            raise ModelError(f"{header.path}: {name} is {list(header.shape)}, config.json says {said}")
+        if header.dtype not in stored.dtypes:
+            raise ModelError(f"{header.path}: {name} is {header.dtype}, only {', '.join(stored.dtypes)} can be read")
+    missing = [f"{module}.{role}" for role, each in wanted.items() if not each.optional and role not in headers]
+    if missing:
+        raise ModelError(f"{path.parent} lacks {some(missing)}")
 
 
 def _equal(path: Path, name: str, other_path: Path, other_name: str) -> bool:
@@ -102,26 +249,44 @@ def _equal(path: Path, name: str, other_path: Path, other_name: str) -> bool:
 
 
 def load_weights(
-    directory: Path, parts: Mapping[str, TensorPlace], report: Callable[[int, int], None] = lambda done, total: None
+    stored: StoredWeights,
+    parts: Mapping[str, TensorPlace],
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Copy each tensor to its place. Besides the weights, memory holds one tensor at a time. `report` hears how many
-    are in place, of how many.
+    """Copy each weight to its place. Besides the weights, memory holds the tensors of one at a time, and those of
+    weights that lie in two files. `report` hears how many are in place, of how many.
 
-    The directory has passed `check_weights`. Raises `ModelError` if a file can no longer be read.
+    Raises `ModelError` if a file can no longer be read, or numbers contradict the configuration.
     """
-    done = 0
+    weights = {name: (weight, role) for weight, names in stored.tensors.items() for role, name in names.items()}
+    begun = dict[str, dict[str, Tensor]]()
+    done, weight = 0, ""
     report(done, len(parts))
-    for path in _files(directory):
+    for path in stored.files:
         try:
             with safe_open(path, framework="pt") as shard:
-                for stored in shard.keys():  # noqa: SIM118 - not a mapping
-                    if (part := parts.get(_in_full(stored, parts))) is None:
-                        continue
-                    part.put(shard.get_tensor(stored))
-                    done += 1
-                    report(done, len(parts))
+                for name in filter(weights.__contains__, shard.keys()):
+                    weight, role = weights[name]
+                    tensors = begun.setdefault(weight, {})
+                    tensors[role] = shard.get_tensor(name)
+                    if len(tensors) == len(stored.tensors[weight]):
+                        parts[weight].put(_read(begun.pop(weight), weight, stored, parts[weight]))
+                        done += 1
+                        report(done, len(parts))
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
+        except ValueError as error:
+            raise ModelError(f"{path}: {weight}: {error}") from None
+
+
+def _read(tensors: Mapping[str, Tensor], weight: str, stored: StoredWeights, place: TensorPlace) -> Matrix:
+    """The matrix that these tensors make up, on the device of its place if it is quantized."""
+    if weight not in stored.quantized:
+        return tensors["weight"]
+    assert stored.layout is not None
+    here = {role: tensor.to(place.weight.device) for role, tensor in tensors.items()}
+    rows, columns = stored.shapes[weight]
+    return stored.layout.read(here, rows, columns)
 
 
 def random_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -171,13 +336,6 @@ def _shards(directory: Path) -> list[str]:
     if outside:
         raise ModelError(f"{index} names {some(outside)}, which is no file beside it")
     return names
-
-
-def _check_shape(path: Path, name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    if name not in shapes:
-        raise ModelError(f"{path} has an unexpected tensor {name}")
-    if shape != shapes[name]:
-        raise ModelError(f"{path}: {name} is {list(shape)}, config.json says {list(shapes[name])}")
 
 
 def some(names: list[str]) -> str:

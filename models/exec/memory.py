@@ -71,7 +71,7 @@ def require_room(
     if needed > room:
         raise ModelError(
             f"the weights need {gib(needed)} and {gib(max(room, 0))} of the GPU may be taken: free some, or raise"
-            f" --gpu-memory-utilization{'' if numerics.fp8 else ', or try --quantization fp8'}"
+            f" --gpu-memory-utilization{'' if numerics.fp8 or numerics.int4 else ', or try --quantization fp8'}"
         )
 
 

@@ -52,7 +52,7 @@ def _report(
     reasoning_parser: str | None = None,
     block_size: int | None = None,
 ) -> Report:
-    """The output of `--json`. `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is
+    """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is
     None without a mixture. `block` is 0 where every position sees every other, and `block_source` says where it is
     from. `preset` is the one for its name. `decoders` has the reason why the model does not allow a decoder, None for
     an allowed one."""
@@ -72,6 +72,8 @@ def _report(
         "experts": experts and {"count": experts.count, "chosen": experts.routing.chosen, "ff_dim": experts.ff_dim},
         "parameters": weights.parameters,
         "stored": weights.stored,
+        "stored_bytes": weights.stored_bytes,
+        "quantization": weights.quantization and {"format": weights.quantization, "matrices": weights.quantized},
         "weights_bytes": weights.weights_bytes,
         "cache_bytes_per_1000": weights.cache_bytes,
         "max_model_len": config.max_model_len,
@@ -130,7 +132,8 @@ def _table(report: Report) -> str:
         "experts": "{chosen} of {count} for each token, of width {ff_dim}".format(**report["experts"])
         if report["experts"]
         else "",
-        "parameters": f"{_count(report['parameters'])}; on disk {stored}",
+        "parameters": f"{_count(report['parameters'])}; on disk {stored}, {_bytes(report['stored_bytes'])}",
+        "quantized": "{matrices} matrices, {format}".format(**report["quantization"]) if report["quantization"] else "",
         "weights": _memory(report["weights_bytes"]),
         f"K/V of {POSITIONS:,}": _memory(report["cache_bytes_per_1000"]),
         "context": f"{report['max_model_len']} positions",

@@ -255,8 +255,8 @@ KINDS: dict[str, tuple[Spoil, str]] = {
     "a partial rotation": (config(partial_rotary_factor=0.5), "partial_rotary_factor = 0.5 is not supported by LLaDA"),
     "sliding layers": (config(layer_types=["sliding_attention"]), "layer_types with 'sliding_attention' is not supp"),
     "quantized weights": (
-        config(quantization_config={"quant_method": "gptq", "modules": ["model"] * 99}),
-        "quantization_config = {'quant_method': 'gptq',",
+        config(quantization_config={"quant_method": "gptq", "bits": 3}),
+        "quantization_config.bits = 3 is not supported, only 4",
     ),
     **{f"{name} is a FIFO": (special(name, os.mkfifo), f"{name} is no regular file") for name in READ},
     "a config that is a device": (special("config.json", device), "config.json is no regular file"),
