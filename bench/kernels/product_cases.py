@@ -1,23 +1,27 @@
-"""Matrix products of a fixed order, in FP8, and with what follows them, measured against the library's in bf16."""
+"""Matrix products of a fixed order, in FP8 and int4, and with what follows them, beside the library's in bf16."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...kernels import fused
-from ...kernels.common.types import Fp8Matrix
-from ...kernels.linear import linear, quantize_rows, reference
+from ...kernels.common.types import Fp8Matrix, GroupedMatrix
+from ...kernels.linear import dequantize, linear, quantize_groups, quantize_rows, reference
 from . import block_cases
-from .cases import DREAM, FEW, ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Workload, drawn, eager
+from .cases import DREAM, DTYPE, FEW, ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Workload, drawn, eager
+
+GROUP = 128  # columns that share a scale
 
 
 def cases(quick: bool) -> list[Case]:
     sizes = [(SMALL, 64)] if quick else [*((LLADA, tokens) for tokens in TOKENS), (DREAM, TOKENS[-1])]
     few = sizes if quick else [(LLADA, tokens) for tokens in FEW]
     return [
-        *(make(*size) for make in (fixed_linear, fp8_linear) for size in sizes),
+        *(make(*size) for make in (fixed_linear, fp8_linear, int4_linear, fp8_blocks_linear) for size in sizes),
         *(make(*size) for make in (linear_swiglu, linear_add_rms_norm, linear_rope_write_kv, head) for size in few),
     ]
 
@@ -48,6 +52,40 @@ def fp8_linear(shape: Shape, tokens: int) -> Case:
     return Case(
         "fp8_linear", f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w, _: linear(x, w),
         lambda x, w, _: reference.fp8_linear(x, w), [eager("cuBLAS bf16", lambda x, _, w: F.linear(x, w))],
+    )  # fmt: skip
+
+
+def int4_linear(shape: Shape, tokens: int) -> Case:
+    """The same in int4, whose numbers become bf16 in the kernel; the library's product is of these in bf16."""
+    words = shape.dim * 2 * shape.ff_dim // 2
+    return _grouped("int4_linear", shape, tokens, words, lambda weight: quantize_groups(weight, GROUP))
+
+
+def fp8_blocks_linear(shape: Shape, tokens: int) -> Case:
+    """The same in FP8 whose columns have scales in groups, as a checkpoint of blocks has them."""
+
+    def in_groups(weight: Tensor) -> GroupedMatrix:
+        rows, columns = weight.shape
+        values, scales = quantize_rows(weight)
+        return GroupedMatrix(values, scales[:, None].expand(rows, columns // GROUP).contiguous(), None, GROUP)
+
+    return _grouped("fp8_blocks_linear", shape, tokens, shape.dim * 2 * shape.ff_dim, in_groups)
+
+
+def _grouped(
+    kernel: str, shape: Shape, tokens: int, stored_bytes: int, quantize: Callable[[Tensor], GroupedMatrix]
+) -> Case:
+    inner, columns = shape.dim, 2 * shape.ff_dim
+
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        weights = (quantize(_weight(columns, inner, device)) for _ in range(sets))
+        return [(drawn((tokens, inner), device), weight, dequantize(weight).to(DTYPE)) for weight in weights]
+
+    scales = 4 * (2 if kernel == "int4_linear" else 1) * columns * inner // GROUP
+    work = Workload(tokens * (inner + columns) * ITEM + stored_bytes + scales, 2 * tokens * inner * columns)
+    return Case(
+        kernel, f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w, _: linear(x, w),
+        lambda x, w, _: reference.linear(x, w), [eager("cuBLAS bf16", lambda x, _, w: F.linear(x, w))],
     )  # fmt: skip
 
 

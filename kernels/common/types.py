@@ -12,6 +12,7 @@ from torch import Tensor
 from .checks import expect
 
 FP8 = torch.float8_e4m3fn
+INT4_BLOCK = 128  # columns whose 4-bit numbers share words
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,9 @@ class Fp8Matrix:
 class GroupedMatrix:
     """A weight [out, in] of which `group` neighbouring columns of a row share a scale; the last group may be shorter.
 
-    `values`: [out, in] float8_e4m3fn; or of 4 bits, [out, in / 8] int32: bits 4n to 4n + 3 of word j are column 8j + n.
-    `scales` [out, groups] float32. `zeros` [out, groups] uint8, of 4-bit numbers alone, are subtracted from them before
-    the scale multiplies.
+    `values`: [out, in] float8_e4m3fn, or numbers of 4 bits in words as `pack_int4` makes them: [out, words] int32.
+    `scales` [out, groups] float32. `zeros` [out, groups] float32, of 4-bit numbers alone, whole numbers that are
+    subtracted from them before the scale multiplies.
     """
 
     values: Tensor
@@ -63,17 +64,19 @@ class GroupedMatrix:
     group: int
 
     def __post_init__(self) -> None:
-        expect("values", self.values, ("out", "in"), (FP8,) if self.zeros is None else (torch.int32,))
-        rows, columns = self.shape
-        shape = (rows, -(-columns // self.group))
-        expect("scales", self.scales, shape, (torch.float32,))
-        if self.zeros is not None:
-            expect("zeros", self.zeros, shape, (torch.uint8,))
+        if self.zeros is None:
+            expect("values", self.values, ("out", "in"), (FP8,))
+            rows, columns = self.values.shape
+            expect("scales", self.scales, (rows, -(-columns // self.group)), (torch.float32,))
+        else:
+            expect("scales", self.scales, ("out", "groups"), (torch.float32,))
+            expect("zeros", self.zeros, tuple(self.scales.shape), (torch.float32,))
+            expect("values", self.values, (len(self.scales), int4_words(self.shape[1])), (torch.int32,))
 
     @property
     def shape(self) -> torch.Size:
-        rows, width = self.values.shape
-        return torch.Size((rows, width if self.zeros is None else 8 * width))
+        rows, groups = self.scales.shape
+        return self.values.shape if self.zeros is None else torch.Size((rows, groups * self.group))
 
     @property
     def nbytes(self) -> int:
@@ -88,17 +91,18 @@ class GroupedMatrix:
         """Raise `ValueError` for sizes that the product cannot take."""
         if group % 32 or columns % 16 or (int4 and columns % group):
             raise ValueError(f"products with scales for {group} columns cannot take [{rows}, {columns}]")
-        groups = -(-columns // group)
-        kind, width = (torch.int32, columns // 8) if int4 else (FP8, columns)
-        return cls(
-            torch.empty((rows, width), dtype=kind, device=device),
-            torch.empty((rows, groups), dtype=torch.float32, device=device),
-            torch.empty((rows, groups), dtype=torch.uint8, device=device) if int4 else None,
-            group,
-        )
+        scales = torch.empty((rows, -(-columns // group)), dtype=torch.float32, device=device)
+        kind, width = (torch.int32, int4_words(columns)) if int4 else (FP8, columns)
+        values = torch.empty((rows, width), dtype=kind, device=device)
+        return cls(values, scales, torch.empty_like(scales) if int4 else None, group)
 
 
 Matrix = Tensor | Fp8Matrix | GroupedMatrix
+
+
+def int4_words(columns: int) -> int:
+    """Words of a row of so many 4-bit numbers, whose last block may have some to spare."""
+    return -(-columns // INT4_BLOCK) * (INT4_BLOCK // 8)
 
 
 @dataclass(frozen=True, slots=True)

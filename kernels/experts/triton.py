@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
-from ..common.types import FP8, Fp8Matrix, GroupedMatrix, Matrix, Routing
-from ..linear.triton_grouped import dequantized, within_group
+from ..common.types import FP8, INT4_BLOCK, Fp8Matrix, GroupedMatrix, Matrix, Routing
+from ..linear.triton_grouped import group_scales, int4_plane, within_group
 from ..linear.triton_tiles import Tile
 from .reference import LEAST_SUM
 
@@ -121,7 +121,7 @@ def experts_mlp(
         return out
     choices = chosen.shape[1]
     pairs = tokens * choices
-    tile = _tile(pairs / experts, x.dtype, fixed)
+    tile = _tile(pairs / experts, x.dtype, fixed, isinstance(gate_up, GroupedMatrix))
     tiles = (pairs + min(experts, pairs) * (tile.m - 1)) // tile.m
     order, ends = _sorted(chosen, experts, tiles, tile.m)
     hidden = x.new_empty((pairs, inner))
@@ -158,15 +158,18 @@ def _tensors(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None]:
 
 
 def _format(weight: Matrix, tile: Tile) -> dict[str, int | bool]:
-    if isinstance(weight, GroupedMatrix):
-        group, block_k = weight.group, within_group(tile.k, weight)
-        return {"GROUP": group, "INT4": weight.zeros is not None, "SCALED": False, "BLOCK_K": block_k}
-    return {"GROUP": 0, "INT4": False, "SCALED": isinstance(weight, Fp8Matrix), "BLOCK_K": tile.k}
+    if not isinstance(weight, GroupedMatrix):
+        return {"GROUP": 0, "INT4": False, "SCALED": isinstance(weight, Fp8Matrix), "BLOCK_K": tile.k}
+    int4 = weight.zeros is not None
+    block_k = INT4_BLOCK if int4 else within_group(tile.k, weight)
+    return {"GROUP": weight.group, "INT4": int4, "SCALED": False, "BLOCK_K": block_k}
 
 
-def _tile(pairs: float, dtype: torch.dtype, fixed: bool) -> Tile:
+def _tile(pairs: float, dtype: torch.dtype, fixed: bool, grouped: bool) -> Tile:
     if dtype == torch.float32:
         return _WIDE
+    if grouped:  # the words of larger tiles do not fit
+        pairs = min(pairs, _TILES[-2][0])
     return _FIXED if fixed else next(tile for most, tile in _TILES if pairs <= most)
 
 
@@ -243,28 +246,44 @@ def _experts(
     weight_row = expert * ROWS + column
     weight_rows = weight_ptr + (weight_row * IN)[None, :]
     GROUPS: tl.constexpr = (IN + GROUP - 1) // GROUP if GROUP else 0
+    PLANE: tl.constexpr = BLOCK_K // 8
+    WORDS: tl.constexpr = (IN + BLOCK_K - 1) // BLOCK_K * (BLOCK_K // 8)  # of a row in int4
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, IN, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        x = tl.load(x_rows + k[None, :], mask=real & (k < IN)[None, :], other=0.0)
-        mask = (k < IN)[:, None] & inside[None, :]
-        if GROUP:
-            weight = dequantized(
-                weight_ptr, scales_ptr, zeros_ptr, weight_row, inside, start, IN, GROUPS, GROUP, BLOCK_N, BLOCK_K, INT4
-            ).to(x.dtype).T  # fmt: skip
+        if INT4:
+            place = tl.arange(0, PLANE)
+            word_rows = weight_ptr + (weight_row * WORDS + start // 8)[:, None] + place[None, :]
+            words = tl.load(word_rows, mask=inside[:, None], other=0)
+            up_words = words
+            if GATED:
+                up_words = tl.load(word_rows + OUT * WORDS, mask=inside[:, None], other=0)
+            for plane in tl.static_range(8):
+                first = start + plane * PLANE
+                x = tl.load(x_rows + (first + place)[None, :], mask=real & (first + place < IN)[None, :], other=0.0)
+                row_groups = weight_row * GROUPS
+                scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, first, GROUPS, inside, GROUP)
+                weight = int4_plane(words, plane, scale, zero).to(x.dtype)
+                acc = tl.dot(x, weight.T, acc, input_precision=PRECISION)
+                if GATED:
+                    row_groups += OUT * GROUPS
+                    scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, first, GROUPS, inside, GROUP)
+                    weight = int4_plane(up_words, plane, scale, zero).to(x.dtype)
+                    second = tl.dot(x, weight.T, second, input_precision=PRECISION)
         else:
-            weight = tl.load(weight_rows + k[:, None], mask=mask, other=0.0).to(x.dtype)
-        acc = tl.dot(x, weight, acc, input_precision=PRECISION)
-        if GATED:
+            k = start + tl.arange(0, BLOCK_K)
+            x = tl.load(x_rows + k[None, :], mask=real & (k < IN)[None, :], other=0.0)
+            mask = (k < IN)[:, None] & inside[None, :]
+            spot = scales_ptr + (weight_row * GROUPS + start // GROUP) if GROUP else scales_ptr
+            weight = tl.load(weight_rows + k[:, None], mask=mask, other=0.0)
             if GROUP:
-                weight = dequantized(
-                    weight_ptr, scales_ptr, zeros_ptr, weight_row + OUT, inside, start, IN, GROUPS, GROUP, BLOCK_N,
-                    BLOCK_K, INT4,
-                ).to(x.dtype).T  # fmt: skip
-            else:
-                weight = tl.load(weight_rows + OUT * IN + k[:, None], mask=mask, other=0.0).to(x.dtype)
-            second = tl.dot(x, weight, second, input_precision=PRECISION)
+                weight = weight.to(tl.float32) * tl.load(spot, mask=inside, other=0.0)[None, :]
+            acc = tl.dot(x, weight.to(x.dtype), acc, input_precision=PRECISION)
+            if GATED:
+                weight = tl.load(weight_rows + OUT * IN + k[:, None], mask=mask, other=0.0)
+                if GROUP:
+                    weight = weight.to(tl.float32) * tl.load(spot + OUT * GROUPS, mask=inside, other=0.0)[None, :]
+                second = tl.dot(x, weight.to(x.dtype), second, input_precision=PRECISION)
     kind = out_ptr.dtype.element_ty
     if SCALED:
         acc *= tl.load(scales_ptr + expert * ROWS + column, mask=inside, other=0.0)[None, :]

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..common.checks import FLOATS, expect
-from ..common.types import FP8, Fp8Matrix, GroupedMatrix, Matrix
+from ..common.types import FP8, INT4_BLOCK, Fp8Matrix, GroupedMatrix, Matrix
 
 # Below this many rows the CPU's matrix product takes another summation order, and a request alone would differ in
 # the last bit from the same request batched with others.
@@ -64,10 +64,11 @@ def dequantize(weight: Matrix) -> Tensor:
         return weight.values.float() * weight.scales[:, None]
     if not isinstance(weight, GroupedMatrix):
         return weight.float()
-    scales = _each_column(weight.scales, weight)
+    columns = weight.shape[1]
+    scales = weight.scales.repeat_interleave(weight.group, 1)[:, :columns]
     if weight.zeros is None:
         return weight.values.float() * scales
-    return (unpack_int4(weight.values).float() - _each_column(weight.zeros.float(), weight)) * scales
+    return (unpack_int4(weight.values, columns).float() - weight.zeros.repeat_interleave(weight.group, 1)) * scales
 
 
 def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
@@ -79,22 +80,21 @@ def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
     scales = ((most - least) / INT4_MAX).clamp_min(LEAST_SCALE)
     zeros = (-least / scales).round()
     numbers = (grouped / scales[..., None]).round() + zeros[..., None]
-    return GroupedMatrix(pack_int4(numbers.clamp(0, INT4_MAX).flatten(1)), scales, zeros.to(torch.uint8), group)
-
-
-def _each_column(of_groups: Tensor, weight: GroupedMatrix) -> Tensor:
-    """[out, groups] -> [out, in]."""
-    return of_groups.repeat_interleave(weight.group, 1)[:, : weight.shape[1]]
-
-
-def unpack_int4(words: Tensor) -> Tensor:
-    """words [..., n] int32 -> their numbers of 4 bits [..., 8 * n] uint8, of each word from the lowest."""
-    return torch.stack([(words >> shift & 15).to(torch.uint8) for shift in range(0, 32, 4)], -1).flatten(-2)
+    return GroupedMatrix(pack_int4(numbers.clamp(0, INT4_MAX).flatten(1)), scales, zeros, group)
 
 
 def pack_int4(numbers: Tensor) -> Tensor:
-    """The inverse of `unpack_int4`."""
-    words = torch.zeros((*numbers.shape[:-1], numbers.shape[-1] // 8), dtype=torch.int32, device=numbers.device)
-    for place in range(8):
-        words |= numbers[..., place::8].to(torch.int32) << 4 * place
-    return words
+    """numbers [out, in] of 4 bits -> words [out, words] int32. Bits 4n to 4n + 3 of word j of a block of `INT4_BLOCK`
+    columns are its column n * INT4_BLOCK / 8 + j; the last block is filled with zeros."""
+    rows, columns = numbers.shape
+    planes = F.pad(numbers.to(torch.int32), (0, -columns % INT4_BLOCK)).view(rows, -1, 8, INT4_BLOCK // 8)
+    words = planes[:, :, 0].clone()
+    for plane in range(1, 8):
+        words |= planes[:, :, plane] << 4 * plane
+    return words.flatten(1).contiguous()
+
+
+def unpack_int4(words: Tensor, columns: int) -> Tensor:
+    """The inverse of `pack_int4`, as uint8."""
+    blocks = words.view(len(words), -1, INT4_BLOCK // 8)
+    return torch.stack([(blocks >> 4 * plane & 15).to(torch.uint8) for plane in range(8)], 2).flatten(1)[:, :columns]

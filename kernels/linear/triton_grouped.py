@@ -1,7 +1,8 @@
 """Products with a weight in int4 or FP8 whose groups of columns have scales of their own.
 
-A tile of the weight is read as it is stored, and becomes numbers of x's type in registers: each number is rounded as
-`dequantize` and a conversion round it.
+A tile of the weight is read as it is stored, and becomes numbers of x's type in registers: each is rounded as
+`dequantize` and a conversion round it. The 4-bit numbers of a word are as far apart as a step of the matrix unit is
+long, so that a shift of a tile of words is a factor.
 """
 
 from __future__ import annotations
@@ -13,18 +14,26 @@ from torch import Tensor
 
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
-from ..common.types import GroupedMatrix
+from ..common.types import INT4_BLOCK, GroupedMatrix
 from .triton_tiles import Tile
 
-# (largest number of rows, its tile): `m` rows of x, `n` of the weight. Products of few rows wait for the weight, which
-# more programs read faster. Not yet swept on a card.
-_HALF = [
+# (largest number of rows, its tile): `m` rows of x, `n` of the weight; of int4, `k` is that of its blocks. Products of
+# few rows wait for the weight: many loads are on their way. All fit cards of 99 KB shared
+# memory; none is swept on a card yet.
+_INT4 = [
+    (16, Tile(16, 32, INT4_BLOCK, 4, 8)),
+    (32, Tile(32, 32, INT4_BLOCK, 4, 6)),
+    (64, Tile(64, 64, INT4_BLOCK, 4, 4)),
+    (1 << 31, Tile(128, 128, INT4_BLOCK, 8, 2)),
+]
+_INT4_FIXED = Tile(64, 64, INT4_BLOCK, 4, 3)
+_FP8 = [
     (16, Tile(16, 32, 128, 4, 4)),
     (32, Tile(32, 32, 128, 4, 4)),
     (64, Tile(64, 64, 128, 4, 3)),
     (1 << 31, Tile(128, 128, 64, 8, 3)),
 ]
-_FIXED = Tile(64, 64, 64, 4, 3)
+_FP8_FIXED = Tile(64, 64, 64, 4, 3)
 _WIDE = Tile(32, 32, 32, 4, 2)  # float32
 
 
@@ -36,14 +45,23 @@ def grouped_linear(x: Tensor, weight: GroupedMatrix, fixed: bool = False) -> Ten
     out = x.new_empty((tokens, columns))
     if not tokens or not columns:
         return out
-    tile = _tile(tokens, x.dtype, fixed)
-    block_k = within_group(tile.k, weight)
-    _grouped[(triton.cdiv(tokens, tile.m) * triton.cdiv(columns, tile.n),)](
-        x, weight.values, weight.scales, weight.zeros, out, tokens, columns, inner, weight.scales.shape[1],
-        GROUP=weight.group, BLOCK_T=tile.m, BLOCK_N=tile.n, BLOCK_K=block_k, INT4=weight.zeros is not None,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32", num_warps=tile.warps, num_stages=tile.stages,
-        **chained(out),
-    )  # fmt: skip
+    int4 = weight.zeros is not None
+    tile = _tile(tokens, x.dtype, int4, fixed)
+    grid = (triton.cdiv(tokens, tile.m) * triton.cdiv(columns, tile.n),)
+    common = {
+        "GROUP": weight.group, "BLOCK_T": tile.m, "BLOCK_N": tile.n, "num_warps": tile.warps, "num_stages": tile.stages,
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", **chained(out),
+    }  # fmt: skip
+    if int4:
+        _int4[grid](
+            x, weight.values, weight.scales, weight.zeros, out, tokens, columns, inner, weight.scales.shape[1],
+            PLANE=INT4_BLOCK // 8, **common,
+        )  # fmt: skip
+    else:
+        _fp8[grid](
+            x, weight.values, weight.scales, out, tokens, columns, inner, weight.scales.shape[1],
+            BLOCK_K=within_group(tile.k, weight), **common,
+        )  # fmt: skip
     return out
 
 
@@ -54,17 +72,18 @@ def within_group(block: int, weight: GroupedMatrix) -> int:
     return block
 
 
-def _tile(tokens: int, dtype: torch.dtype, fixed: bool) -> Tile:
+def _tile(tokens: int, dtype: torch.dtype, int4: bool, fixed: bool) -> Tile:
     if dtype == torch.float32:
         return _WIDE
-    return _FIXED if fixed else next(tile for most, tile in _HALF if tokens <= most)
+    if fixed:
+        return _INT4_FIXED if int4 else _FP8_FIXED
+    return next(tile for most, tile in (_INT4 if int4 else _FP8) if tokens <= most)
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _grouped(
-    x_ptr, values_ptr, scales_ptr, zeros_ptr, out_ptr, tokens, columns, inner, groups, GROUP: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, INT4: tl.constexpr, PRECISION: tl.constexpr,
-    CHAINED: tl.constexpr,
+def _int4(
+    x_ptr, words_ptr, scales_ptr, zeros_ptr, out_ptr, tokens, columns, inner, groups, GROUP: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, PLANE: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One tile. Programs beside each other share a tile of the weight, whose rows are the matrix unit's rows."""
     await_previous(CHAINED)
@@ -72,40 +91,62 @@ def _grouped(
     token = tl.program_id(0) % tiles_t * BLOCK_T + tl.arange(0, BLOCK_T)
     column = tl.program_id(0) // tiles_t * BLOCK_N + tl.arange(0, BLOCK_N)
     real, inside = token < tokens, column < columns
-    x_rows = x_ptr + token.to(tl.int64)[:, None] * inner
-    weight_rows = column.to(tl.int64)
+    each = tl.arange(0, PLANE)
+    x_rows = x_ptr + token.to(tl.int64)[:, None] * inner + each[None, :]
+    blocks = tl.cdiv(inner, 8 * PLANE)
+    word_rows = words_ptr + column.to(tl.int64)[:, None] * (blocks * PLANE) + each[None, :]
+    row_groups = column.to(tl.int64) * groups
     acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
-    for start in range(0, inner, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        x = tl.load(x_rows + k[None, :], mask=real[:, None] & (k < inner)[None, :], other=0.0)
-        weight = dequantized(
-            values_ptr, scales_ptr, zeros_ptr, weight_rows, inside, start, inner, groups, GROUP, BLOCK_N, BLOCK_K, INT4
-        )
-        acc = tl.dot(weight.to(x.dtype), x.T, acc, input_precision=PRECISION)
+    for block in range(blocks):
+        words = tl.load(word_rows + block * PLANE, mask=inside[:, None], other=0)
+        first = block * (8 * PLANE)
+        scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, first, groups, inside, GROUP)
+        for plane in tl.static_range(8):
+            start = first + plane * PLANE
+            if GROUP % (8 * PLANE) != 0:
+                scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, start, groups, inside, GROUP)
+            x = tl.load(x_rows + start, mask=real[:, None] & (start + each < inner)[None, :], other=0.0)
+            weight = int4_plane(words, plane, scale, zero).to(x.dtype)
+            acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
     spot = token.to(tl.int64)[:, None] * columns + column[None, :]
     tl.store(out_ptr + spot, acc.T.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
 
 
 @triton.jit
-def dequantized(
-    values_ptr, scales_ptr, zeros_ptr, row, inside, start, inner, groups, GROUP: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, INT4: tl.constexpr,
+def group_scales(scales_ptr, zeros_ptr, row_groups, start, groups, inside, GROUP: tl.constexpr):
+    """Scales and zeros of the group of a column in some rows, whose groups begin at `row_groups`."""
+    spot = row_groups + tl.minimum(start // GROUP, groups - 1)  # numbers after the last column meet zeros of x
+    return tl.load(scales_ptr + spot, mask=inside, other=0.0), tl.load(zeros_ptr + spot, mask=inside, other=0.0)
+
+
+@triton.jit
+def int4_plane(words, plane: tl.constexpr, scale, zero):
+    """The columns that a number of each word makes up, in float32."""
+    # With these upper bits a float32 is 2^23 and the number: cheaper than a conversion, and as exact.
+    wide = (words >> (4 * plane) & 15 | 0x4B000000).to(tl.float32, bitcast=True)
+    return (wide - (zero + 8388608.0)[:, None]) * scale[:, None]
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _fp8(
+    x_ptr, values_ptr, scales_ptr, out_ptr, tokens, columns, inner, groups, GROUP: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """A tile [BLOCK_N, BLOCK_K] float32 of the weight: its rows `row`, from column `start` on, within a group."""
-    group = row * groups + start // GROUP
-    scale = tl.load(scales_ptr + group, mask=inside, other=0.0)
-    if INT4:
-        word = start // 8 + tl.arange(0, BLOCK_K // 8)
-        words = tl.load(
-            values_ptr + row[:, None] * (inner // 8) + word[None, :],
-            mask=inside[:, None] & (word < inner // 8)[None, :],
-            other=0,
-        )
-        numbers = words[:, :, None] >> (4 * tl.arange(0, 8))[None, None, :] & 15
-        zero = tl.load(zeros_ptr + group, mask=inside, other=0).to(tl.int32)
-        values = (tl.reshape(numbers, [BLOCK_N, BLOCK_K]) - zero[:, None]).to(tl.float32)
-    else:
+    """As `_int4`; a block of columns lies within a group."""
+    await_previous(CHAINED)
+    tiles_t = tl.cdiv(tokens, BLOCK_T)
+    token = tl.program_id(0) % tiles_t * BLOCK_T + tl.arange(0, BLOCK_T)
+    column = tl.program_id(0) // tiles_t * BLOCK_N + tl.arange(0, BLOCK_N)
+    real, inside = token < tokens, column < columns
+    x_rows = x_ptr + token.to(tl.int64)[:, None] * inner
+    rows = column.to(tl.int64)
+    acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
+    for start in range(0, inner, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
+        x = tl.load(x_rows + k[None, :], mask=real[:, None] & (k < inner)[None, :], other=0.0)
         mask = inside[:, None] & (k < inner)[None, :]
-        values = tl.load(values_ptr + row[:, None] * inner + k[None, :], mask=mask, other=0.0).to(tl.float32)
-    return values * scale[:, None]
+        values = tl.load(values_ptr + rows[:, None] * inner + k[None, :], mask=mask, other=0.0)
+        scale = tl.load(scales_ptr + rows * groups + start // GROUP, mask=inside, other=0.0)
+        acc = tl.dot((values.to(tl.float32) * scale[:, None]).to(x.dtype), x.T, acc, input_precision=PRECISION)
+    spot = token.to(tl.int64)[:, None] * columns + column[None, :]
+    tl.store(out_ptr + spot, acc.T.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])

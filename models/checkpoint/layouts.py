@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix
-from ...kernels.linear import pack_int4, unpack_int4
+from ...kernels.linear import pack_int4
 
 Shape = tuple[int, ...]
 FLOATS = ("BF16", "F16", "F32")
@@ -135,19 +135,19 @@ class Int4Layout(Layout):
                 raise ValueError(f"{count} {name} are no multiple of {PER_WORD}, which a word of 4-bit numbers has")
         return columns // size
 
-    def made(self, words: Tensor, scales: Tensor, zeros: Tensor, of_column: Tensor | None) -> Matrix:
-        """The matrix of words [N, K / 8], scales and zeros [N, groups], and the group of each column, if it is said."""
-        columns, groups = words.shape[1] * PER_WORD, scales.shape[1]
-        scales, zeros = scales.float().contiguous(), zeros.contiguous()
+    def made(self, numbers: Tensor, scales: Tensor, zeros: Tensor, of_column: Tensor | None) -> Matrix:
+        """The matrix of numbers [N, K], scales and zeros [N, groups], and the group of each column, if it is said."""
+        columns, groups = numbers.shape[1], scales.shape[1]
+        scales, zeros = scales.float().contiguous(), zeros.float().contiguous()
         if of_column is not None:
             if not 0 <= int(of_column.min()) <= int(of_column.max()) < groups:
                 raise ValueError(f"g_idx names groups that are not among {groups}")
-            if not torch.equal(of_column, torch.arange(columns, device=words.device) // (columns // groups)):
+            if not torch.equal(of_column, torch.arange(columns, device=numbers.device) // (columns // groups)):
                 if not self.act_order:
                     raise ValueError("g_idx is not in order, but the configuration has no desc_act or actorder")
                 index = of_column.long()
-                return (unpack_int4(words).float() - zeros[:, index].float()) * scales[:, index]
-        return GroupedMatrix(words.contiguous(), scales, zeros, columns // groups)
+                return (numbers.float() - zeros[:, index]) * scales[:, index]
+        return GroupedMatrix(pack_int4(numbers), scales, zeros, columns // groups)
 
     def __str__(self) -> str:
         size = "a scale for each row" if self._whole else f"groups of {self.columns_per_scale}"
@@ -170,10 +170,10 @@ class AwqLayout(Int4Layout):
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Matrix:
         numbers, zeros = (
-            unpack_int4(tensors[name]).view(-1, rows // PER_WORD, PER_WORD)[..., AWQ_ORDER].flatten(1).T
+            _nibbles(tensors[name]).view(-1, rows // PER_WORD, PER_WORD)[..., AWQ_ORDER].flatten(1).T
             for name in ("qweight", "qzeros")
         )
-        return self.made(pack_int4(numbers), tensors["scales"].T, zeros, None)
+        return self.made(numbers, tensors["scales"].T, zeros, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,8 @@ class GptqLayout(Int4Layout):
         }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Matrix:
-        zeros = unpack_int4(tensors["qzeros"]).T + self.zero_offset
-        return self.made(tensors["qweight"].T, tensors["scales"].T, zeros, tensors.get("g_idx"))
+        zeros = _nibbles(tensors["qzeros"]).T + self.zero_offset
+        return self.made(_nibbles(tensors["qweight"].T), tensors["scales"].T, zeros, tensors.get("g_idx"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,12 @@ class PackedLayout(Int4Layout):
         if shape is not None and shape.tolist() != [rows, columns]:
             raise ValueError(f"weight_shape is {shape.tolist()}, not {[rows, columns]}")
         if self.symmetric:
-            zeros = torch.full(scales.shape, 8, dtype=torch.uint8, device=words.device)
+            zeros = torch.full(scales.shape, 8, device=words.device)
         else:
-            zeros = unpack_int4(tensors["weight_zero_point"].T).T
-        return self.made(words, scales, zeros, tensors.get("weight_g_idx"))
+            zeros = _nibbles(tensors["weight_zero_point"].T).T
+        return self.made(_nibbles(words), scales, zeros, tensors.get("weight_g_idx"))
+
+
+def _nibbles(words: Tensor) -> Tensor:
+    """words [..., n] int32 -> their numbers of 4 bits [..., 8 * n] uint8, of each word from the lowest."""
+    return torch.stack([(words >> shift & 15).to(torch.uint8) for shift in range(0, 32, 4)], -1).flatten(-2)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix
-from ...kernels.linear import dequantize, quantize_groups, quantize_rows
+from ...kernels.linear import dequantize, pack_int4, quantize_groups, quantize_rows, unpack_int4
 from .config import ModelConfig, ModelError
 from .families import tensor_shapes, tied_copy
 from .layouts import GptqLayout, Int4Layout, Layout
@@ -65,9 +65,11 @@ class TensorPlace:
             and isinstance(weight, GroupedMatrix)
             and (found.group, found.zeros is None) == (weight.group, weight.zeros is None)
         ):
-            zeros = None if found.zeros is None else self._own(found.zeros).contiguous()
-            values, scales = self._own(found.values).contiguous(), self._own(found.scales).contiguous()
-            return GroupedMatrix(values, scales, zeros, found.group)
+            scales, columns = self._own(found.scales).contiguous(), found.shape[1]
+            if found.zeros is None:
+                return GroupedMatrix(self._own(found.values).contiguous(), scales, None, found.group)
+            values = found.values if self.part is None else pack_int4(self._own(unpack_int4(found.values, columns)))
+            return GroupedMatrix(values, scales, self._own(found.zeros).contiguous(), found.group)
         plain = found if isinstance(found, Tensor) else dequantize(found)
         plain = self._own(plain).to(weight.device)
         if isinstance(weight, Fp8Matrix):

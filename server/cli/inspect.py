@@ -52,10 +52,10 @@ def _report(
     reasoning_parser: str | None = None,
     block_size: int | None = None,
 ) -> Report:
-    """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is
-    None without a mixture. `block` is 0 where every position sees every other, and `block_source` says where it is
-    from. `preset` is the one for its name. `decoders` has the reason why the model does not allow a decoder, None for
-    an allowed one."""
+    """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None,
+    `no_tools` has the reason. `experts` is None without a mixture. `block` is 0 where every position sees every other,
+    and `block_source` says where it is from. `preset` is the one for its name. `decoders` has the reason why the model
+    does not allow a decoder, None for an allowed one."""
     checkpoint = open_checkpoint(model, block_size=block_size)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
     formats = answer_formats(text.template, tool_parser, reasoning_parser)

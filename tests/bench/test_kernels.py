@@ -85,6 +85,11 @@ def packed_rows(case: Case, library: Library, got: Tensor) -> Tensor:
         (block_cases.rope_write_kv(DREAM, 1).work, 2 * (28 + 4 + 4) * 128 * 2 + 2 * 128 * 4 + 8, 0),
         (token_cases.predict(LLADA, 2048).work, 2048 * 126464 * 2 + 2048 * 44, 0),
         (product_cases.fp8_linear(LLADA, 2).work, 2 * (4096 + 24576) * 2 + 4100 * 24576, 2 * 2 * 4096 * 24576),
+        (
+            product_cases.int4_linear(LLADA, 2).work,
+            2 * (4096 + 24576) * 2 + 4096 * 24576 // 2 + 24576 * 32 * 8,
+            2 * 2 * 4096 * 24576,
+        ),
         (product_cases.linear_swiglu(LLADA, 2).work, 2 * (2 * (4096 + 12288) + 4096 * 24576), 2 * 2 * 4096 * 24576),
         (
             product_cases.linear_add_rms_norm(LLADA, 2).work,

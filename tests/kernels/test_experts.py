@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynclane.kernels.common.types import Fp8Matrix, Matrix, Routing
+from asynclane.kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix, Routing
 from asynclane.kernels.experts import experts_mlp, reference
-from asynclane.kernels.linear import quantize_rows
+from asynclane.kernels.linear import quantize_groups, quantize_rows
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
 
@@ -89,6 +89,23 @@ def test_experts_compute_what_torch_does(
 def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype) -> None:
     got, want = Case(37, 48, 80, 7, 3, dtype).quantized().both()
     assert_near(got, want)
+
+
+@pytest.mark.parametrize(("int4", "fixed"), [(False, False), (True, True)], ids=["fp8", "int4"])
+def test_experts_with_scales_of_groups_compute_what_torch_does(int4: bool, fixed: bool) -> None:
+    case = Case(5, 160, 32, 3, 2, NARROW[0])
+    case.gate_up, case.down = (in_groups(weight, int4) for weight in (case.gate_up, case.down))
+    got, want = case.both(fixed)
+    assert_near(got, want)
+
+
+def in_groups(weight: Matrix, int4: bool) -> GroupedMatrix:
+    assert isinstance(weight, Tensor)
+    if int4:
+        return quantize_groups(weight, 32)
+    scales = torch.linspace(0.5, 2, weight.numel() // 32, device=weight.device).view(len(weight), -1)
+    values = (weight.float() / scales.repeat_interleave(32, 1)).to(torch.float8_e4m3fn)
+    return GroupedMatrix(values, scales, None, 32)
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynclane.kernels.common.types import Fp8Matrix
+from asynclane.kernels.common.types import Fp8Matrix, GroupedMatrix
 from asynclane.kernels.linear import linear, reference
 
-from ..support.kernel_cases import DEVICE, drawn, kernels_of
+from ..support.kernel_cases import DEVICE, NARROW, TOLERANCE, drawn, kernels_of
 
 device = kernels_of("linear")
+device_groups = kernels_of("linear", "triton_grouped")
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 33])
@@ -107,3 +108,75 @@ def test_an_fp8_weight_with_other_scales_is_refused() -> None:
 def test_fp8_sizes_that_no_product_takes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"multiples of 16, not \[40, 64\]"):
         Fp8Matrix.empty(40, 64, torch.device("cpu"))
+
+
+# --- Scales of groups ---------------------------------------------------------------------------------------
+
+
+def grouped(rows: int, columns: int, group: int, int4: bool) -> GroupedMatrix:
+    generator = torch.Generator().manual_seed(2)
+    groups = -(-columns // group)
+    scales = torch.rand((rows, groups), generator=generator) + 0.5
+    if not int4:
+        values = torch.randn((rows, columns), generator=generator).to(torch.float8_e4m3fn)
+        return GroupedMatrix(values.to(DEVICE), scales.to(DEVICE), None, group)
+    words = reference.pack_int4(torch.randint(0, 16, (rows, columns), generator=generator))
+    zeros = torch.randint(0, 16, (rows, groups), generator=generator).float()
+    return GroupedMatrix(words.to(DEVICE), (scales / 8).to(DEVICE), zeros.to(DEVICE), group)
+
+
+@pytest.mark.parametrize(("dtype", "fixed"), [(torch.float32, False), *((dtype, True) for dtype in NARROW)], ids=str)
+@pytest.mark.parametrize(
+    ("tokens", "columns", "inner", "group", "int4"),
+    [(3, 17, 96, 32, True), (35, 70, 256, 128, True), (70, 33, 192, 192, True), (20, 40, 144, 128, False)],
+)
+def test_products_with_scales_of_groups_equal_their_twin(
+    tokens: int, columns: int, inner: int, group: int, int4: bool, dtype: torch.dtype, fixed: bool
+) -> None:
+    x, weight = drawn(tokens, inner, dtype=dtype) * inner**-0.5, grouped(columns, inner, group, int4)
+    got, want = device_groups.grouped_linear(x, weight, fixed), reference.linear(x, weight, fixed)
+    assert got.shape == (tokens, columns)
+    torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("int4", [False, True], ids=["fp8", "int4"])
+@pytest.mark.parametrize("tokens", [16, 32, 64, 80])
+def test_every_tile_with_scales_of_groups_gives_the_same(tokens: int, int4: bool) -> None:
+    x, weight = drawn(tokens, 128, dtype=NARROW[0]) * 128**-0.5, grouped(40, 128, 64, int4)
+    got, want = device_groups.grouped_linear(x, weight), reference.linear(x, weight)
+    torch.testing.assert_close(got, want, atol=TOLERANCE[NARROW[0]], rtol=TOLERANCE[NARROW[0]])
+
+
+def test_a_word_has_a_number_of_each_sixteenth_column_of_its_block() -> None:
+    numbers = torch.arange(160)[None] // 16 % 10 + torch.tensor([[0], [5]])
+    words = reference.pack_int4(numbers)
+    assert words.shape == (2, 32)
+    assert (words[:, :16] == torch.tensor([[0x76543210], [0xCBA98765 - (1 << 32)]])).all()
+    assert (words[0, 16:] == 0x98).all()
+    assert torch.equal(reference.unpack_int4(words, 160).long(), numbers)
+    weight = GroupedMatrix(words, torch.tensor([[0.5] * 5] * 2), torch.tensor([[1.0] * 5] * 2), 32)
+    assert torch.equal(reference.dequantize(weight), (numbers - 1) / 2)
+
+
+def test_int4_rounds_to_the_nearest_of_sixteen_steps() -> None:
+    weight = drawn(24, 64)
+    weight[0] = 0.0
+    found = reference.quantize_groups(weight, 32)
+    spread = weight.view(24, 2, 32)
+    step = (spread.amax(-1).clamp_min(0) - spread.amin(-1).clamp_max(0)) / 15
+    assert ((reference.dequantize(found) - weight).view(24, 2, 32).abs().amax(-1) <= step * 1.001).all()
+    assert reference.dequantize(found)[0].abs().max() == 0
+
+
+def test_scales_of_groups_of_another_shape_are_refused() -> None:
+    good = grouped(16, 64, 32, int4=True)
+    with pytest.raises(ValueError, match=r"zeros must be \[16, 1\] float32, not \[16, 2\]"):
+        GroupedMatrix(good.values, good.scales[:, :1].contiguous(), good.zeros, 32)
+    with pytest.raises(ValueError, match=r"values must be \[16, 16\] int32, not \[16, 8\]"):
+        GroupedMatrix(good.values[:, :8].contiguous(), good.scales, good.zeros, 32)
+    with pytest.raises(ValueError, match=r"values must be \[out, in\] float8_e4m3fn, not"):
+        GroupedMatrix(good.values, good.scales, None, 32)
+    with pytest.raises(ValueError, match=r"scales for 48 columns cannot take \[16, 96\]"):
+        GroupedMatrix.empty(16, 96, 48, True, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"x must be \[T, 64\]"):
+        device_groups.grouped_linear(drawn(2, 32), good)

@@ -98,7 +98,7 @@ def test_a_format_keeps_its_numbers_and_scales_in_memory(tmp_path: Path, archite
 @pytest.mark.parametrize("name", ["fp8", "fp8 blocks", "awq", "gptq", "ct int4", "ct channel"])
 @pytest.mark.parametrize("in_memory", ["plain", "kept"])
 def test_ranks_have_parts_of_numbers_and_scales(tmp_path: Path, name: str, in_memory: str) -> None:
-    """Of two ranks each has half of the inputs, or of each part's outputs."""
+    """Each of two ranks has half of the inputs, or of each part's outputs."""
     directory = write_checkpoint(tmp_path, "LLaDA2MoeModelLM", ff_dim=128, expert_ff_dim=64)
     meant = quantize(directory, name)
     config = read_config(directory)

@@ -1,0 +1,54 @@
+"""The tool writes each format as the server reads it, within the rounding of the format, and refuses what it cannot."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from asynclane.kernels.linear import dequantize
+from asynclane.models.checkpoint.config import read_config
+from asynclane.models.checkpoint.registry import find_model
+from asynclane.models.checkpoint.weights import TensorPlace, check_weights, load_weights
+from asynclane.models.network import allocate
+from asynclane.models.numerics import Numerics
+from asynclane.training.quantize import FORMATS, main
+
+from ..support.checkpoints import write_checkpoint
+
+ERROR = {"fp8-channel": 0.04, "fp8-blocks": 0.04, "awq": 0.12, "gptq": 0.12, "int4": 0.12}
+
+
+def load(directory: Path) -> dict[str, TensorPlace]:
+    config = read_config(directory)
+    _, parts = allocate(config, Numerics(torch.float32), torch.device("cpu"))
+    load_weights(check_weights(directory, config), parts)
+    return parts
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_format_means_the_weights_within_its_rounding(tmp_path: Path, form: str) -> None:
+    source = write_checkpoint(tmp_path / "plain", "SDARMoeForCausalLM")
+    assert main([str(source), str(tmp_path / form), "--format", form, "--group-size", "32"]) == 0
+    want, got = load(source), load(tmp_path / form)
+    for name, place in want.items():
+        rows = slice(place.start, place.end)
+        plain, rounded = (dequantize(each.weight)[rows] for each in (place, got[name]))
+        error = ((plain - rounded).norm() / plain.norm()).item()
+        inner = plain.dim() == 2 and ".layers." in name and "mlp.gate.weight" not in name
+        assert math.isclose(error, 0) if not inner else 0 < error < ERROR[form], name
+
+
+def test_what_cannot_be_written_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = str(find_model("tiny-llada"))
+    (tmp_path / "there").mkdir()
+    for target, group, message in (
+        ("there", "128", "there exists already"),
+        ("new", "100", "--group-size 100 does not divide 256 inputs"),
+        ("new", "0", "--group-size must be positive, not 0"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main([tiny, str(tmp_path / target), "--format", "awq", "--group-size", group])
+        assert capsys.readouterr().err.splitlines()[-1].endswith(message)
