@@ -50,6 +50,7 @@ OF_ONE_ANSWER = (
     "model",
     "download",
     "block_size",
+    "lora",
     "dtype",
     "device",
     "tensor_parallel_size",
@@ -113,6 +114,7 @@ class Settings:
         1,
         4096,
     )
+    lora: str | None = _word(None, "directory of a LoRA adapter in peft's form, which is added to the weights at start")
     served_model_name: str | None = _word(
         None,
         "what clients call the model, with commas between several names, of which answers to requests without one have"

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...kernels.common.types import Routing
 from ...scheduler.decoding.attention_pattern import AttentionPattern
+from .lora import Adapter
 from .quantization import Quantization, read_quantization
 
 # No model comes near these sizes: larger ones would fill the memory before they are found not to match the weights.
@@ -95,6 +96,7 @@ class ModelConfig:
     block_source: str = ""  # what said the block size
     caveat: str = ""  # how what is computed differs from the published network
     quantization: Quantization | None = None  # of the files, not of the memory
+    adapter: Adapter | None = None
 
     @property
     def rotary_dim(self) -> int:

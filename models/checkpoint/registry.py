@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,9 @@ from ..kv_cache import KvPages
 from ..network import Transformer, allocate
 from ..numerics import Numerics
 from .config import ModelConfig, ModelError, read_config
+from .families import tensor_shapes, tied_copy, top_sources
 from .hub import Repository, interrupted
+from .lora import read_adapter
 from .split import WHOLE, Rank
 from .weights import absent_files, as_stored, check_weights, fill_randomly, load_weights, some
 
@@ -103,6 +105,18 @@ def _require_complete(directory: Path, advice: str | None, weights: bool) -> Non
     missing = absent_files(directory, weights) if advice else []
     if missing:
         raise ModelError(f"the download in {directory} is not complete, it lacks {some(missing)}: {advice}")
+
+
+def with_adapter(config: ModelConfig, directory: str) -> ModelConfig:
+    """The configuration of a network to which the adapter in a directory is added. Raises `ModelError`."""
+    top = {source.weight: source.name for source in top_sources(config)}
+    fixed = {top["embedding"]} if "head" in top else {top["embedding"], *(tied_copy(config) or ())}
+    try:
+        return replace(config, adapter=read_adapter(Path(directory), tensor_shapes(config), frozenset(fixed)))
+    except ModelError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"--lora: {error}") from None
 
 
 Report = Callable[[str, int, int], None]
@@ -345,6 +359,7 @@ def _extras(numerics: Numerics, config: ModelConfig) -> str:
         ", fp8 matrices" * numerics.fp8
         + ", int4 matrices" * numerics.int4
         + f", dequantized from {config.quantization}" * plain
+        + f", with the adapter {config.adapter}" * (config.adapter is not None)
         + ", deterministic" * numerics.fixed
     )
 

@@ -18,6 +18,7 @@ from ...kernels.linear import dequantize, pack_int4, quantize_groups, quantize_r
 from .config import ModelConfig, ModelError
 from .families import tensor_shapes, tied_copy
 from .layouts import GptqLayout, Int4Layout, Layout
+from .lora import Adapter
 from .quantization import is_cache_scale
 
 PREFIX = "model."
@@ -105,6 +106,7 @@ class StoredWeights:
     shapes: Mapping[str, tuple[int, ...]]  # of the weights
     quantized: frozenset[str] = frozenset()
     layout: Layout | None = None
+    adapter: Adapter | None = None
 
     def dtype(self, weight: str) -> str:
         """The type of a weight's numbers."""
@@ -156,14 +158,16 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
         path = headers[next(iter(copy.values()))].path
         if {head, embedding} & quantized or not _equal(path, name, headers[other].path, other):
             raise ModelError(f"{path}: {head} is not equal to {embedding}, but config.json ties them")
-    return StoredWeights(tuple(files), tensors, headers, shapes, frozenset(quantized), layout)
+    return StoredWeights(tuple(files), tensors, headers, shapes, frozenset(quantized), layout, config.adapter)
 
 
 def as_stored(config: ModelConfig, stored: StoredWeights) -> ModelConfig:
-    """The configuration, with the names of the matrices that a quantized checkpoint has as plain numbers."""
+    """The configuration, with the names of the matrices that come as plain numbers from a quantized checkpoint: those
+    that it has so, and those that an adapter changes."""
     if config.quantization is None:
         return config
-    plain = frozenset(stored.tensors.keys() - stored.quantized)
+    changed = config.adapter.factors.keys() if config.adapter is not None else set[str]()
+    plain = frozenset((stored.tensors.keys() - stored.quantized) | changed)
     return replace(config, quantization=replace(config.quantization, plain=plain))
 
 
@@ -283,8 +287,11 @@ def load_weights(
 
 def _read(tensors: Mapping[str, Tensor], weight: str, stored: StoredWeights, place: TensorPlace) -> Matrix:
     """The matrix that these tensors make up, on the device of its place if it is quantized."""
-    if weight not in stored.quantized:
-        return tensors["weight"]
+    found: Matrix = tensors["weight"] if weight not in stored.quantized else _matrix(tensors, weight, stored, place)
+    return found if stored.adapter is None else stored.adapter.merged(weight, found)
+
+
+def _matrix(tensors: Mapping[str, Tensor], weight: str, stored: StoredWeights, place: TensorPlace) -> Matrix:
     assert stored.layout is not None
     here = {role: tensor.to(place.weight.device) for role, tensor in tensors.items()}
     rows, columns = stored.shapes[weight]

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from ...models.checkpoint.config import ModelConfig
-from ...models.checkpoint.registry import embedded_models
+from ...models.checkpoint.config import ModelConfig, ModelError
+from ...models.checkpoint.registry import embedded_models, with_adapter
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
 from ...scheduler import ALL_DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
 from ..engine.wiring import open_checkpoint
@@ -25,17 +25,20 @@ def inspect_main(
     as_json: bool,
     out: TextIO | None = None,
     *,
+    lora: str | None = None,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
     block_size: int | None = None,
 ) -> int:
-    """Print a report of `model`, or list the embedded models; `out` None is standard output. The parsers are those of
-    `answer_formats`, and a `block_size` is the setting of that name. Raises `ValueError` and `OSError` with the line
-    that `serve` would print."""
+    """Print a report of `model`, with an adapter, or list the embedded models; `out` None is standard output. The
+    parsers are those of `answer_formats`, and a `block_size` is the setting of that name. Raises `ValueError` and
+    `OSError` with the line that `serve` would print."""
     if block_size is not None and model is None:
         raise ValueError("--block-size needs a model: give its name or directory")
+    if lora is not None and model is None:
+        raise ModelError("--lora needs a model: give its name or directory")
     names = [model] if model else embedded_models()
-    reports = [_report(name, tool_parser, reasoning_parser, block_size) for name in names]
+    reports = [_report(name, lora, tool_parser, reasoning_parser, block_size) for name in names]
     if as_json:
         print(json.dumps(reports[0] if model else reports, indent=2), file=out)
     elif model:
@@ -47,10 +50,7 @@ def inspect_main(
 
 
 def _report(
-    model: str,
-    tool_parser: str | None = None,
-    reasoning_parser: str | None = None,
-    block_size: int | None = None,
+    model: str, lora: str | None, tool_parser: str | None, reasoning_parser: str | None, block_size: int | None
 ) -> Report:
     """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None,
     `no_tools` has the reason. `experts` is None without a mixture. `block` is 0 where every position sees every other,
@@ -58,6 +58,8 @@ def _report(
     does not allow a decoder, None for an allowed one."""
     checkpoint = open_checkpoint(model, block_size=block_size)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
+    if lora is not None:
+        config = with_adapter(config, lora)
     formats = answer_formats(text.template, tool_parser, reasoning_parser)
     weights = weight_report(checkpoint.directory, config)
     special = [config.mask_id, *sorted(text.end_ids)]
@@ -74,6 +76,7 @@ def _report(
         "stored": weights.stored,
         "stored_bytes": weights.stored_bytes,
         "quantization": weights.quantization and {"format": weights.quantization, "matrices": weights.quantized},
+        "adapter": config.adapter and str(config.adapter),
         "weights_bytes": weights.weights_bytes,
         "cache_bytes_per_1000": weights.cache_bytes,
         "max_model_len": config.max_model_len,
@@ -134,6 +137,7 @@ def _table(report: Report) -> str:
         else "",
         "parameters": f"{_count(report['parameters'])}; on disk {stored}, {_bytes(report['stored_bytes'])}",
         "quantized": "{matrices} matrices, {format}".format(**report["quantization"]) if report["quantization"] else "",
+        "adapter": report["adapter"] or "",
         "weights": _memory(report["weights_bytes"]),
         f"K/V of {POSITIONS:,}": _memory(report["cache_bytes_per_1000"]),
         "context": f"{report['max_model_len']} positions",

@@ -72,8 +72,13 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
         case "inspect":
             from .inspect import inspect_main
 
-            parsers = {"tool_parser": arguments.tool_parser, "reasoning_parser": arguments.reasoning_parser}
-            return inspect_main(arguments.model, arguments.json, **parsers, block_size=arguments.block_size)
+            options = {
+                "lora": arguments.lora,
+                "tool_parser": arguments.tool_parser,
+                "reasoning_parser": arguments.reasoning_parser,
+                "block_size": arguments.block_size,
+            }
+            return inspect_main(arguments.model, arguments.json, **options)
         case "decoders":
             from .decoders import decoders_main
 

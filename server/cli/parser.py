@@ -47,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     inspect.add_argument("model", nargs="?", help="as --model of serve; default: list the embedded models")
     inspect.add_argument("--block-size", type=_positive, default=None, metavar="INT", help="as that of serve")
     inspect.add_argument("--json", action="store_true", help="print JSON")
+    inspect.add_argument("--lora", metavar="STR", help="as that of serve")
     for flag, rows in (("--tool-parser", TOOL_FORMATS), ("--reasoning-parser", REASONING_FORMATS)):
         inspect.add_argument(flag, default=None, choices=[*rows, OFF], help="as that of serve")
 

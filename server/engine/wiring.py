@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...models.checkpoint.config import ModelConfig, ModelError, read_config
-from ...models.checkpoint.registry import Hardware, find_model, load_runner
+from ...models.checkpoint.registry import Hardware, find_model, load_runner, with_adapter
 from ...models.exec.followers import Followers
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
@@ -135,6 +135,10 @@ def build_parts(settings: Settings) -> EngineParts:
     check_preset(settings.preset, config.architecture)
     if config.block_size:
         logging.getLogger(__name__).info("blocks of %d positions, by %s", config.block_size, config.block_source)
+    if settings.lora is not None:
+        if dummy:
+            raise SettingsError("--lora adds to a checkpoint's weights: leave out --load-format dummy")
+        config = with_adapter(config, settings.lora)
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern = config.pattern
