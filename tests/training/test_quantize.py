@@ -14,7 +14,7 @@ from asynclane.models.checkpoint.registry import find_model
 from asynclane.models.checkpoint.weights import TensorPlace, check_weights, load_weights
 from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
-from asynclane.training.quantize import FORMATS, main
+from asynclane.training.quantize import FORMATS, main, rounded
 
 from ..support.checkpoints import write_checkpoint
 
@@ -41,6 +41,24 @@ def test_a_format_means_the_weights_within_its_rounding(tmp_path: Path, form: st
         assert math.isclose(error, 0) if not inner else 0 < error < ERROR[form], name
 
 
+def test_columns_make_up_for_the_rounding_of_those_before_them() -> None:
+    """So far as inputs are alike: the product's error falls, while the weight's grows."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn((24, 64), generator=generator)
+    x = torch.randn((200, 8), generator=generator) @ torch.randn((8, 64), generator=generator)
+    x = x + torch.randn(x.shape, generator=generator) / 4
+
+    def errors(inputs: torch.Tensor | None) -> tuple[float, float]:
+        numbers, zeros, scales = rounded(weight, 32, inputs)
+        zeros, wide = zeros.repeat_interleave(32, 1), scales.float().repeat_interleave(32, 1)
+        error = (numbers - zeros) * wide - weight
+        return (x @ error.T).norm().item(), error.norm().item()
+
+    nearest, calibrated = errors(None), errors(x.T @ x)
+    assert calibrated[0] < 0.6 * nearest[0]
+    assert calibrated[1] > nearest[1]
+
+
 def test_what_cannot_be_written_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = str(find_model("tiny-llada"))
     (tmp_path / "there").mkdir()
@@ -52,3 +70,6 @@ def test_what_cannot_be_written_is_refused_in_a_line(tmp_path: Path, capsys: pyt
         with pytest.raises(SystemExit, match="2"):
             main([tiny, str(tmp_path / target), "--format", "awq", "--group-size", group])
         assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+    with pytest.raises(SystemExit, match="2"):
+        main([tiny, str(tmp_path / "new"), "--format", "fp8-blocks", "--calibrate"])
+    assert "--calibrate is for awq, gptq, int4 and one of tiny-llada" in capsys.readouterr().err
