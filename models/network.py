@@ -122,6 +122,8 @@ def _matrix(
     if form is None or (stored is not None and not stored.plain.isdisjoint(source.name for source in made_of)):
         return torch.empty(shape, dtype=numerics.dtype, device=device)
     whole = made_of[0].shape[1]
+    if form == "int4" and stored is not None and stored.layout.kept is None:
+        raise ValueError(f"int4 cannot keep {stored}")
     if stored is None or stored.layout.kept != form:
         group = None if form == "fp8" else next((size for size in INT4_GROUPS if shape[1] % size == 0), 0)
         if group == 0:

@@ -36,7 +36,7 @@ def start_ranks(setup: Setup, size: int) -> Followers:
     or devices are missing."""
     if os.name != "posix":
         raise ModelError("--tensor-parallel-size: processes cannot share a socket on this system: give 1")
-    check_ranks(setup.config, setup.hardware, size)
+    check_ranks(setup.directory, setup.config, setup.hardware, size)
     return Followers(size, MODULE, replace(setup, directory=setup.directory.resolve()))
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from ...kernels.common.types import Matrix
 from ...kernels.linear import dequantize
 
+PREFIX = "model."
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])(\.default)?\.weight")
 DTYPES = ("BF16", "F16", "F32")
@@ -94,7 +95,8 @@ def read_adapter(directory: Path, shapes: Mapping[str, tuple[int, ...]], fixed: 
         raise ValueError(f"{path} has no lora_A and lora_B")
     factors = dict[str, Factors]()
     for module, pair in found.items():
-        weight = f"{module}.weight"
+        # The class without a head has no prefix.
+        weight = f"{module}.weight" if f"{module}.weight" in shapes else f"{PREFIX}{module}.weight"
         shape = shapes.get(weight, ())
         if len(shape) != 2 or weight in fixed:
             raise ValueError(f"{path}: {module} is no matrix of this model that can be changed")

@@ -198,8 +198,6 @@ def _numerics(hardware: Hardware, device: torch.device, config: ModelConfig) -> 
                 raise ModelError(f"quantization fp8 {problem}")
             return Numerics(dtype, fp8=True, fixed=fixed)
         case "int4":
-            if config.quantization and stored is None:
-                raise ModelError(f"quantization int4 cannot keep {config.quantization}: give --quantization none")
             return Numerics(dtype, int4=True, fixed=fixed)
         case None if device.type == "cuda":  # as the checkpoint has it, if the products can be had
             fp8 = stored == "fp8" and _no_fp8(hardware, device, dtype) is None
@@ -219,12 +217,16 @@ def _no_fp8(hardware: Hardware, device: torch.device, dtype: torch.dtype) -> str
     return None
 
 
+def _instead(config: ModelConfig) -> str:
+    return "; give --quantization none" if config.quantization is not None else ""
+
+
 def _cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_ranks(config: ModelConfig, hardware: Hardware, size: int) -> None:
+def check_ranks(directory: Path, config: ModelConfig, hardware: Hardware, size: int) -> None:
     """Raises `ModelError` unless the network can be split among `size` devices, and there are so many. Takes no
     memory."""
     device = _device(hardware.device)
@@ -233,11 +235,13 @@ def check_ranks(config: ModelConfig, hardware: Hardware, size: int) -> None:
     try:
         rank = Rank(0, size)
         rank.config(config)
+        if config.quantization is not None and not hardware.dummy:
+            config = as_stored(config, check_weights(directory, config))
         weights_bytes(config, _numerics(hardware, device, config), rank)
     except ModelError:
         raise
     except ValueError as error:  # sizes that products in FP8 or int4 cannot take
-        raise ModelError(f"--tensor-parallel-size {size}: {error}") from None
+        raise ModelError(f"--tensor-parallel-size {size}: {error}{_instead(config)}") from None
 
 
 def load_runner(
@@ -294,9 +298,7 @@ def load_runner(
     except ModelError:
         raise
     except ValueError as error:  # sizes that products in FP8 or int4 cannot take
-        raise ModelError(
-            f"{directory}: {error}{'; give --quantization none' * (config.quantization is not None)}"
-        ) from None
+        raise ModelError(f"{directory}: {error}{_instead(config)}") from None
     except (RuntimeError, MemoryError):
         needed = gib(weights_bytes(whole, numerics, rank))
         raise ModelError(f"no memory for the weights, which need {needed}") from None

@@ -75,8 +75,11 @@ class TensorPlace:
         plain = self._own(plain).to(weight.device)
         if isinstance(weight, Fp8Matrix):
             return Fp8Matrix(*quantize_rows(plain))
-        if weight.zeros is None:
-            raise ValueError(f"numbers with scales for {weight.group} columns must be stored so")
+        if weight.zeros is None:  # random ones: those of a checkpoint are stored so
+            values, scales = quantize_rows(plain)
+            return GroupedMatrix(
+                values, scales[:, None].expand(weight.scales[: len(plain)].shape).contiguous(), None, weight.group
+            )
         return quantize_groups(plain, weight.group)
 
     def _own(self, tensor: Tensor) -> Tensor:
@@ -136,7 +139,7 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
     for name, header in headers.items():
         weight, role = _place(name, expected, layout)
         if role in tensors.get(weight, ()):
-            raise ModelError(f"{header.path}: {weight} is in another file too")
+            raise ModelError(f"{header.path}: {weight} is there twice")
         if weight:
             tensors.setdefault(weight, {})[role] = name
         elif not _is_ignored(name, header, expected, layout):

@@ -107,11 +107,11 @@ def test_a_rank_ends_with_the_first_ones_process() -> None:
 
 def test_too_few_devices_or_sizes_that_fp8_cannot_take_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_config(MODEL)
-    check_ranks(config, Hardware("cpu"), 2)
+    check_ranks(MODEL, config, Hardware("cpu"), 2)
     monkeypatch.setattr("asynclane.models.checkpoint.registry._lacking", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ModelError, match="--tensor-parallel-size 2 needs 2 GPUs, torch sees 1"):
-        check_ranks(config, Hardware("cuda"), 2)
+        check_ranks(MODEL, config, Hardware("cuda"), 2)
 
 
 def test_a_network_that_cannot_be_split_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

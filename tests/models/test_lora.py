@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,13 @@ def test_a_weight_gets_the_scaled_product_of_its_factors(
         torch.testing.assert_close(numbers(name)[1], want, atol=1e-6, rtol=0)
 
 
+def test_names_may_lack_the_prefix_of_the_network(tmp_path: Path) -> None:
+    directory, adapter = write_checkpoint(tmp_path / "model", "DreamModel"), write_adapter(tmp_path / "adapter")
+    want = load(directory, adapter)(f"{Q}.weight")[1]
+    renamed("base_model.model.model.", "base_model.model.")(adapter)
+    assert torch.equal(load(directory, adapter)(f"{Q}.weight")[1], want)
+
+
 def test_ranks_have_parts_of_the_sum(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "model", "DreamModel")
     adapter = write_adapter(tmp_path / "adapter")
@@ -139,7 +147,7 @@ def test_the_settings_and_inspect_take_it(tmp_path: Path, capsys: pytest.Capture
     parts = build_parts(Settings(**settings))
     parts.close()
     assert cli.main(["inspect", str(directory), "--lora", str(adapter)]) == 0
-    assert "\nadapter        adapter, rank 4, for 2 matrices\n" in capsys.readouterr().out
+    assert re.search("^adapter +adapter, rank 4, for 2 matrices$", capsys.readouterr().out, re.M)
     assert cli.main(["inspect", "--lora", str(adapter)]) == 2
     assert "--lora needs a model: give its name or directory" in capsys.readouterr().err
     with pytest.raises(SettingsError, match="--lora adds to a checkpoint's weights: leave out --load-format dummy"):

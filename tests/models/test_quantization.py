@@ -20,7 +20,7 @@ from asynclane.models.checkpoint.families import Source, layer_sources
 from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.checkpoint.split import WHOLE, Rank
 from asynclane.models.checkpoint.weight_report import weight_report
-from asynclane.models.checkpoint.weights import SINGLE, as_stored, check_weights, load_weights
+from asynclane.models.checkpoint.weights import SINGLE, as_stored, check_weights, fill_randomly, load_weights
 from asynclane.models.exec.memory import Memory, weights_bytes
 from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
@@ -203,6 +203,17 @@ def test_tensors_decide_what_is_quantized_and_may_lie_in_two_files(tmp_path: Pat
     assert report.stored["F8_E4M3"] == sum(t.numel() for t in tensors.values() if t.dtype is torch.float8_e4m3fn)
 
 
+def test_names_may_lack_the_prefix_of_the_network(tmp_path: Path) -> None:
+    meant = quantize(write_checkpoint(tmp_path, "DreamModel"), "awq")
+    tensors = load_file(tmp_path / SINGLE)
+    save_file({name.removeprefix("model."): tensor for name, tensor in tensors.items()}, tmp_path / SINGLE)
+    found = load(tmp_path)
+    assert all(torch.equal(numbers(found[name]), tensor) for name, tensor in meant.items())
+    save_file(tensors | {Q.replace("weight", "scales").removeprefix("model."): torch.ones(1)}, tmp_path / SINGLE)
+    with pytest.raises(ModelError, match=f"{Q} is there twice"):
+        load(tmp_path)
+
+
 def test_scales_of_keys_and_zero_biases_of_gptq_are_passed_by(tmp_path: Path) -> None:
     quantize(write_checkpoint(tmp_path, "DreamModel"), "gptq")
     tensors = load_file(tmp_path / SINGLE)
@@ -323,7 +334,33 @@ def test_fp8_that_no_configuration_explains_is_refused(tmp_path: Path) -> None:
 
 def test_int4_that_cannot_be_kept_is_refused_where_it_is_requested(tmp_path: Path) -> None:
     quantize(write_checkpoint(tmp_path, "DreamModel"), "gptq act order")
-    with pytest.raises(
-        ModelError, match="int4 cannot keep gptq: int4, groups of 32, in the order of activations: give"
-    ):
+    with pytest.raises(ModelError, match=r"int4 cannot keep gptq: int4, .* activations; give --quantization none"):
         runner_of(tmp_path, quantization="int4")
+    assert weight_report(tmp_path, read_config(tmp_path)).weights_bytes["int4"] is None
+
+
+@pytest.mark.parametrize("name", ["awq", "fp8 blocks", "ct channel"])
+def test_random_weights_have_the_form_of_the_checkpoint(tmp_path: Path, name: str) -> None:
+    quantize(write_checkpoint(tmp_path, "DreamModel"), name)
+    kept, plain = form_of(name), Numerics(torch.float32)
+    config = read_config(tmp_path)
+    found = []
+    for numerics in (kept, plain):
+        _, parts = allocate(config, numerics, CPU)
+        fill_randomly(config, parts, CPU)
+        found.append(numbers((parts[Q].weight, slice(parts[Q].start, parts[Q].end))))
+    assert error(found[0], found[1]) < 0.12
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("architecture", ["DreamModel", "SDARMoeForCausalLM"])
+@pytest.mark.parametrize("name", ["awq", "gptq act order", "ct int4", "fp8", "fp8 blocks"])
+def test_a_gpu_computes_what_the_dequantized_weights_do(tmp_path: Path, name: str, architecture: str) -> None:
+    quantize(write_checkpoint(tmp_path, architecture), name)
+    want = logits(runner_of(tmp_path), IDS)
+    memory = Memory(slots=4, page_size=16, step_tokens=128, cache_tokens=512)
+    loaded = load_runner(tmp_path, read_config(tmp_path), memory, Hardware("cuda", "bfloat16"), [1])
+    kept = FORMATS[name].kept
+    assert ("dequantized from" if kept is None else f"{kept.split()[0]} matrices") in loaded.summary
+    assert torch.cosine_similarity(logits(loaded.runner, IDS).cpu().float(), want, dim=-1).mean() > 0.98
