@@ -52,10 +52,10 @@ class Measure(IntEnum):
 class DeviceCommitRule:
     """The open positions of a lane that commit, by their rank n = 1, 2, ... in falling confidence, which is `measure`.
 
-    Rank n commits if every better rank does and `confidence >= threshold - factor / (n + 1)`. The `sure` best ranks
-    need no test, and with `last_free` neither does the last. With `noise`, confidence is `measure / noise` plus Gumbel
-    noise: the best are then drawn without replacement with weights `exp(measure / noise)`.
-    """
+    Rank n commits if every better rank does, `confidence >= threshold - factor / (n + 1)`, and the better ranks (with
+    `inclusive` it, too) cost at most `budget` in all; a cost is minus a confidence. The `sure` best ranks need no test,
+    and with `last_free` neither does the last. With `noise`, confidence is `measure / noise` plus Gumbel noise: the
+    best are then drawn without replacement with weights `exp(measure / noise)`."""
 
     sure: int
     threshold: float
@@ -63,6 +63,8 @@ class DeviceCommitRule:
     last_free: bool = False
     measure: Measure = Measure.PROBABILITY
     noise: float = 0.0
+    budget: float = float("inf")
+    inclusive: bool = False
 
     @property
     def plain(self) -> bool:
@@ -73,8 +75,7 @@ class Span(NamedTuple):
     """The part `[start, end)` of a row in which masks may commit: a lane, or the look-ahead after all lanes.
 
     Without `may_end` no end token is proposed: the next best token stands in, with its own small probability. A
-    `joined` span is ranked together with the span before it: positions that are not computed divide their lane.
-    """
+    `joined` span is ranked together with the span before it: positions that are not computed divide their lane."""
 
     start: int
     end: int
@@ -146,8 +147,7 @@ class Placement:
     """A slot from this step on: its canvas becomes `prompt`, then masks, on these pages.
 
     `prompt` may hold masks. Pages keep their keys and values, so a slot can be placed again in mid-answer. `copied` are
-    pages (from, to) whose keys and values are copied first: all pairs at once, after the placements before.
-    """
+    pages (from, to) whose keys and values are copied first: all pairs at once, after the placements before."""
 
     slot: int
     prompt: Ints

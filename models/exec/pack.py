@@ -173,6 +173,7 @@ class Shape:
             sizes["draws"] = DRAW_WORDS * self.projected
         if inputs.measured:
             sizes |= {"measure_kinds": self.projected, "measure_noise": self.projected}
+            sizes |= {"budget": self.spans, "inclusive": self.spans}
         if inputs.biases:
             sizes |= {"bias_begins": biases, "bias_ends": biases, "bias_starts": biases + 1}
             sizes |= dict.fromkeys(("bias_ids", "bias_deltas", "bias_factors"), inputs.biases)
@@ -356,6 +357,8 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
             words[begin + ruled] = done
             words[at["sure"] + ruled], words[at["last_free"] + ruled] = rule.sure, rule.last_free
             floats[at["threshold"] + ruled], floats[at["factor"] + ruled] = rule.threshold, rule.factor
+            if inputs.measured:
+                floats[at["budget"] + ruled], words[at["inclusive"] + ruled] = rule.budget, rule.inclusive
             ruled += 1
         if inputs.measured:
             words[at["measure_kinds"] + done : at["measure_kinds"] + stop] = rule.measure
@@ -433,7 +436,13 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         projected_starts=views["projected_starts"],
         endless=views["endless"].bool(),
         rules=SpanRules(
-            views["span_starts"], views["sure"], floats("threshold"), floats("factor"), views["last_free"].bool()
+            starts=views["span_starts"],
+            sure=views["sure"],
+            threshold=floats("threshold"),
+            factor=floats("factor"),
+            last_free=views["last_free"].bool(),
+            budget=floats("budget") if inputs.measured else None,
+            inclusive=views["inclusive"].bool() if inputs.measured else None,
         ),
         narrowed=inputs.narrowed,
         draws=draws,
@@ -507,6 +516,9 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
             _draw_words(columns.samplings, columns.steps), np.diff(projected_starts), axis=1
         ).reshape(-1)
     if inputs.measured:
+        own = columns.rule_numbers[ruled]
+        parts["budget"] = _float_words([rule.budget for rule in columns.rules])[own]
+        parts["inclusive"] = np.array([rule.inclusive for rule in columns.rules], np.int32)[own]
         kinds = np.array([rule.measure for rule in columns.rules], np.int32)[columns.rule_numbers]
         noise = _float_words([rule.noise for rule in columns.rules])[columns.rule_numbers]
         parts["measure_kinds"] = np.repeat(kinds, span_sizes)

@@ -116,9 +116,9 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     },
     **{f"{param} needs extrapolate true": (param, _unextrapolated(param)) for param in ("horizon", "coverage")},
     **{
-        f"{param} goes with the rule 'steps', not with threshold or factor": (
+        f"{param} goes with the rule 'steps', not with threshold, factor or entropy_bound": (
             param,
-            _given(param, lambda f: not f.is_(threshold=None, factor=None)),
+            _given(param, lambda f: not f.is_(threshold=None, factor=None, entropy_bound=None)),
         )
         for param in ("alg", "alg_temp", "eps")
     },
@@ -126,7 +126,11 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "alg_temp",
         lambda f: f.is_(alg="origin") and f.overrides.get("alg_temp"),
     ),
-    "later_threshold goes with the rule 'threshold', not with factor or steps": (
+    "bound_on goes with the rule 'entropy_bound'": (
+        "bound_on",
+        _given("bound_on", lambda f: f.is_(entropy_bound=None)),
+    ),
+    "later_threshold goes with the rule 'threshold', not with factor, entropy_bound or steps": (
         "later_threshold",
         lambda f: not f.rule and f.is_(threshold=None) and f.overrides.get("later_threshold", OFF) != OFF,
     ),

@@ -24,11 +24,11 @@ from .params import CANVAS
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold` or
-    `factor`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the defaults here come
-    first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder `for_blocks` is for
-    block-causal networks only. A confidence must exceed the threshold of a `strict` one. `origin` is the package that
-    brings the decoder, if it is a plug-in."""
+    """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold`,
+    `factor` or `entropy_bound`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the
+    defaults here come first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder
+    `for_blocks` is for block-causal networks only. A confidence must exceed the threshold of a `strict` one. `origin`
+    is the package that brings the decoder, if it is a plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]
@@ -171,6 +171,11 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
     "dllm-cache": _cached(
         "interval", "arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
+    ),
+    "entropy-bound": DecoderSpec(
+        Blockwise,
+        {"entropy_bound": 0.1, "bound_on": "others", "block_length": 32, "cache": "dual", "early_stop": True},
+        "arXiv 2505.24857; transformers EntropyBoundSampler, JetEngine scheduler.py",
     ),
     "eoser": _serial("eoser", cache="none"),
     "ete": _serial("ete", cache="none"),

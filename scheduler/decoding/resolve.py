@@ -14,7 +14,7 @@ from .attention_pattern import PLAIN, AttentionPattern
 from .cache import CACHES
 from .commit import HOST_RULES
 from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, HostDecides
-from .commit.device import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .commit.device import CommitAtFork, EntropyBound, Factor, Quota, Threshold, Timesteps
 from .commit.host.applied import Applied
 from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, DecoderFacts, fitted, refuse
@@ -24,7 +24,7 @@ from .plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES
 from .registry import Decoder, DecoderSpec
 
 # Exactly one of these decides which positions commit; naming one replaces the decoder's own.
-RULES: tuple[str, ...] = ("steps", "threshold", "factor")
+RULES: tuple[str, ...] = ("steps", "threshold", "factor", "entropy_bound")
 
 MEASURES: Mapping[str, Measure] = {
     "origin": Measure.RANDOM,
@@ -195,6 +195,8 @@ def _plain_rule(params: Params, length: int, strict: bool) -> CommitRule:
         return Threshold(threshold, _later_threshold(params))
     if params.get("factor") is not None:
         return Factor(params.number("factor"))
+    if params.get("entropy_bound") is not None:
+        return EntropyBound(params.number("entropy_bound"), params.get("bound_on") == "all")
     if "alg" in params:
         forwards = length if params["steps"] is None else params.integer("steps")
         return Timesteps(forwards, params.number("eps"), MEASURES[params.text("alg")], params.number("alg_temp"))

@@ -9,6 +9,7 @@ export const ABOUT = {
   steps: "Forwards among which the tokens are spread; without it, the threshold decides, or one token a forward.",
   threshold: "A token commits from this confidence on: lower is faster, higher more careful.",
   factor: "The n best tokens commit while the n-th has confidence 1 - factor / (n + 1).",
+  entropy_bound: "Positions of low entropy commit while their entropies add up to no more than this, in nats.",
   rule: "Another way to decide which tokens commit, from a paper.",
   block_length: "Positions of a block, or of a lane that generates.",
   cache: "Which keys and values are kept from one forward to the next.",
@@ -46,6 +47,7 @@ export const ABOUT = {
   fine_length: "Positions of a fine block, after the thinking has ended.",
   turn: "The mark that ends the thinking.",
   // Commit rules.
+  bound_on: "Whether the entropy of the last position that commits counts, too.",
   alg: "The measure by which positions are ranked.",
   alg_temp: "Positions are drawn by the measure at this temperature; 0 takes the best.",
   eps: "Where the time of the schedule ends.",
