@@ -87,7 +87,7 @@ def _in_blocks(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts
     return lambda f: f.pattern.block_size and when(f)
 
 
-WHOLE_ROWS = ("none", "prefix", "dual", "compact", "finished")  # caches whose rows have no gaps
+WHOLE_ROWS = ("none", "prefix", "dual", "compact", "dsb", "finished")  # caches whose rows have no gaps
 
 DECODER_REFUSALS: Refusals[DecoderFacts] = {
     "decoder {f.name!r} is for block-causal models: this one sees the whole canvas": (
@@ -102,9 +102,9 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "siblings",
         lambda f: f.rule and f.params.get("siblings") in ("isolated", "commit"),
     ),
-    f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}": (
+    "cache {f.cache!r} sees the whole canvas: it needs lookahead " + repr(CANVAS): (
         "cache",
-        lambda f: f.cache == "dual" and f.lookahead != CANVAS,
+        lambda f: f.cache in ("dual", "dsb") and f.lookahead != CANVAS,
     ),
     "cache 'compact' is not for decoder {f.name!r}, which sees the whole canvas": (
         "cache",
@@ -154,7 +154,15 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "stable_steps",
         lambda f: f.is_(boundary="stable", stable_steps=0),
     ),
+    "steps is not for decoder {f.name!r}, whose block has no last forward: give threshold or factor": (
+        "steps",
+        lambda f: f.spec.policy.slides and f.number("steps"),
+    ),
     # A block-causal network.
+    ("decoder {f.name!r} slides its block, and no position of this model sees past its own: use 'fast-dllm'"): (
+        "decoder",
+        _in_blocks(lambda f: f.spec.policy.slides),
+    ),
     (
         "this decoder fills the whole canvas in any order, and no position of this model sees past its block: use"
         " 'fast-dllm'"

@@ -16,10 +16,11 @@ from .lanes.base import LanePolicy
 from .lanes.blockwise import Blockwise
 from .lanes.growing import Growing
 from .lanes.multiblock import MultiBlock
+from .lanes.sliding import SlidingBlock
 from .lanes.slowfast import SlowFast
 from .lanes.sub_blocks import SubBlocks
 from .lanes.tccf import CoarseFine
-from .params import CANVAS
+from .params import CANVAS, OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,14 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
     "dllm-cache": _cached(
         "interval", "arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
+    ),
+    "dsb": _threshold(
+        SlidingBlock,
+        0.9,
+        "arXiv 2602.05992; lizhuo-luo/DSB llada/generate.py",
+        block_length=32,
+        max_block_length=OFF,
+        cache="dsb",
     ),
     "entropy-bound": DecoderSpec(
         Blockwise,

@@ -99,7 +99,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         replica_positions=replicas and replicas * min(length, params.integer("block_length")),
         layout=Layout.ISOLATED if isolated else Layout.PACKED if rule is None else rule.layout,
         branches=params.integer(branch_param) - 1 if branch_param else 0,
-        branch_row=_branch_row(params, isolated, lookahead) if branch_param else 0,
+        branch_row=_branch_row(params, isolated, lookahead, policy.slides) if branch_param else 0,
         branch_param=branch_param,
         scored=rule is None or rule.scored,
     )
@@ -117,8 +117,8 @@ def _made(rule: type[HostCommitRule], param: str, params: Params, length: int) -
         raise ParamError(param, f"rule {rule.NAME!r} fails with these parameters: {error!r}") from error
 
 
-def _branch_row(params: Params, isolated: bool, lookahead: int | None) -> int:
-    if not isolated and params.get("cache") != "dual":
+def _branch_row(params: Params, isolated: bool, lookahead: int | None, slides: bool) -> int:
+    if slides or (not isolated and params.get("cache") != "dual"):
         return EVERYTHING
     return params.integer("block_length") + (lookahead or 0 if isolated else 0)
 

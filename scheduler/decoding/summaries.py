@@ -24,6 +24,7 @@ SUMMARIES: Mapping[str, str] = {
     "d3llm": "the next block is added once the last is 10 % full; positions of low entropy commit",
     "dkv": "`llada` whose decoded positions are cached one forward later",
     "dllm-cache": "`llada` whose prompt and response are recomputed at separate intervals",
+    "dsb": "a block that slides: its end moves on by each position that commits",
     "entropy-bound": "serial blocks, positions of low entropy while their entropies add up to no more than a bound",
     "eoser": "a quota; end tokens weigh less at first",
     "ete": "explore, then exploit: where no position is certain, one uncertain position commits"

@@ -128,8 +128,8 @@ def test_a_budget_bounds_the_sum_of_entropies() -> None:
     assert commits([4.0], 0.0, inclusive=True) == [True]
     wider = [commits(entropies, bound) for bound in (0.0, 0.01, 0.1, 0.34, 1.0, 3.0)]
     assert all(more or not less for few, many in pairwise(wider) for less, more in zip(few, many, strict=True))
-    turned = commits(entropies[::-1], 0.34)
-    assert turned[::-1] == commits(entropies, 0.34)
+    mirrored = commits(entropies[::-1], 0.34)
+    assert mirrored[::-1] == commits(entropies, 0.34)
 
 
 @pytest.mark.parametrize("count", [1, 300])

@@ -7,11 +7,11 @@ import hashlib
 import pytest
 
 from ..support.driver import BLOCKS_MODEL, MODEL
-from ..support.methods import CASES, METHODS, assert_published, entries
+from ..support.methods import CASES, RECORDED, assert_published, entries
 
 
 def test_the_outputs_belong_to_the_embedded_weights() -> None:
-    for method, found in METHODS.items():
+    for method, found in RECORDED.items():
         model = MODEL if method.endswith(MODEL.name) else BLOCKS_MODEL
         for name, digest in found["sha256"].items():
             assert hashlib.sha256((model / name).read_bytes()).hexdigest() == digest, (method, name)
@@ -20,7 +20,7 @@ def test_the_outputs_belong_to_the_embedded_weights() -> None:
 def test_every_entry_is_tested() -> None:
     recorded = {
         (method, entry)
-        for method, found in METHODS.items()
+        for method, found in RECORDED.items()
         for prompt in found["prompts"].values()
         for entry in prompt["entries"]
     }

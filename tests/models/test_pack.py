@@ -92,7 +92,8 @@ def test_padding_changes_no_number_and_adds_none_that_counts(sampled: bool, shif
                 assert (whole[len(part) :] == (part[-1] if name.endswith("_starts") else nothing)).all()
         for name, whole, part in zip(SpanRules._fields, padded.rules, plain.rules, strict=True):
             if part is None:  # no rule has a budget
-                assert whole is None and not sampled
+                assert whole is None
+                assert not sampled
                 continue
             assert torch.equal(whole[: len(part)], part), name
             assert (whole[len(part) :] == (part[-1] if name == "starts" else 0)).all()

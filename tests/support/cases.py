@@ -119,6 +119,9 @@ VARIANTS: list[Variant] = [
     ("d3llm", {"cache": "finished", "cache_delay": 1, "refresh_interval": 4}),
     ("d3llm", {"cache": "prefix"}),
     ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
+    ("dsb", {"block_length": 8, "max_block_length": 12, "prefix_window": 3}),
+    ("dsb", {"block_length": 4, "factor": 1.0, "cache": "none"}),
+    ("dsb", {"block_length": 4, "rule": "klass", "watch": "lanes"}),
     ("dream", {"steps": 12, "alg": "origin", "cache": "dual"}),
     ("dream", {"alg_temp": 0.5}),
     ("asynclane", {"entropy_bound": 0.3}),
@@ -227,7 +230,7 @@ def variants(pattern: AttentionPattern) -> Iterator[Variant]:
     """`VARIANTS`, and lanes with every rule and every cache, as far as the network takes them."""
     pairs = itertools.product(HOST_RULES, CACHES) if ALL else zip(HOST_RULES, itertools.cycle(CACHES), strict=False)
     axes = [*({"cache": cached} for cached in CACHES), *({"rule": rule, "cache": cached} for rule, cached in pairs)]
-    lanes = [("asynclane", {**axis, "lookahead": "canvas" if axis["cache"] == "dual" else 1}) for axis in axes]
+    lanes = [("asynclane", {**axis, "lookahead": "canvas" if axis["cache"] in ("dual", "dsb") else 1}) for axis in axes]
     for name, params in [*VARIANTS, *lanes]:
         with suppress(ParamError):  # the tests of decoders have the refusals
             resolve(name, params, 32, pattern)

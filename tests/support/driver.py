@@ -53,6 +53,7 @@ TWO_IN_FLIGHT = Halving(StepCost([1, 1000], [0.001, 1.0]))
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
+    "dsb": "decoder 'dsb' slides its block, and no position of this model sees past its own",
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }

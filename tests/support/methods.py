@@ -16,7 +16,7 @@ from .driver import Answer, Spec
 from .golden import END_ID, GOLDEN, WHOLE
 from .scale import ALL, part
 
-METHODS = json.loads((Path(__file__).parents[1] / "golden" / "methods.json").read_text())
+RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "methods.json").read_text())
 PROMPTS: Mapping[str, list[int]] = {prompt["id"]: prompt["prompt_ids"] for prompt in GOLDEN["prompts"]}
 LENGTH: int = GOLDEN["gen_length"]
 
@@ -40,8 +40,23 @@ CASES: Mapping[str, tuple[str, Mapping[str, Mapping[str, object]]]] = {  # by me
             for bound in BOUNDS
         },
     ),
+    "dsb on tiny-llada": (
+        "dsb",
+        {
+            "dsb_greedy": {"cache": "none"},
+            "dsb_constant": {"cache": "none", "max_block_length": 32},
+            "dsb_cache_greedy": {},
+            "dsb_cache_constant": {"max_block_length": 32},
+            "dsb_cache_greedy_prefix0": {"prefix_window": 0},
+            "dsb_greedy_block8": {"cache": "none", "block_length": 8},
+            "dsb_constant_block8": {"cache": "none", "block_length": 8, "max_block_length": 8},
+            "dsb_cache_greedy_block8": {"block_length": 8},
+            "dsb_cache_constant_block8": {"block_length": 8, "max_block_length": 8},
+        },
+    ),
 }
-SOME = "gamma0.1"  # the entries that `make test` takes
+# The ends of the entries that `make test` takes.
+SOME = "gamma0.1", "dsb_constant", "dsb_cache_greedy", "dsb_cache_constant_block8"
 
 
 def entries() -> Iterator[tuple[str, str]]:
@@ -56,13 +71,13 @@ def length_of(prompt: list[int], block: int) -> int:
 
 def assert_published(method: str, entry: str) -> None:
     (decoder, found), net = CASES[method], network(method.split()[-1])
-    ids = part(METHODS[method]["prompts"], 12, seed=entry)
+    ids = part(RECORDED[method]["prompts"], 12, seed=entry)
     specs = [
         Spec(PROMPTS[id_], length_of(PROMPTS[id_], net.pattern.block_size), decoder, WHOLE | found[entry])
         for id_ in ids
     ]
     for id_, spec, answer in zip(ids, specs, net.run(specs), strict=True):
-        assert_equal(f"{entry} {id_}", METHODS[method]["prompts"][id_], entry, spec, answer)
+        assert_equal(f"{entry} {id_}", RECORDED[method]["prompts"][id_], entry, spec, answer)
 
 
 def assert_equal(name: str, prompt: Mapping[str, Any], entry: str, spec: Spec, answer: Answer) -> None:
