@@ -197,6 +197,13 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "localleap": _serial("localleap", cache="dual"),
     "lopa": _serial("lopa", cache="dual"),
     "prophet": _serial("prophet", cache="none"),
+    "s2d2": DecoderSpec(
+        Blockwise,
+        {"block_length": 16, "cache": "prefix", "early_stop": True},
+        HOST_RULES["s2d2"].SOURCE,
+        rule="s2d2",
+        for_blocks=True,
+    ),
     "saber": _serial("saber", block_length=4096, cache="none"),
     "slowfast": _threshold(
         SlowFast,

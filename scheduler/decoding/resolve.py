@@ -79,7 +79,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
 
     on_host = rule is not None or policy.reads_view
-    replicas = 0 if rule is None else rule.replica_count
+    checks = rule is not None and rule.layout is Layout.VERIFIED
+    replicas = 1 if checks else 0 if rule is None else rule.replica_count
     isolated = params.get("siblings") == "isolated"
     branch_param = "max_lanes" if isolated else "" if rule is None else rule.rows_param
     return Decoder(

@@ -38,6 +38,7 @@ SUMMARIES: Mapping[str, str] = {
     "localleap": "near a certain position, less certainty is enough",
     "lopa": "several next steps are tried at once, the most confident continues",
     "prophet": "a quota; everything at once when the answer is certain",
+    "s2d2": "for block-causal models: drafts a block, and checks the draft by the same model one token after the other",
     "saber": "commits above the mean confidence, and takes back the tokens that lost most",
     "slowfast": "slow forwards find the certain range, fast ones fill it",
     "tccf": "for block-causal models: coarse blocks until the thinking ends, fine ones after it, with `bacd`",

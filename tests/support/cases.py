@@ -141,6 +141,10 @@ VARIANTS: list[Variant] = [
     ("llada", {"steps": 12, "block_length": 12, "cache": "dual"}),
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
     ("lopa", {"block_length": 12, "cache": "prefix", "branches": 2}),
+    ("s2d2", {"draws": "seeded", "cache": "none"}),
+    ("s2d2", {"cached": "block", "drafted": "block", "routing": "bandit", "draws": "seeded"}),
+    ("s2d2", {"drafted": "block", "routing": "hysteresis", "score_on": 3.0, "score_off": 1.0}),
+    ("s2d2", {"cached": "block", "routing": "span", "least_span": 4, "early_stop": False}),
     ("saber", {"block_length": 16, "precision": "double"}),
     ("slowfast", {"explore": "stable", "slow_calls": 3}),
     ("tccf", {"turn": "newline", "fine_length": 4}),
@@ -151,8 +155,8 @@ VARIANTS: list[Variant] = [
 ]
 BY_DEVICE = ("asynclane", "fast-dllm", "llada")  # decoders whose rule the device applies
 AGAIN = 3 if ALL else 1  # prompts for each decoder
-UNSCORED = ("blockbatch", "indel", "lopa")  # they do not know how likely a token was
-UNGUIDED = ("blockbatch", "indel", "llada2", "saber", "wino")  # they do not commit from left to right
+UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
+UNGUIDED = ("blockbatch", "indel", "llada2", "s2d2", "saber", "wino")  # a grammar would change what they rely on
 # Those with a grammar on the embedded models: rules of the device and of the host, drafts, measures, several blocks.
 GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "learn2pd", "d2cache")
 FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has

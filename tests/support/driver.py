@@ -78,6 +78,8 @@ def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     """The message with which a network of this attention pattern refuses a decoder, or None."""
     if decoder in BLOCKS_ONLY and not pattern.block_size:
         return f"decoder {decoder!r} is for block-causal models"
+    if decoder == "s2d2" and pattern.logit_shift:
+        return "decoder 's2d2' predicts a token at its own place, and this model at the one before it"
     refused = pattern.block_size or (pattern.logit_shift and decoder in REPLICATING)
     return UNSUITED.get(decoder) if refused else None
 

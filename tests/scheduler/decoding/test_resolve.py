@@ -79,6 +79,8 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("dream", {"factor": 1.0, "eps": 0.01}, "eps"),
         ("dream", {"entropy_bound": 1.0, "eps": 0.01}, "eps"),
         ("dream", {"block_length": 32}, "block_length"),
+        ("s2d2", {}, "decoder"),
+        ("fast-dllm", {"rule": "s2d2"}, "rule"),
         ("dsb", {"steps": 64}, "steps"),
         ("dsb", {"max_block_length": 0}, "max_block_length"),
         ("dsb", {"rule": "editing"}, "rule"),
@@ -221,3 +223,25 @@ def test_a_parameter_that_several_rules_or_caches_have_takes_the_same_values_in_
     for row in (*HOST_RULES.values(), *CACHES.values(), *policies):
         for param, values in row.PARAMS.items():
             assert values_of.setdefault(param, values) == values, param
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "param"),
+    [
+        ("s2d2", {"block_length": 32}, "block_length"),
+        ("s2d2", {"routing": "span", "least_score": 1.0}, "least_score"),
+        ("s2d2", {"least_span": 3}, "least_span"),
+        ("s2d2", {"routing": "bandit", "verify_cost": 1.0}, "verify_cost"),
+        ("s2d2", {"cache": "dual"}, "cache"),
+        ("asynclane", {"rule": "s2d2"}, "rule"),
+        ("dsb", {}, "decoder"),
+    ],
+)
+def test_a_parameter_that_does_not_fit_a_block_causal_network_is_refused(
+    name: str, params: dict[str, object], param: str
+) -> None:
+    with pytest.raises(ParamError) as refused:
+        resolve(name, params, 64, AttentionPattern(block_size=16))
+    assert refused.value.param == param
+    with pytest.raises(ParamError, match="at the one before it"):
+        resolve("s2d2", {}, 64, AttentionPattern(logit_shift=1, block_size=16))
