@@ -57,6 +57,7 @@ class DecoderParams(TypedDict, total=False):
     steps: int
     threshold: float
     factor: float
+    entropy_bound: float
     rule: str
     alg: str
     alg_temp: float

@@ -1,4 +1,4 @@
-"""The network that all families share, over packed rows: a transformer without a causal mask.
+"""The network that all families share, over packed rows: a transformer that is causal only in rows that say so.
 
 What differs between families is in their `ModelConfig`, whose readers name the sources.
 """
@@ -210,7 +210,7 @@ class Transformer:
                 return Unfinished(queries, residual)
             x = paged_attention(
                 queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
-                batch.mask_offsets, batch.attention,
+                batch.mask_offsets, batch.attention, batch.causal_offsets,
             )  # fmt: skip
             x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
             x, residual = self._feed_forward(x, residual, block, blocks[index + 1].attn_norm)
@@ -225,7 +225,7 @@ class Transformer:
         table, at = pages.table[batch.row_slots], batch.targets - config.logit_shift
         x = paged_attention(
             queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, config.block_size,
-            at, batch.mask_offsets, batch.projected_attention,
+            at, batch.mask_offsets, batch.projected_attention, batch.causal_offsets,
         )  # fmt: skip
         x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
         return self._feed_forward(x, residual, block, self.weights.norm)[0]

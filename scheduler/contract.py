@@ -1,7 +1,6 @@
 """Everything that passes between the scheduler and the device: `StepPlan` down, `StepResult` up.
 
-Positions are absolute: the prompt is `[0, P)`, the canvas starts at `P`. This file imports nothing of the project.
-"""
+Positions are absolute: the prompt is `[0, P)`, the canvas starts at `P`. This file imports nothing of the project."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class Sampling:
 
 
 GREEDY = Sampling()
-MOST_RANKS = 20  # the most likeliest tokens that a row may report for each position
+MOST_RANKS, WIDE_RANKS = 20, 256  # the most likeliest tokens that a row may report for each position; in rare rows
 
 
 class Measure(IntEnum):
@@ -52,10 +51,10 @@ class Measure(IntEnum):
 class DeviceCommitRule:
     """The open positions of a lane that commit, by their rank n = 1, 2, ... in falling confidence, which is `measure`.
 
-    Rank n commits if every better rank does and `confidence >= threshold - factor / (n + 1)`. The `sure` best ranks
-    need no test, and with `last_free` neither does the last. With `noise`, confidence is `measure / noise` plus Gumbel
-    noise: the best are then drawn without replacement with weights `exp(measure / noise)`.
-    """
+    Rank n commits if every better rank does, `confidence >= threshold - factor / (n + 1)`, and the better ranks (with
+    `inclusive` it, too) cost at most `budget` in all; a cost is minus a confidence. The `sure` best ranks need no test,
+    and with `last_free` neither does the last. With `noise`, confidence is `measure / noise` plus Gumbel noise: the
+    best are then drawn without replacement with weights `exp(measure / noise)`."""
 
     sure: int
     threshold: float
@@ -63,6 +62,8 @@ class DeviceCommitRule:
     last_free: bool = False
     measure: Measure = Measure.PROBABILITY
     noise: float = 0.0
+    budget: float = float("inf")
+    inclusive: bool = False
 
     @property
     def plain(self) -> bool:
@@ -73,8 +74,7 @@ class Span(NamedTuple):
     """The part `[start, end)` of a row in which masks may commit: a lane, or the look-ahead after all lanes.
 
     Without `may_end` no end token is proposed: the next best token stands in, with its own small probability. A
-    `joined` span is ranked together with the span before it: positions that are not computed divide their lane.
-    """
+    `joined` span is ranked together with the span before it: positions that are not computed divide their lane."""
 
     start: int
     end: int
@@ -104,8 +104,8 @@ class Restriction:
 
 
 class RowCopy(NamedTuple):
-    """A replica row. Each of its positions is rotated as the position `rope_offset` before it. A query at p does not
-    see the key at p - `mask_offset`."""
+    """A replica row: a position is rotated as the one `rope_offset` before it, and does not see that `mask_offset`
+    before it, if this is not 0."""
 
     rope_offset: int
     mask_offset: int
@@ -114,13 +114,12 @@ class RowCopy(NamedTuple):
 class Row(NamedTuple):
     """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.
 
-    Keys and values are written in place. Then its queries see all keys in `[0, visible)`, without a causal mask. A row
-    without spans only renews keys and values. Where a network predicts a position at the one before it, no span starts
-    with its row. `biases` are disjoint. `ranks` is the number of each position's likeliest tokens to report; None: no
-    scores. A `restriction` is of a position in a span. If `host_tokens` [end - start] are given, the canvas holds them
-    from now on. After its canvas a request may have rows that `copy` a part of it; its own rows do not see them. The
-    scores of `scored` [positions of spans, which may repeat] tokens are reported, but below 0.
-    """
+    Keys and values are written in place. Then its queries see all keys in `[0, visible)`, in a `causal` row only those
+    before the position that they are rotated as, and their own. A row without spans only renews keys and values. Where
+    a network predicts a position at the one before it, no span starts with its row. `biases` are disjoint. `ranks` is
+    the number of each position's likeliest tokens to report; None: no scores. A `restriction` is of a position in a
+    span. If `host_tokens` [end - start] are given, the canvas holds them from now on. Rows that `copy` a part of a
+    request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0."""
 
     slot: int
     start: int
@@ -135,6 +134,7 @@ class Row(NamedTuple):
     host_tokens: Ints | None = None
     copy: RowCopy | None = None
     scored: Ints | None = None
+    causal: bool = False
 
     @property
     def tokens(self) -> int:
@@ -146,8 +146,7 @@ class Placement:
     """A slot from this step on: its canvas becomes `prompt`, then masks, on these pages.
 
     `prompt` may hold masks. Pages keep their keys and values, so a slot can be placed again in mid-answer. `copied` are
-    pages (from, to) whose keys and values are copied first: all pairs at once, after the placements before.
-    """
+    pages (from, to) whose keys and values are copied first: all pairs at once, after the placements before."""
 
     slot: int
     prompt: Ints
@@ -157,7 +156,7 @@ class Placement:
 
 class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`, span s the rule
-    `rules[rule_numbers[s]]`. The last seven are fields of the rows."""
+    `rules[rule_numbers[s]]`. The last eight are fields of the rows."""
 
     slots: Ints
     starts: Ints
@@ -178,10 +177,11 @@ class Columns(NamedTuple):
     host_tokens: tuple[Ints | None, ...]
     copies: tuple[RowCopy | None, ...]
     scored: tuple[Ints | None, ...]
+    causal: tuple[bool, ...]
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Columns:
-        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 13
+        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 14
         bounds, (spans, samplings, steps), optional = fields[:4], fields[4:7], fields[7:]
         parts = [*chain.from_iterable(spans)]
         starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5
@@ -226,11 +226,11 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The canvas after the step, at the positions of all spans in the order of the plan.
+    """The canvas after the step, at all n positions of spans in the order of the plan.
 
-    `tokens` [positions] are the mask id where still open. `proposals` [positions] are the network's, and `confidence`
-    [positions] their probabilities. `device_s` is the time of the device, in seconds. `scores` are there if a row has
-    `ranks`, and `measured` [positions], the confidence by each rule's measure, if a rule is not `plain`."""
+    `tokens` [n] are the mask id where still open, `proposals` [n] the network's, with their probabilities `confidence`
+    [n]. `device_s` is the time of the device, in seconds. `scores` are there if a row has `ranks`, and `measured` [n],
+    the confidence by each rule's measure, if a rule is not `plain`."""
 
     tokens: Ints
     proposals: Ints

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .contract import MOST_RANKS, Doubles, Floats, Ints, Measure, Span, StepResult
+from .contract import MOST_RANKS, WIDE_RANKS, Doubles, Floats, Ints, Measure, Span, StepResult
 from .decoding.boundaries import Longs
 from .decoding.commit.base import HostCommitRule, Lanes, Ranges, Replica, ReplicaView, StepView
 from .decoding.commit.segments import Array, Bools, Segments
 from .decoding.commit.shared.speculation import Ensemble, Speculator
+from .decoding.commit.shared.verification import Verified, Verifier
 from .decoding.lane_tree import LaneTree
 from .decoding.registry import Decoder
 from .decoding.vocabulary import Vocabulary
@@ -45,9 +46,13 @@ class Commits(NamedTuple):
 class HostRuleRunner:
     """The host commit rule of one request."""
 
-    def __init__(self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, guided: bool) -> None:
+    def __init__(
+        self, rule: HostCommitRule, decoder: Decoder, vocabulary: Vocabulary, guided: bool, seed: int = 0
+    ) -> None:
         """A `guided` request has a grammar, which decides where the answer ends and writes its tokens."""
         self.rule = rule
+        self.seed = seed
+        self.verifier = rule if isinstance(rule, Verifier) else None
         self.ensemble = rule if isinstance(rule, Ensemble) else None
         self.speculator = rule if isinstance(rule, Speculator) else None
         self.decoder = decoder
@@ -58,13 +63,18 @@ class HostRuleRunner:
         self.cut: int | None = None  # the answer ends with this canvas position, or before it
         self.stays = False  # full lanes do not end yet
         # All that there are: then the other requests of a step do not change which of equal tokens are reported.
-        self.ranks = MOST_RANKS if rule.ranks else None
+        self.ranks = (WIDE_RANKS if rule.ranks > MOST_RANKS else MOST_RANKS) if rule.ranks else None
         self.rule_ranks, self.measure = rule.ranks, rule.measure  # what it reads
         self.sees_ahead, self.replicated = rule.sees_ahead, rule.replica_count > 0
         self.drafting = self.speculator is not None and not guided  # a grammar decides what comes next
         self.read_by_policy = decoder.policy.reads_view and self.ensemble is None and not self.drafting
         # Requests for which it is equal are decided in one call.
         self.kind: Hashable = (type(rule), rule.ranks, rule.measure, self.drafting, self.read_by_policy, rule.kind)
+
+    @property
+    def checking(self) -> bool:
+        """True if the next step checks a draft."""
+        return self.verifier is not None and self.verifier.span is not None
 
     def replicas(self, tree: LaneTree) -> tuple[Replica, ...]:
         """The replica rows that the next step computes after the canvas."""
@@ -119,7 +129,7 @@ def decide(inputs: Sequence[RuleInput], result: StepResult) -> list[Commits | Ba
     kinds: dict[Hashable, list[int]] = {}
     decided: list[Commits | BaseException] = [RuntimeError("undecided")] * len(inputs)
     for number, given in enumerate(inputs):
-        kinds.setdefault(given.runner.kind, []).append(number)
+        kinds.setdefault((given.runner.kind, given.runner.checking), []).append(number)
     for numbers in kinds.values():
         group = [inputs[number] for number in numbers]
         reading = group[0].runner.read_by_policy
@@ -149,6 +159,8 @@ def _of_kind(group: list[RuleInput], result: StepResult, view: StepView | None =
     runner = group[0].runner
     if runner.ensemble is not None:
         decided = _attempted(lambda: _of_ensembles(group, result))
+    elif runner.checking:
+        decided = _attempted(lambda: _of_checks(group, result))
     elif runner.drafting:
         decided = _attempted(lambda: _of_drafts(group, result))
     else:
@@ -177,6 +189,31 @@ def _of_canvases(group: list[RuleInput], view: StepView) -> list[Commits | BaseE
         if runner.guided:  # the grammar writes the tokens
             runner.chosen, written = written != view.mask_id, view.canvas_tokens[here]
         commits.append(Commits(view.positions[here], written, found[here]))
+    return commits
+
+
+def _of_checks(group: list[RuleInput], result: StepResult) -> list[Commits | BaseException]:
+    """The decisions about drafts. The masks that check a span are read as the span itself."""
+    entries = []
+    for given in group:
+        verifier, origin = given.runner.verifier, given.tree.origin
+        if verifier is None or verifier.span is None or result.scores is None:
+            raise TypeError("this step checks no draft")
+        start, end = verifier.span
+        (span,) = given.spans
+        own = (span._replace(start=origin + start, end=origin + end),)
+        entries.append(Entry(given, given.tree.canvas, own, given.part.start))
+    view = _view(entries, result)
+    parts = Parts([entry.start for entry in entries], view.requests.sizes)
+    logprobs = parts.of(result.scores.chosen) if result.scores is not None else np.zeros(0, np.float32)
+    rules: list[Any] = [given.runner.rule for given in group]
+    seeds = np.array([given.runner.seed for given in group])
+    tokens = type(rules[0]).accept(rules, view, Verified(logprobs, seeds)).tokens
+    commits = list[Commits | BaseException]()
+    for number, entry in enumerate(entries):
+        here = view.rows(range(number, number + 1))
+        found = np.arange(entry.start, entry.start + here.stop - here.start)
+        commits.append(Commits(view.positions[here], tokens[here], found))
     return commits
 
 

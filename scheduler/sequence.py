@@ -91,7 +91,9 @@ class Sequence:
         self.stability = Stability(length, stable_steps) if stable_steps else None
         self.recorder = LaneEventRecorder(self.canvas, mask_id) if request.watched else None
         self.scorebook = None if request.ranks is None else Scorebook(length, request.ranks)
-        self.host_rule = None if rule is None else HostRuleRunner(rule, decoder, vocabulary, guided)
+        self.host_rule = None
+        if rule is not None:
+            self.host_rule = HostRuleRunner(rule, decoder, vocabulary, guided, request.sampling.seed)
         least = decoder.later_threshold
         self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length, least)
         biasing = None
@@ -150,7 +152,9 @@ class Sequence:
             # A network that predicts from the position before computes the prompt's last one with the canvas.
             prompt = request.prompt[: max(0, self.prompt_length - self.tree.pattern.logit_shift)]
             group = None if decoder.branches or decoder.adaptive else request.share_group
-            self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group)
+            verifier = None if self.host_rule is None else self.host_rule.verifier
+            causal = verifier is not None and verifier.causal_cache
+            self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group, causal)
 
     def admit(self, lease: Lease, holding: Holding, page_size: int) -> None:
         """The request has what it needs on the device: its first lanes begin."""

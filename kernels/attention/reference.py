@@ -27,6 +27,7 @@ def paged_attention(
     positions: Tensor | None = None,
     mask_offsets: Tensor | None = None,
     plan: AttentionPlan | None = None,
+    causal_offsets: Tensor | None = None,
 ) -> Tensor:
     """Attention of each row to the first `visible` keys of its request: [T, H * D].
 
@@ -35,22 +36,47 @@ def paged_attention(
     block_size > 0 with positions [T] int64, ascending within a row: a query at p sees keys below
     `(p // block_size + 1) * block_size`.
     mask_offsets [R] int32 with positions: in a row r where it is above 0 a query at p does not see the key at
-    `p - mask_offsets[r]`. plan: the layout of a launch on a GPU, not used here.
+    `p - mask_offsets[r]`. plan: the layout of a launch on a GPU, not used here. causal_offsets [R] int32 with
+    positions: in a row r where it is not below 0 a query at p sees the keys before `p - causal_offsets[r]` and at p
+    alone.
     """
     page_size = keys.shape[1]
     out = torch.empty_like(queries)
     bounds, lengths = row_starts.tolist(), visible.tolist()
     offsets = [0] * len(lengths) if mask_offsets is None else mask_offsets.tolist()
+    causal = [-1] * len(lengths) if causal_offsets is None else causal_offsets.tolist()
     for row, length in enumerate(lengths):
         start, end = bounds[row], bounds[row + 1]
         if start == end:  # the last layer has no queries of a row without spans
             continue
         pages = page_table[row, : -(-length // page_size)]
         k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
+        if causal[row] >= 0:
+            _attend_causally(queries, k, v, out, _places(positions, start, end), causal[row])
+            continue
         for part, limit in _parts(positions, start, end, block_size, length):
             masked = None if positions is None or not offsets[row] else positions[part] - offsets[row]
             out[part] = sdpa(queries[part].transpose(0, 1), k[:, :limit], v[:, :limit], masked)
     return out.flatten(1)
+
+
+def _places(positions: Tensor | None, start: int, end: int) -> list[tuple[int, int]]:
+    """Tokens `[start, end)`, each with its position."""
+    if positions is None:
+        raise ValueError("causal_offsets needs positions")
+    return [*enumerate(positions[start:end].tolist(), start)]
+
+
+def _attend_causally(
+    queries: Tensor, k: Tensor, v: Tensor, out: Tensor, places: list[tuple[int, int]], offset: int
+) -> None:
+    """Each token of a causal row attends by itself to k, v [G, keys, D]: its bits do not depend on the others."""
+    for token, at in places:
+        own, before = slice(at, at + 1), at - offset
+        keys, values = (
+            kv[:, : at + 1] if not offset else torch.cat((kv[:, :before], kv[:, own]), dim=1) for kv in (k, v)
+        )
+        out[token : token + 1] = sdpa(queries[token : token + 1].transpose(0, 1), keys, values)
 
 
 def _parts(positions: Tensor | None, start: int, end: int, block_size: int, length: int) -> list[tuple[slice, int]]:

@@ -35,6 +35,7 @@ def paged_attention(
     positions: Tensor | None = None,
     mask_offsets: Tensor | None = None,
     plan: AttentionPlan | None = None,
+    causal_offsets: Tensor | None = None,
 ) -> Tensor:
     """queries fp16, bf16 or float32; D and the page size are powers of two from 16.
 
@@ -45,12 +46,15 @@ def paged_attention(
     _require(queries, keys, values, page_table, row_starts, visible)
     tokens, heads, head_dim = queries.shape
     rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
-    if block_size or mask_offsets is not None:
+    if block_size or mask_offsets is not None or causal_offsets is not None:
         if positions is None:
-            raise ValueError(f"{'block_size' if block_size else 'mask_offsets'} needs positions")
+            wanted = "block_size" if block_size else "causal_offsets" if mask_offsets is None else "mask_offsets"
+            raise ValueError(f"{wanted} needs positions")
         expect("positions", positions, (tokens,), (torch.int64,))
     if mask_offsets is not None:
         expect("mask_offsets", mask_offsets, (rows,), (torch.int32,))
+    if causal_offsets is not None:
+        expect("causal_offsets", causal_offsets, (rows,), (torch.int32,))
     out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
     if plan is None:
         plan = plan_attention(queries, keys, page_table, row_starts)
@@ -75,9 +79,10 @@ def paged_attention(
     _attend[grid](
         queries, _rows_of(keys, block_n), _rows_of(values, block_n), page_table, row_starts, visible,
         row_starts if positions is None else positions, row_starts if mask_offsets is None else mask_offsets,
-        plan.tiles, out, partial, head_dim**-0.5 * 1.4426950408889634, page_table.stride(0), tokens, count, HEADS=heads,
-        KV_HEADS=kv_heads, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n, SPLITS=config.splits,
-        BLOCK=block_size, MASKS=mask_offsets is not None,
+        row_starts if causal_offsets is None else causal_offsets, plan.tiles, out, partial,
+        head_dim**-0.5 * 1.4426950408889634, page_table.stride(0), tokens, count, HEADS=heads, KV_HEADS=kv_heads,
+        DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n, SPLITS=config.splits, BLOCK=block_size,
+        MASKS=mask_offsets is not None, CAUSAL=causal_offsets is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns, num_warps=config.warps,
         num_stages=config.stages, **chained(out),
     )  # fmt: skip
@@ -116,16 +121,17 @@ def _require(
 
 @triton.jit(do_not_specialize=["table_stride", "tokens", "tiles"])
 def _attend(
-    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr, out_ptr,
-    partial_ptr, scale, table_stride, tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
-    MASKS: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr, CHAINED: tl.constexpr,
+    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
+    tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Tiles of queries of one key head, over one split of the keys: one tile, or with TURNS each that has its turn.
 
     keys, values: descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head;
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
-    of some rows do not see one key each.
+    of some rows do not see one key each. CAUSAL: those of some rows see keys before a place, and their own.
     """
     await_previous(CHAINED)
     if TURNS:  # programs of one tile are started beside each other: those of padding, which is last, delay none
@@ -137,25 +143,25 @@ def _attend(
         while row >= 0:
             _attend_tile(
                 queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
-                tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS,
-                KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, PRECISION,
+                causal_offsets_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile,
+                row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, PRECISION,
             )  # fmt: skip
             tile += tl.num_programs(2)
             row = tl.load(tiles_ptr + 2 * tile, mask=tile < tiles, other=-1)
     elif row >= 0:
         _attend_tile(
-            queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr,
-            out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE,
-            BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, PRECISION,
+            queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
+            causal_offsets_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row,
+            HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
 def _attend_tile(
-    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, tiles_ptr, out_ptr,
-    partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr, MASKS: tl.constexpr, PRECISION: tl.constexpr,
+    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
+    tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS
     packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
@@ -180,6 +186,17 @@ def _attend_tile(
         at = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
         masked = tl.where(distance > 0, at - distance, -1)
         whole = tl.where(distance > 0, 0, whole)
+    own = limit  # never read, as what follows
+    least, low = seen, seen
+    if CAUSAL:
+        back = tl.load(causal_offsets_ptr + row)
+        place = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
+        own = tl.where((back >= 0) & valid, place, -1)
+        limit = tl.where((back >= 0) & valid, place - back, limit)
+        whole = tl.where(back >= 0, tl.minimum(whole, tl.min(tl.where(valid, limit, seen), axis=0)), whole)
+        low = tl.where(back >= 0, tl.max(limit, axis=0), seen)
+        least = tl.where(back >= 0, tl.min(tl.where(valid, place, seen), axis=0), seen)
+        seen = tl.where(back >= 0, tl.max(own, axis=0) + 1, seen)
     turns = tl.cdiv(seen, BLOCK_N)
     share = tl.cdiv(turns, SPLITS)
     begin = tl.minimum(split * share, turns)
@@ -194,15 +211,15 @@ def _attend_tile(
     for turn in range(begin, unmasked):
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, page, turn, seen, limit, masked, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N,
-            False, BLOCK > 0, MASKS, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, scale, keys, values, kv_head * DIM,
+            PAGE, BLOCK_N, False, BLOCK > 0, MASKS, CAUSAL, PRECISION,
         )  # fmt: skip
         page = following
     for turn in range(unmasked, stop):
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, page, turn, seen, limit, masked, scale, keys, values, kv_head * DIM, PAGE, BLOCK_N,
-            True, BLOCK > 0, MASKS, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, scale, keys, values, kv_head * DIM,
+            PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL, PRECISION,
         )  # fmt: skip
 
     if SPLITS == 1:
@@ -218,9 +235,9 @@ def _attend_tile(
 
 @triton.jit
 def _turn(
-    acc, top, weight, q, page, turn, seen, limit, masked, scale, keys, values, column, PAGE: tl.constexpr,
-    BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, MASKS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, scale, keys, values, column,
+    PAGE: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, MASKS: tl.constexpr,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: the new (sum of values, maximum, sum of weights)."""
     key = turn * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -228,7 +245,10 @@ def _turn(
     k = keys.load([first, column])
     scores = tl.dot(q, k.T, input_precision=PRECISION)
     if EDGE:  # after the last key anything may follow, NaN too
-        if BLOCK_CAUSAL:
+        if CAUSAL:
+            sees = (key[None, :] < limit[:, None]) | (key[None, :] == own[:, None])
+            scores = tl.where(sees, scores, float("-inf"))
+        elif BLOCK_CAUSAL:
             scores = tl.where(key[None, :] < limit[:, None], scores, float("-inf"))
         else:
             scores = tl.where((key < seen)[None, :], scores, float("-inf"))
@@ -240,7 +260,10 @@ def _turn(
     weight = weight * shrink + tl.sum(weights, axis=1)
     v = values.load([first, column])
     if EDGE:
-        v = tl.where((key < seen)[:, None], v, 0.0)
+        there = key < seen
+        if CAUSAL:  # nobody may have computed what lies between
+            there = there & ((key < low) | (key >= least))
+        v = tl.where(there[:, None], v, 0.0)
     acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, higher, weight
 

@@ -20,7 +20,8 @@ def write_tokens(canvases: Tensor, slots: Tensor, positions: Tensor, tokens: Ten
 def transfer(confidence: Tensor, open_: Tensor, rules: SpanRules) -> Tensor:
     """The open positions that commit: [N] bool. The rule is `scheduler.contract.DeviceCommitRule`; ties go to the left.
 
-    confidence [N] float64, finite; open_ [N] bool. On a GPU padding after the last span does not commit.
+    confidence [N] float64, finite; open_ [N] bool. On a GPU padding after the last span does not commit. Negative
+    entropies as confidence, with a budget, are the entropy-bounded choice of arXiv 2505.24857.
     """
     starts, sizes = rules.starts[:-1].long(), rules.starts.diff().long()
     column = torch.arange(int(sizes.max()), device=confidence.device)
@@ -32,6 +33,9 @@ def transfer(confidence: Tensor, open_: Tensor, rules: SpanRules) -> Tensor:
     rank = column + 1
     count = eligible.sum(1, keepdim=True)
     passes = ordered >= rules.threshold[:, None] - rules.factor[:, None] / (rank + 1)
+    if rules.budget is not None and rules.inclusive is not None:
+        better = -ordered.cumsum(1) + ordered.masked_fill(rules.inclusive[:, None], 0.0)
+        passes &= better <= rules.budget[:, None]
     passes |= rank <= rules.sure[:, None]
     passes |= (rank == count) & rules.last_free[:, None]
     chosen = passes.cumprod(1).bool() & (rank <= count)

@@ -42,7 +42,9 @@ def transfer(confidence: Tensor, open_: Tensor, rules: SpanRules) -> Tensor:
     chosen = torch.zeros_like(open_)
     ranks = torch.empty(len(open_), dtype=torch.int32, device=open_.device)
     if len(rules.sure):
-        _transfer[(len(rules.sure),)](confidence, open_, *rules, ranks, chosen, BLOCK=CHUNK)
+        _transfer[(len(rules.sure),)](
+            confidence, open_, *_numbers(rules), ranks, chosen, BLOCK=CHUNK, BUDGETS=rules.budget is not None
+        )
     return chosen
 
 
@@ -63,8 +65,8 @@ def commit(
     ranks = torch.empty(len(tokens), dtype=torch.int32, device=tokens.device)
     if len(rules.sure):
         _commit[(len(rules.sure),)](
-            canvases, slots, positions, tokens, confidence, mask_id, *rules, ranks, current, canvases.stride(0),
-            BLOCK=CHUNK, **chained(current),
+            canvases, slots, positions, tokens, confidence, mask_id, *_numbers(rules), ranks, current,
+            canvases.stride(0), BLOCK=CHUNK, BUDGETS=rules.budget is not None, **chained(current),
         )  # fmt: skip
     return current
 
@@ -76,12 +78,23 @@ def _require(count: int, confidence: Tensor, rules: SpanRules) -> None:
     expect_each((spans,), torch.int32, sure=rules.sure)
     expect_each((spans,), torch.float32, threshold=rules.threshold, factor=rules.factor)
     expect_each((spans,), torch.bool, last_free=rules.last_free)
+    if rules.budget is not None:
+        expect_each((spans,), torch.float32, budget=rules.budget)
+        if rules.inclusive is None:
+            raise ValueError("budget needs inclusive")
+        expect_each((spans,), torch.bool, inclusive=rules.inclusive)
+
+
+def _numbers(rules: SpanRules) -> tuple[Tensor, ...]:
+    """The numbers of all rules. Budgets that are not given are not read: any tensor stands in for them."""
+    budget, inclusive = (rules.sure if part is None else part for part in (rules.budget, rules.inclusive))
+    return rules.starts, rules.sure, rules.threshold, rules.factor, rules.last_free, budget, inclusive
 
 
 @triton.jit
 def _transfer(
-    confidence_ptr, open_ptr, starts_ptr, sure_ptr, threshold_ptr, factor_ptr, last_free_ptr, ranks_ptr, chosen_ptr,
-    BLOCK: tl.constexpr,
+    confidence_ptr, open_ptr, starts_ptr, sure_ptr, threshold_ptr, factor_ptr, last_free_ptr, budget_ptr, inclusive_ptr,
+    ranks_ptr, chosen_ptr, BLOCK: tl.constexpr, BUDGETS: tl.constexpr,
 ):  # fmt: skip
     span = tl.program_id(0)
     start, end = tl.load(starts_ptr + span), tl.load(starts_ptr + span + 1)
@@ -93,7 +106,8 @@ def _transfer(
         count += tl.sum(is_open.to(tl.int32), axis=0)
     failing = _first_failing(
         confidence_ptr, ranks_ptr, start, end, count, tl.load(sure_ptr + span), tl.load(threshold_ptr + span),
-        tl.load(factor_ptr + span), tl.load(last_free_ptr + span), BLOCK,
+        tl.load(factor_ptr + span), tl.load(last_free_ptr + span), budget_ptr + span, inclusive_ptr + span, BLOCK,
+        BUDGETS,
     )  # fmt: skip
     for first in range(start, end, BLOCK):
         at = first + tl.arange(0, BLOCK)
@@ -104,7 +118,8 @@ def _transfer(
 @triton.jit(do_not_specialize=["mask_id"])
 def _commit(
     canvases_ptr, slots_ptr, positions_ptr, tokens_ptr, confidence_ptr, mask_id, starts_ptr, sure_ptr, threshold_ptr,
-    factor_ptr, last_free_ptr, ranks_ptr, current_ptr, canvas_stride, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    factor_ptr, last_free_ptr, budget_ptr, inclusive_ptr, ranks_ptr, current_ptr, canvas_stride, BLOCK: tl.constexpr,
+    BUDGETS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
     span = tl.program_id(0)
@@ -121,7 +136,8 @@ def _commit(
         count += tl.sum(is_open.to(tl.int32), axis=0)
     failing = _first_failing(
         confidence_ptr, ranks_ptr, start, end, count, tl.load(sure_ptr + span), tl.load(threshold_ptr + span),
-        tl.load(factor_ptr + span), tl.load(last_free_ptr + span), BLOCK,
+        tl.load(factor_ptr + span), tl.load(last_free_ptr + span), budget_ptr + span, inclusive_ptr + span, BLOCK,
+        BUDGETS,
     )  # fmt: skip
     for first in range(start, end, BLOCK):
         at = first + tl.arange(0, BLOCK)
@@ -136,8 +152,9 @@ def _commit(
 
 @triton.jit
 def _first_failing(
-    confidence_ptr, ranks_ptr, start, end, count, sure, threshold, factor, last_free, BLOCK: tl.constexpr
-):
+    confidence_ptr, ranks_ptr, start, end, count, sure, threshold, factor, last_free, budget_ptr, inclusive_ptr,
+    BLOCK: tl.constexpr, BUDGETS: tl.constexpr,
+):  # fmt: skip
     """The first rank of a span that may not commit. `ranks` holds -1 where nothing is open, and then the ranks."""
     tl.debug_barrier()  # ranks written by other threads of this program
     failing = count + 1
@@ -146,6 +163,9 @@ def _first_failing(
         is_open = tl.load(ranks_ptr + at, mask=at < end, other=-1) >= 0
         score = tl.load(confidence_ptr + at, mask=is_open, other=-1.0)
         rank = is_open.to(tl.int32)
+        spent = tl.zeros([BLOCK], tl.float64)  # by better ranks
+        if BUDGETS:
+            spent = tl.where(tl.load(inclusive_ptr) != 0, -score, 0.0)
         for other in range(start, end, BLOCK):
             beside = other + tl.arange(0, BLOCK)
             # Ranks change in this loop, but an open position's stays 0 or more.
@@ -154,9 +174,15 @@ def _first_failing(
             ahead = (rival[None, :] > score[:, None]) | (
                 (rival[None, :] == score[:, None]) & (beside[None, :] < at[:, None])
             )
-            rank += tl.sum((ahead & rival_open[None, :] & is_open[:, None]).to(tl.int32), axis=1)
+            ahead = ahead & rival_open[None, :] & is_open[:, None]
+            rank += tl.sum(ahead.to(tl.int32), axis=1)
+            if BUDGETS:
+                spent -= tl.sum(tl.where(ahead, rival[None, :], 0.0), axis=1)
         bar = threshold - tl.math.div_rn(tl.zeros([BLOCK], tl.float32) + factor, (rank + 1).to(tl.float32))
-        passes = (score >= bar.to(tl.float64)) | (rank <= sure) | ((rank == count) & (last_free != 0))
+        passes = score >= bar.to(tl.float64)
+        if BUDGETS:
+            passes = passes & (spent <= tl.load(budget_ptr).to(tl.float64))
+        passes = passes | (rank <= sure) | ((rank == count) & (last_free != 0))
         failing = tl.minimum(failing, tl.min(tl.where(is_open & (passes == 0), rank, NEVER), axis=0))
         tl.store(ranks_ptr + at, rank, mask=is_open)
     tl.debug_barrier()

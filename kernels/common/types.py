@@ -190,6 +190,8 @@ class SpanRules(NamedTuple):
     threshold: Tensor  # [S] float32
     factor: Tensor  # [S] float32
     last_free: Tensor  # [S] bool
+    budget: Tensor | None = None  # [S] float32; None: no span has one
+    inclusive: Tensor | None = None  # [S] bool, if there are budgets
 
 
 class Prediction(NamedTuple):

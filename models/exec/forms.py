@@ -89,9 +89,9 @@ def _numbers(row: Row) -> tuple[int, ...]:
 
 def _key(row: Row) -> Hashable:
     """Rows with the same key have the same form. None: the row has what changes from step to step."""
-    _, start, end, _, spans, sampling, _, biases, ranks, restriction, tokens, copy, scored = row
+    _, start, end, _, spans, sampling, _, biases, ranks, restriction, tokens, copy, scored, causal = row
     size = end - start
-    if size > LONGEST or any(one is not None for one in (restriction, tokens, copy, scored)):
+    if size > LONGEST or causal or any(one is not None for one in (restriction, tokens, copy, scored)):
         return None
     parts = tuple([(first - start, last - start, id(rule), *flags) for first, last, rule, *flags in spans])
     if not biases:

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from ...kernels.attention.tiles import AttentionConfig, AttentionPlan, row_tiles, tile_capacity
 from ...kernels.common.types import Draws, SpanRules
-from ...scheduler.contract import MOST_RANKS, Bias, Columns, Ints, Row, Sampling, Span, StepPlan, make
+from ...scheduler.contract import MOST_RANKS, WIDE_RANKS, Bias, Columns, Ints, Row, Sampling, Span, StepPlan, make
 
 NOWHERE = -1  # position of a padding token
-NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens", "scored"  # of the buffer: their padding is NOWHERE
+# Sections of the buffer whose padding is NOWHERE.
+NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens", "scored", "causal_offsets"
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
@@ -37,7 +38,8 @@ class OptionalInputs(NamedTuple):
 
     `sampled` rows, and `narrowed` ones among them (top-p, top-k); entries of `biases`; log-probabilities with so many
     `ranks`, if not None; `restricted` rows, with `mask_words` in each one's mask of the vocabulary; spans that are
-    `measured`, by more than plain probability; `host_tokens`; rows that are `copied`; rows with `scored` tokens.
+    `measured`, by more than plain probability; `host_tokens`; rows that are `copied`; rows with `scored` tokens; rows
+    that are `causal`.
     """
 
     sampled: bool = False
@@ -50,20 +52,21 @@ class OptionalInputs(NamedTuple):
     host_tokens: bool = False
     copied: bool = False
     scored: bool = False
+    causal: bool = False
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
-        sampled = narrowed = host_tokens = copied = scored = False
+        sampled = narrowed = host_tokens = copied = scored = causal = False
         biases = restricted = mask_words = 0
         ranks: int | None = None
-        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy, given in plan.rows:
+        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order in plan.rows:
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
             if own:
                 biases += sum([len(bias.tokens) for bias in own])
             if reported is not None:
                 # As many as any request may need, so that ties are broken alike whatever the others need.
-                ranks = MOST_RANKS if reported or ranks else 0
+                ranks = max(ranks or 0, MOST_RANKS if reported else 0, WIDE_RANKS if reported > MOST_RANKS else 0)
             if restriction is not None:
                 restricted, mask_words = restricted + 1, max(mask_words, len(restriction.words))
             if tokens is not None:
@@ -72,8 +75,10 @@ class OptionalInputs(NamedTuple):
                 copied = True
             if given is not None:
                 scored = True
+            if in_order:
+                causal = True
         found = sampled, narrowed, biases, ranks, restricted, mask_words, measured(plan), host_tokens, copied, scored
-        return make(cls, found)
+        return make(cls, (*found, causal))
 
     def rounded(self) -> OptionalInputs:
         """With room to spare, so that few shapes fit many plans."""
@@ -161,6 +166,8 @@ class Shape:
         sizes["row_starts"] = self.rows + 1
         if self.inputs.copied:
             sizes["mask_offsets"] = self.rows
+        if self.inputs.causal:
+            sizes["causal_offsets"] = self.rows
         return sizes | {"row_slots": self.rows, "visible": self.rows}
 
     def tail_sections(self) -> dict[str, int]:
@@ -173,6 +180,7 @@ class Shape:
             sizes["draws"] = DRAW_WORDS * self.projected
         if inputs.measured:
             sizes |= {"measure_kinds": self.projected, "measure_noise": self.projected}
+            sizes |= {"budget": self.spans, "inclusive": self.spans}
         if inputs.biases:
             sizes |= {"bias_begins": biases, "bias_ends": biases, "bias_starts": biases + 1}
             sizes |= dict.fromkeys(("bias_ids", "bias_deltas", "bias_factors"), inputs.biases)
@@ -244,6 +252,7 @@ class Batch:
     host_tokens: Tensor | None  # [T] int32: written to the canvases first, except UNCHANGED
     rope_positions: Tensor | None  # [T] int64: the positions that tokens are rotated as; None: their own
     mask_offsets: Tensor | None  # [R] int32: how far before a query the key lies that it does not see, 0: none
+    causal_offsets: Tensor | None  # [R] int32: from a query to the key before which it sees keys, below 0: all of them
     attention: AttentionPlan | None  # of all tokens; None without a shape
     projected_attention: AttentionPlan | None  # of the projected positions
 
@@ -316,12 +325,12 @@ def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
 def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     """Fill `words` [shape.words] int32 with one row, as mostly for a single stream: a device waits, and a hundred calls
     of numpy would take 0.4 ms after a rest. Return whether it was done: not if the row has what few rows have."""
-    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy, scored = row
+    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy, scored, causal = row
     inputs, at = shape.inputs, shape.places
     size, count = end - start, sum([span.end - span.start for span in spans])
-    if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or restriction is not None:
+    if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or inputs.causal or causal:
         return False
-    if tokens is not None or copy is not None or scored is not None:
+    if any(one is not None for one in (restriction, tokens, copy, scored)):
         return False
     if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
         return False
@@ -356,6 +365,8 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
             words[begin + ruled] = done
             words[at["sure"] + ruled], words[at["last_free"] + ruled] = rule.sure, rule.last_free
             floats[at["threshold"] + ruled], floats[at["factor"] + ruled] = rule.threshold, rule.factor
+            if inputs.measured:
+                floats[at["budget"] + ruled], words[at["inclusive"] + ruled] = rule.budget, rule.inclusive
             ruled += 1
         if inputs.measured:
             words[at["measure_kinds"] + done : at["measure_kinds"] + stop] = rule.measure
@@ -433,7 +444,13 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         projected_starts=views["projected_starts"],
         endless=views["endless"].bool(),
         rules=SpanRules(
-            views["span_starts"], views["sure"], floats("threshold"), floats("factor"), views["last_free"].bool()
+            starts=views["span_starts"],
+            sure=views["sure"],
+            threshold=floats("threshold"),
+            factor=floats("factor"),
+            last_free=views["last_free"].bool(),
+            budget=floats("budget") if inputs.measured else None,
+            inclusive=views["inclusive"].bool() if inputs.measured else None,
         ),
         narrowed=inputs.narrowed,
         draws=draws,
@@ -445,6 +462,7 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         host_tokens=views["host_tokens"] if inputs.host_tokens else None,
         rope_positions=views["rope_positions"].long() if inputs.copied else None,
         mask_offsets=views["mask_offsets"] if inputs.copied else None,
+        causal_offsets=views["causal_offsets"] if inputs.causal else None,
         attention=plan_of(shape.tiling, "tiles") if shape else None,
         projected_attention=plan_of(shape.projected_tiling, "projected_tiles") if shape else None,
     )
@@ -502,11 +520,17 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         offsets = [0 if copy is None else copy.rope_offset for copy in columns.copies]
         parts["rope_positions"] = parts["positions"] - np.repeat(offsets, row_sizes)
         parts["mask_offsets"] = np.array([0 if copy is None else copy.mask_offset for copy in columns.copies])
+    if inputs.causal:
+        offsets = [0 if copy is None else copy.rope_offset for copy in columns.copies]
+        parts["causal_offsets"] = np.where(columns.causal, offsets, NOWHERE)
     if inputs.drawn:
         parts["draws"] = np.repeat(
             _draw_words(columns.samplings, columns.steps), np.diff(projected_starts), axis=1
         ).reshape(-1)
     if inputs.measured:
+        own = columns.rule_numbers[ruled]
+        parts["budget"] = _float_words([rule.budget for rule in columns.rules])[own]
+        parts["inclusive"] = np.array([rule.inclusive for rule in columns.rules], np.int32)[own]
         kinds = np.array([rule.measure for rule in columns.rules], np.int32)[columns.rule_numbers]
         noise = _float_words([rule.noise for rule in columns.rules])[columns.rule_numbers]
         parts["measure_kinds"] = np.repeat(kinds, span_sizes)

@@ -22,6 +22,7 @@ from ...kernels.measure import measure
 from ...kernels.predict import predict
 from ...scheduler.contract import (
     GREEDY,
+    MOST_RANKS,
     DeviceCommitRule,
     DeviceLost,
     Ints,
@@ -267,7 +268,13 @@ class Runner:
         if batch.ranks is None:
             return torch.stack(lines)
         most = min(batch.ranks, logits.shape[1])
-        chosen, ids, scores, places = rank(logits, self._banned, found, most, batch.scored)
+        few = min(most, MOST_RANKS)
+        chosen, ids, scores, places = rank(logits, self._banned, found, few, batch.scored)
+        if most > few:  # the first ones stay as they are: of equal tokens, more might have others first
+            wide = rank(logits, self._banned, found, most)
+            ids, scores = (
+                torch.cat((own, more[:, few:]), 1) for own, more in zip((ids, scores), wide[1:3], strict=True)
+            )
         if places is not None:
             lines.append(places.int())
         ranked = ids.int().T, scores.T.contiguous().view(torch.int32)

@@ -101,6 +101,7 @@ def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
         and room.restricted >= needed.restricted
         and (not needed.restricted or room.mask_words == needed.mask_words)
         and room.copied >= needed.copied
+        and room.causal >= needed.causal
         and room.scored >= needed.scored
     )
 
@@ -158,7 +159,7 @@ class ShapeSet:
         return found
 
     def _padding(self, tokens: int, count: int, rows: int, needed: OptionalInputs) -> Padding:
-        in_set = tokens <= self.most and rows == self._rows and not needed.copied
+        in_set = tokens <= self.most and rows == self._rows and not needed.copied and not needed.causal
         few = self._variants if count <= RARE else self._variants[:COMMON]
         room = next((inputs for inputs in few if covers(inputs, needed)), None)
         inputs = needed if room is None else room._replace(host_tokens=needed.host_tokens)

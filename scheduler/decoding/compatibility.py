@@ -21,6 +21,7 @@ from .attention_pattern import AttentionPattern
 from .cache import Block, CachePolicy, Compact, NoCache
 from .commit.base import HostCommitRule
 from .lane_tree import Layout
+from .lanes.blockwise import Blockwise
 from .params import AUTO, CANVAS, OFF, ParamError, Params, doublings
 from .registry import Decoder, DecoderSpec
 from .vocabulary import Vocabulary
@@ -65,6 +66,11 @@ class DecoderFacts:
         """The parameter that selects its host rule."""
         return "rule" if self.spec.rule is None else "decoder"
 
+    @property
+    def checks(self) -> bool:
+        """True if its host rule checks drafts."""
+        return self.rule is not None and self.rule.layout is Layout.VERIFIED
+
     def is_(self, **values: object) -> bool:
         """True if these parameters have these values."""
         return all(self.params.get(name) == value for name, value in values.items())
@@ -83,11 +89,28 @@ def _unextrapolated(param: str) -> Callable[[DecoderFacts], object]:
     return lambda f: f.rule and f.is_(extrapolate=False) and f.params[param] != f.rule.DEFAULTS[param]
 
 
+def _routed_otherwise(param: str, routings: tuple[str, ...]) -> Callable[[DecoderFacts], object]:
+    return lambda f: (
+        f.rule and f.checks and f.params["routing"] not in routings and f.params[param] != f.rule.DEFAULTS[param]
+    )
+
+
 def _in_blocks(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
     return lambda f: f.pattern.block_size and when(f)
 
 
-WHOLE_ROWS = ("none", "prefix", "dual", "compact", "finished")  # caches whose rows have no gaps
+WHOLE_ROWS = ("none", "prefix", "dual", "compact", "dsb", "finished")  # caches whose rows have no gaps
+
+# Parameters of rules that check drafts, and the routings that read them.
+ROUTED: Mapping[str, tuple[str, ...]] = {
+    "least_score": ("score",),
+    "least_span": ("span",),
+    "score_on": ("hysteresis",),
+    "score_off": ("hysteresis",),
+    "exploration": ("bandit",),
+    "verify_cost": ("score", "hysteresis"),
+    "cost_by": ("score", "hysteresis"),
+}
 
 DECODER_REFUSALS: Refusals[DecoderFacts] = {
     "decoder {f.name!r} is for block-causal models: this one sees the whole canvas": (
@@ -102,9 +125,9 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "siblings",
         lambda f: f.rule and f.params.get("siblings") in ("isolated", "commit"),
     ),
-    f"cache 'dual' sees the whole canvas: it needs lookahead {CANVAS!r}": (
+    "cache {f.cache!r} sees the whole canvas: it needs lookahead " + repr(CANVAS): (
         "cache",
-        lambda f: f.cache == "dual" and f.lookahead != CANVAS,
+        lambda f: f.cache in ("dual", "dsb") and f.lookahead != CANVAS,
     ),
     "cache 'compact' is not for decoder {f.name!r}, which sees the whole canvas": (
         "cache",
@@ -116,9 +139,9 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     },
     **{f"{param} needs extrapolate true": (param, _unextrapolated(param)) for param in ("horizon", "coverage")},
     **{
-        f"{param} goes with the rule 'steps', not with threshold or factor": (
+        f"{param} goes with the rule 'steps', not with threshold, factor or entropy_bound": (
             param,
-            _given(param, lambda f: not f.is_(threshold=None, factor=None)),
+            _given(param, lambda f: not f.is_(threshold=None, factor=None, entropy_bound=None)),
         )
         for param in ("alg", "alg_temp", "eps")
     },
@@ -126,7 +149,11 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "alg_temp",
         lambda f: f.is_(alg="origin") and f.overrides.get("alg_temp"),
     ),
-    "later_threshold goes with the rule 'threshold', not with factor or steps": (
+    "bound_on goes with the rule 'entropy_bound'": (
+        "bound_on",
+        _given("bound_on", lambda f: f.is_(entropy_bound=None)),
+    ),
+    "later_threshold goes with the rule 'threshold', not with factor, entropy_bound or steps": (
         "later_threshold",
         lambda f: not f.rule and f.is_(threshold=None) and f.overrides.get("later_threshold", OFF) != OFF,
     ),
@@ -150,7 +177,15 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "stable_steps",
         lambda f: f.is_(boundary="stable", stable_steps=0),
     ),
+    "steps is not for decoder {f.name!r}, whose block has no last forward: give threshold or factor": (
+        "steps",
+        lambda f: f.spec.policy.slides and f.number("steps"),
+    ),
     # A block-causal network.
+    ("decoder {f.name!r} slides its block, and no position of this model sees past its own: use 'fast-dllm'"): (
+        "decoder",
+        _in_blocks(lambda f: f.spec.policy.slides),
+    ),
     (
         "this decoder fills the whole canvas in any order, and no position of this model sees past its block: use"
         " 'fast-dllm'"
@@ -196,6 +231,29 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
             lambda f: "sub_block_length" in f.params and f.pattern.block_size % f.params.integer("sub_block_length")
         ),
     ),
+    "{f.rule_param} {f.rule.NAME!r} checks drafts as block-causal models can: this one sees the whole canvas": (
+        "{f.rule_param}",
+        lambda f: f.checks and not f.pattern.block_size,
+    ),
+    "{f.rule_param} {f.rule.NAME!r} predicts a token at its own place, and this model at the one before it": (
+        "{f.rule_param}",
+        lambda f: f.checks and f.pattern.logit_shift,
+    ),
+    "rule {f.rule.NAME!r} checks drafts of serial blocks: decoder {f.name!r} has other lanes": (
+        "rule",
+        lambda f: f.checks and f.spec.policy is not Blockwise,
+    ),
+    "block_length must be this model's block of {f.pattern.block_size}, not {f.params[block_length]}": (
+        "block_length",
+        lambda f: f.checks and f.number("block_length") != f.pattern.block_size,
+    ),
+    **{
+        f"{param} goes with routing {' or '.join(map(repr, routings))}, not {{f.params[routing]!r}}": (
+            param,
+            _routed_otherwise(param, routings),
+        )
+        for param, routings in ROUTED.items()
+    },
     # Schedules and single rules.
     "'steps' and 'threshold' exclude each other: give one": (
         "threshold",
@@ -323,6 +381,10 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
         "decoder {f.decoder.name!r} does not know the probability of a token: it excludes logprobs, best_of, and a"
         " suffix without max_tokens"
     ): ("decoder", lambda f: f.logprobs and not f.grammar and not f.decoder.scored),
+    "{f.grammar} is not for decoder {f.decoder.name!r}, whose drafts it would change": (
+        "{f.grammar}",
+        lambda f: f.grammar and f.decoder.layout is Layout.VERIFIED,
+    ),
     "{f.infill} is not for this model: no position sees past its block": (
         "{f.infill}",
         lambda f: f.pattern.block_size and f.infill,

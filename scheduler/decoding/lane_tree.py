@@ -25,6 +25,7 @@ class Layout(Enum):
     PACKED = "packed"  # all lanes in one row
     ISOLATED = "isolated"  # each refine lane in a row of its own
     DRAFTS = "drafts"  # one row of all lanes, and one more for each draft of the canvas
+    VERIFIED = "verified"  # rows of a draft, and in other steps those of its check
     ENSEMBLE = "ensemble"  # one row for each branch, all with canvases of their own
 
 

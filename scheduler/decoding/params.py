@@ -48,6 +48,8 @@ PARAMS: Mapping[str, Values] = {
     "eps": Range(0.0, 1.0),
     "threshold": Range(0.0, 1.0),
     "factor": Range(0.0, 100.0),
+    "entropy_bound": Range(0.0, 20.0),
+    "bound_on": Choice(("others", "all")),
     "block_length": Range(1, 4096, whole=True, words=(AUTO,)),
     "lookahead": Range(0, 4096, whole=True, words=(CANVAS,)),
     "draft_threshold": Range(0.0, 1.0, words=(OFF,)),

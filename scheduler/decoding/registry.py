@@ -16,19 +16,20 @@ from .lanes.base import LanePolicy
 from .lanes.blockwise import Blockwise
 from .lanes.growing import Growing
 from .lanes.multiblock import MultiBlock
+from .lanes.sliding import SlidingBlock
 from .lanes.slowfast import SlowFast
 from .lanes.sub_blocks import SubBlocks
 from .lanes.tccf import CoarseFine
-from .params import CANVAS
+from .params import CANVAS, OFF
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold` or
-    `factor`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the defaults here come
-    first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder `for_blocks` is for
-    block-causal networks only. A confidence must exceed the threshold of a `strict` one. `origin` is the package that
-    brings the decoder, if it is a plug-in."""
+    """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold`,
+    `factor` or `entropy_bound`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the
+    defaults here come first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder
+    `for_blocks` is for block-causal networks only. A confidence must exceed the threshold of a `strict` one. `origin`
+    is the package that brings the decoder, if it is a plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]
@@ -172,6 +173,19 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "dllm-cache": _cached(
         "interval", "arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
     ),
+    "dsb": _threshold(
+        SlidingBlock,
+        0.9,
+        "arXiv 2602.05992; lizhuo-luo/DSB llada/generate.py",
+        block_length=32,
+        max_block_length=OFF,
+        cache="dsb",
+    ),
+    "entropy-bound": DecoderSpec(
+        Blockwise,
+        {"entropy_bound": 0.1, "bound_on": "others", "block_length": 32, "cache": "dual", "early_stop": True},
+        "arXiv 2505.24857; transformers EntropyBoundSampler, JetEngine scheduler.py",
+    ),
     "eoser": _serial("eoser", cache="none"),
     "ete": _serial("ete", cache="none"),
     "freedave": _serial("freedave", cache="dual"),
@@ -183,6 +197,13 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "localleap": _serial("localleap", cache="dual"),
     "lopa": _serial("lopa", cache="dual"),
     "prophet": _serial("prophet", cache="none"),
+    "s2d2": DecoderSpec(
+        Blockwise,
+        {"block_length": 16, "cache": "prefix", "early_stop": True},
+        HOST_RULES["s2d2"].SOURCE,
+        rule="s2d2",
+        for_blocks=True,
+    ),
     "saber": _serial("saber", block_length=4096, cache="none"),
     "slowfast": _threshold(
         SlowFast,

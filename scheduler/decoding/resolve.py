@@ -14,7 +14,7 @@ from .attention_pattern import PLAIN, AttentionPattern
 from .cache import CACHES
 from .commit import HOST_RULES
 from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, HostDecides
-from .commit.device import CommitAtFork, Factor, Quota, Threshold, Timesteps
+from .commit.device import CommitAtFork, EntropyBound, Factor, Quota, Threshold, Timesteps
 from .commit.host.applied import Applied
 from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, DecoderFacts, fitted, refuse
@@ -24,7 +24,7 @@ from .plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES
 from .registry import Decoder, DecoderSpec
 
 # Exactly one of these decides which positions commit; naming one replaces the decoder's own.
-RULES: tuple[str, ...] = ("steps", "threshold", "factor")
+RULES: tuple[str, ...] = ("steps", "threshold", "factor", "entropy_bound")
 
 MEASURES: Mapping[str, Measure] = {
     "origin": Measure.RANDOM,
@@ -79,7 +79,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
 
     on_host = rule is not None or policy.reads_view
-    replicas = 0 if rule is None else rule.replica_count
+    checks = rule is not None and rule.layout is Layout.VERIFIED
+    replicas = 1 if checks else 0 if rule is None else rule.replica_count
     isolated = params.get("siblings") == "isolated"
     branch_param = "max_lanes" if isolated else "" if rule is None else rule.rows_param
     return Decoder(
@@ -99,7 +100,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         replica_positions=replicas and replicas * min(length, params.integer("block_length")),
         layout=Layout.ISOLATED if isolated else Layout.PACKED if rule is None else rule.layout,
         branches=params.integer(branch_param) - 1 if branch_param else 0,
-        branch_row=_branch_row(params, isolated, lookahead) if branch_param else 0,
+        branch_row=_branch_row(params, isolated, lookahead, policy.slides) if branch_param else 0,
         branch_param=branch_param,
         scored=rule is None or rule.scored,
     )
@@ -117,8 +118,8 @@ def _made(rule: type[HostCommitRule], param: str, params: Params, length: int) -
         raise ParamError(param, f"rule {rule.NAME!r} fails with these parameters: {error!r}") from error
 
 
-def _branch_row(params: Params, isolated: bool, lookahead: int | None) -> int:
-    if not isolated and params.get("cache") != "dual":
+def _branch_row(params: Params, isolated: bool, lookahead: int | None, slides: bool) -> int:
+    if slides or (not isolated and params.get("cache") != "dual"):
         return EVERYTHING
     return params.integer("block_length") + (lookahead or 0 if isolated else 0)
 
@@ -195,6 +196,8 @@ def _plain_rule(params: Params, length: int, strict: bool) -> CommitRule:
         return Threshold(threshold, _later_threshold(params))
     if params.get("factor") is not None:
         return Factor(params.number("factor"))
+    if params.get("entropy_bound") is not None:
+        return EntropyBound(params.number("entropy_bound"), params.get("bound_on") == "all")
     if "alg" in params:
         forwards = length if params["steps"] is None else params.integer("steps")
         return Timesteps(forwards, params.number("eps"), MEASURES[params.text("alg")], params.number("alg_temp"))

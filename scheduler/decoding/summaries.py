@@ -24,6 +24,8 @@ SUMMARIES: Mapping[str, str] = {
     "d3llm": "the next block is added once the last is 10 % full; positions of low entropy commit",
     "dkv": "`llada` whose decoded positions are cached one forward later",
     "dllm-cache": "`llada` whose prompt and response are recomputed at separate intervals",
+    "dsb": "a block that slides: its end moves on by each position that commits",
+    "entropy-bound": "serial blocks, positions of low entropy while their entropies add up to no more than a bound",
     "eoser": "a quota; end tokens weigh less at first",
     "ete": "explore, then exploit: where no position is certain, one uncertain position commits"
     " (our rule, after the abstract)",
@@ -36,6 +38,7 @@ SUMMARIES: Mapping[str, str] = {
     "localleap": "near a certain position, less certainty is enough",
     "lopa": "several next steps are tried at once, the most confident continues",
     "prophet": "a quota; everything at once when the answer is certain",
+    "s2d2": "for block-causal models: drafts a block, and checks the draft by the same model one token after the other",
     "saber": "commits above the mean confidence, and takes back the tokens that lost most",
     "slowfast": "slow forwards find the certain range, fast ones fill it",
     "tccf": "for block-causal models: coarse blocks until the thinking ends, fine ones after it, with `bacd`",

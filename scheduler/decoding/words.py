@@ -13,6 +13,7 @@ LENGTH = 1 << 9  # of a canvas that all defaults and all values fit
 # Values that are allowed only together with another parameter.
 NEEDS: Mapping[tuple[str, object], Mapping[str, object]] = {
     ("cache", "dual"): {"lookahead": "canvas"},
+    ("cache", "dsb"): {"lookahead": "canvas"},
     ("boundary", "stable"): {"stable_steps": 1},
 }
 

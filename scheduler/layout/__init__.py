@@ -8,6 +8,7 @@ from ..decoding.lane_tree import Layout
 from .drafts import DraftLayout, EnsembleLayout
 from .isolated import IsolatedLayout
 from .packed import Holding, PackedLayout, RowLayout, RowSource
+from .verified import VerifiedLayout
 
 __all__ = ["LAYOUTS", "Holding", "RowLayout", "RowSource"]
 
@@ -15,5 +16,6 @@ LAYOUTS: Mapping[Layout, Callable[[Holding, RowSource, int], RowLayout]] = {
     Layout.PACKED: PackedLayout,
     Layout.ISOLATED: IsolatedLayout,
     Layout.DRAFTS: DraftLayout,
+    Layout.VERIFIED: VerifiedLayout,
     Layout.ENSEMBLE: EnsembleLayout,
 }

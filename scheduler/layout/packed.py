@@ -139,7 +139,7 @@ def make_row(
     biases = _biases(source, inputs, draft) if spans and source.biasing is not None else ()
     sampling = source.request.sampling
     if not source.host_decides:
-        optional = biases, source.ranks, None, None, None, None
+        optional = biases, source.ranks, None, None, None, None, False
         fields = slot, start, end, visible, tuple(spans), sampling, inputs.step, *optional
         return make(Row, fields)
     tokens = host_tokens(source, start, end, draft)

@@ -64,10 +64,10 @@ class PrefixCache:
         """Pages without readers, whose room is available."""
         return len(self._idle)
 
-    def block_hashes(self, prompt: Ints, cache_salt: str, share_group: str | None) -> BlockHashes:
-        """The keys of the pages of `prompt` [n] that other requests may read."""
+    def block_hashes(self, prompt: Ints, cache_salt: str, share_group: str | None, causal: bool = False) -> BlockHashes:
+        """The keys of the pages of `prompt` [n] that other requests may read; if they are `causal`, those that are."""
         if self.keeps:
-            root = "salt " + cache_salt
+            root = ("causal " if causal else "salt ") + cache_salt
         elif share_group is not None:
             root = "family " + share_group
         else:

@@ -101,13 +101,18 @@ def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_
 
 
 def assert_attention(
-    case: dict[str, Tensor], config: tiles.AttentionConfig, block_size: int = 0, mask_offsets: Tensor | None = None
+    case: dict[str, Tensor],
+    config: tiles.AttentionConfig,
+    block_size: int = 0,
+    mask_offsets: Tensor | None = None,
+    causal_offsets: Tensor | None = None,
 ) -> None:
     given = [case[name] for name in GIVEN]
-    positions = case["positions"] if block_size or mask_offsets is not None else None
+    needed = block_size or mask_offsets is not None or causal_offsets is not None
+    rest = block_size, case["positions"] if needed else None, mask_offsets
     real = int(case["row_starts"][-1])
-    want = reference.paged_attention(*given, block_size, positions, mask_offsets)[:real]
-    got = device.paged_attention(*given, block_size, positions, mask_offsets, plan_of(case, config))[:real]
+    want = reference.paged_attention(*given, *rest, causal_offsets=causal_offsets)[:real]
+    got = device.paged_attention(*given, *rest, plan_of(case, config), causal_offsets)[:real]
     assert_near(got, want)
 
 
@@ -178,3 +183,44 @@ def test_few_tiles_over_many_keys_are_split() -> None:
     assert tiles.attention_config(64, 1, 512, 32, 32, 128).splits == 4
     assert tiles.attention_config(64, 1, 64, 32, 32, 128).splits == 1
     assert tiles.attention_config(1024, 16, 512, 32, 32, 128).splits == 1
+
+
+@pytest.mark.parametrize(("block", "splits"), [(0, 1), (16, 3)])
+def test_attention_of_causal_rows_beside_others(block: int, splits: int) -> None:
+    """A query sees the keys before its own place, or before one so far from it, and its own key."""
+    unseen = torch.arange(29, 64, device=DEVICE) % 16
+    case = attention_case([(30, 44), (1, 20), (9, 19), (6, 70), (0, 5)], 4, 2, 16, 16, device=DEVICE, padding=1)
+    offsets = torch.tensor([0, -1, 9, 40, 0, -1], dtype=torch.int32, device=DEVICE)
+    for kv in (case["keys"], case["values"]):  # nobody has computed the places between those of the fourth row
+        kv.flatten(0, 1)[case["page_table"][3].long().repeat_interleave(16)[29:64] * 16 + unseen] = math.nan
+    assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block, causal_offsets=offsets)
+
+
+def test_a_causal_row_is_plain_causal_attention_and_reads_nothing_between() -> None:
+    """Against torch's own, with an offset as if the keys in between were not there: here they are NaN."""
+    case = attention_case([(40, 40)], 2, 2, 32, 16)
+    given, rest = [case[name] for name in GIVEN], (0, case["positions"], None, None)
+    keys, values = (case[name][case["page_table"][0].long()].flatten(0, 1)[:40] for name in ("keys", "values"))
+    q, k, v = (part.transpose(0, 1)[None] for part in (case["queries"], keys, values))
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)[0].transpose(0, 1)
+    offsets = torch.zeros(1, dtype=torch.int32)
+    assert_near(reference.paged_attention(*given, *rest, offsets), want.flatten(1))
+
+    replica = [case["queries"][36:], *given[1:4], torch.tensor([0, 4], dtype=torch.int32), case["visible"]]
+    for number in (1, 2):
+        replica[number] = given[number].clone()
+        replica[number].flatten(0, 1)[
+            case["page_table"][0].long().repeat_interleave(16)[14:36] * 16 + torch.arange(14, 36) % 16
+        ] = math.nan
+    got = reference.paged_attention(
+        *replica, 0, case["positions"][36:], None, None, torch.tensor([26], dtype=torch.int32)
+    )
+    seen = [[*range(10 + number), 36 + number] for number in range(4)]
+    want = torch.cat(
+        [
+            torch.nn.functional.scaled_dot_product_attention(q[:, :, 36 + n : 37 + n], k[:, :, s], v[:, :, s])[0]
+            for n, s in enumerate(seen)
+        ],
+        dim=1,
+    ).transpose(0, 1)
+    assert_near(got, want.flatten(1))

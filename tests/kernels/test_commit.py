@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,15 +18,26 @@ device = kernels_of("commit")
 
 
 def transfer_plainly(
-    confidence: list[float], open_: list[bool], sure: int, threshold: float, factor: float, last_free: bool
+    confidence: list[float],
+    open_: list[bool],
+    sure: int,
+    threshold: float,
+    factor: float,
+    last_free: bool,
+    budget: float,
+    inclusive: bool,
 ) -> list[bool]:
     """`DeviceCommitRule`, word for word, on one span."""
     ranked = sorted((i for i, o in enumerate(open_) if o), key=lambda i: (-confidence[i], i))
     commit = [False] * len(confidence)
+    spent = 0.0
     for n, position in enumerate(ranked, start=1):
         free = n <= sure or (last_free and n == len(ranked))
-        if not free and confidence[position] < threshold - factor / (n + 1):
+        cost = -confidence[position]
+        over = spent + (cost if inclusive else 0.0) > budget
+        if not free and (over or confidence[position] < threshold - factor / (n + 1)):
             break
+        spent += cost
         commit[position] = True
     return commit
 
@@ -36,9 +48,13 @@ def test_transfer_follows_its_rule_on_random_spans() -> None:
         spans = []
         for _ in range(rng.randint(1, 5)):
             size = rng.randint(1, 9)
-            confidence = [rng.choice([rng.random(), 0.5, 1.0]) for _ in range(size)]
+            lower = rng.choice([0, 1])  # entropies are negative confidence
+            confidence = [rng.choice([rng.random(), 0.5, 1.0]) - lower for _ in range(size)]
             open_ = [rng.random() < 0.7 for _ in range(size)]
             rule = rng.randint(0, 3), rng.choice([0.5, 1.0, math.inf]), rng.choice([0.0, 1.0]), rng.random() < 0.5
+            if lower:
+                rule = rng.randint(0, 1), rng.choice([-32.0, -0.5]), 0.0, False
+            rule += rng.choice([0.0, 0.3, 1.0, math.inf]) if lower else math.inf, rng.random() < 0.5
             spans.append((confidence, open_, *rule))
         want = [commit for span in spans for commit in transfer_plainly(*span)]
         got = reference.transfer(
@@ -61,9 +77,10 @@ def test_what_is_not_open_never_commits_however_low_confidence_is() -> None:
     assert got.tolist() == [False, False, True, False]
 
 
+@pytest.mark.parametrize("budgets", [False, True])
 @pytest.mark.parametrize("sizes", [[1], [64], [3, 0, 1, 130, 65, 9, 0]])
-def test_transfer_and_commit(sizes: list[int]) -> None:
-    confidence, open_, rules = span_case(sizes, DEVICE)
+def test_transfer_and_commit(sizes: list[int], budgets: bool) -> None:
+    confidence, open_, rules = span_case(sizes, DEVICE, budgets=budgets)
     want = reference.transfer(confidence, open_, rules)
     assert torch.equal(device.transfer(confidence, open_, rules), want)
 
@@ -87,6 +104,32 @@ def test_all_commit_and_none() -> None:
     for threshold, want in [(0.0, True), (2.0, False)]:
         chosen = rules._replace(threshold=torch.tensor([threshold], device=DEVICE))
         assert (device.transfer(confidence, torch.ones_like(open_), chosen) == want).all()
+
+
+def commits(entropies: list[float], budget: float, inclusive: bool = False) -> list[bool]:
+    """The positions of one span that commit within a budget, of which one always does."""
+    numbers = [0, len(entropies)], [1], [-32.0], [0.0], [False], [budget], [inclusive]
+    costs = torch.tensor(entropies, dtype=torch.float64, device=DEVICE)
+    types = torch.int32, torch.int32, torch.float32, torch.float32, torch.bool, torch.float32, torch.bool
+    rules = SpanRules(*(torch.tensor(n, dtype=t, device=DEVICE) for n, t in zip(numbers, types, strict=True)))
+    found: list[bool] = device.transfer(
+        -costs, torch.ones(len(entropies), dtype=torch.bool, device=DEVICE), rules
+    ).tolist()
+    return found
+
+
+def test_a_budget_bounds_the_sum_of_entropies() -> None:
+    entropies = [0.3, 0.0, 2.0, 0.05, 0.0]
+    assert commits(entropies, 0.0) == [False, True, False, True, True]  # the best, and one after others of no entropy
+    assert commits(entropies, math.inf) == [True] * 5
+    assert commits(entropies, 0.34) == [True, True, False, True, True]
+    assert commits(entropies, 0.36) == [True] * 5  # the largest does not count
+    assert commits(entropies, 0.36, inclusive=True) == [True, True, False, True, True]
+    assert commits([4.0], 0.0, inclusive=True) == [True]
+    wider = [commits(entropies, bound) for bound in (0.0, 0.01, 0.1, 0.34, 1.0, 3.0)]
+    assert all(more or not less for few, many in pairwise(wider) for less, more in zip(few, many, strict=True))
+    mirrored = commits(entropies[::-1], 0.34)
+    assert mirrored[::-1] == commits(entropies, 0.34)
 
 
 @pytest.mark.parametrize("count", [1, 300])

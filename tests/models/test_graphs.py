@@ -67,7 +67,7 @@ def padded_commit(
 ) -> Tensor:
     """As the kernel, which leaves padding alone."""
     count, spans = int(rules.starts[-1]), int((rules.starts.diff() > 0).sum())
-    real = SpanRules(rules.starts[: spans + 1], *(part[:spans] for part in rules[1:]))
+    real = SpanRules(rules.starts[: spans + 1], *(None if part is None else part[:spans] for part in rules[1:]))
     out = torch.full_like(tokens, mask_id)
     if count:
         out[:count] = commit(canvases, slots[:count], places[:count], tokens[:count], by[:count], mask_id, real)

@@ -119,8 +119,14 @@ VARIANTS: list[Variant] = [
     ("d3llm", {"cache": "finished", "cache_delay": 1, "refresh_interval": 4}),
     ("d3llm", {"cache": "prefix"}),
     ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
+    ("dsb", {"block_length": 8, "max_block_length": 12, "prefix_window": 3}),
+    ("dsb", {"block_length": 4, "factor": 1.0, "cache": "none"}),
+    ("dsb", {"block_length": 4, "rule": "klass", "watch": "lanes"}),
     ("dream", {"steps": 12, "alg": "origin", "cache": "dual"}),
     ("dream", {"alg_temp": 0.5}),
+    ("asynclane", {"entropy_bound": 0.3}),
+    ("adablock", {"entropy_bound": 0.2}),
+    ("entropy-bound", {"entropy_bound": 1.0, "bound_on": "all", "block_length": 16}),
     ("fast-dllm", {"cache": "prefix", "factor": 1.0, "block_length": 16}),
     ("fast-dllm", {"cache": "none", "threshold": 0.8}),
     ("fast-dllm", {"cache": "d2", "candidates": 4}),
@@ -135,6 +141,10 @@ VARIANTS: list[Variant] = [
     ("llada", {"steps": 12, "block_length": 12, "cache": "dual"}),
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
     ("lopa", {"block_length": 12, "cache": "prefix", "branches": 2}),
+    ("s2d2", {"draws": "seeded", "cache": "none"}),
+    ("s2d2", {"cached": "block", "drafted": "block", "routing": "bandit", "draws": "seeded"}),
+    ("s2d2", {"drafted": "block", "routing": "hysteresis", "score_on": 3.0, "score_off": 1.0}),
+    ("s2d2", {"cached": "block", "routing": "span", "least_span": 4, "early_stop": False}),
     ("saber", {"block_length": 16, "precision": "double"}),
     ("slowfast", {"explore": "stable", "slow_calls": 3}),
     ("tccf", {"turn": "newline", "fine_length": 4}),
@@ -145,8 +155,8 @@ VARIANTS: list[Variant] = [
 ]
 BY_DEVICE = ("asynclane", "fast-dllm", "llada")  # decoders whose rule the device applies
 AGAIN = 3 if ALL else 1  # prompts for each decoder
-UNSCORED = ("blockbatch", "indel", "lopa")  # they do not know how likely a token was
-UNGUIDED = ("blockbatch", "indel", "llada2", "saber", "wino")  # they do not commit from left to right
+UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
+UNGUIDED = ("blockbatch", "indel", "llada2", "s2d2", "saber", "wino")  # a grammar would change what they rely on
 # Those with a grammar on the embedded models: rules of the device and of the host, drafts, measures, several blocks.
 GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "learn2pd", "d2cache")
 FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has
@@ -224,7 +234,7 @@ def variants(pattern: AttentionPattern) -> Iterator[Variant]:
     """`VARIANTS`, and lanes with every rule and every cache, as far as the network takes them."""
     pairs = itertools.product(HOST_RULES, CACHES) if ALL else zip(HOST_RULES, itertools.cycle(CACHES), strict=False)
     axes = [*({"cache": cached} for cached in CACHES), *({"rule": rule, "cache": cached} for rule, cached in pairs)]
-    lanes = [("asynclane", {**axis, "lookahead": "canvas" if axis["cache"] == "dual" else 1}) for axis in axes]
+    lanes = [("asynclane", {**axis, "lookahead": "canvas" if axis["cache"] in ("dual", "dsb") else 1}) for axis in axes]
     for name, params in [*VARIANTS, *lanes]:
         with suppress(ParamError):  # the tests of decoders have the refusals
             resolve(name, params, 32, pattern)

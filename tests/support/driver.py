@@ -53,6 +53,7 @@ TWO_IN_FLIGHT = Halving(StepCost([1, 1000], [0.001, 1.0]))
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
+    "dsb": "decoder 'dsb' slides its block, and no position of this model sees past its own",
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }
@@ -77,6 +78,8 @@ def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     """The message with which a network of this attention pattern refuses a decoder, or None."""
     if decoder in BLOCKS_ONLY and not pattern.block_size:
         return f"decoder {decoder!r} is for block-causal models"
+    if decoder == "s2d2" and pattern.logit_shift:
+        return "decoder 's2d2' predicts a token at its own place, and this model at the one before it"
     refused = pattern.block_size or (pattern.logit_shift and decoder in REPLICATING)
     return UNSUITED.get(decoder) if refused else None
 

@@ -110,8 +110,11 @@ def draws_of(count: int, device: str = "cpu", **params: Any) -> Draws:
     )
 
 
-def span_case(sizes: list[int], device: str = "cpu", seed: int = 0) -> tuple[Tensor, Tensor, SpanRules]:
-    """Arguments of `transfer` for spans of these sizes: some ties, some closed positions, rules of every kind."""
+def span_case(
+    sizes: list[int], device: str = "cpu", seed: int = 0, budgets: bool = False
+) -> tuple[Tensor, Tensor, SpanRules]:
+    """Arguments of `transfer` for spans of these sizes: some ties, some closed positions, rules of every kind. With
+    `budgets` confidences are negative, and most spans have one."""
     generator = torch.Generator().manual_seed(seed)
     total, count = sum(sizes), len(sizes)
     confidence = torch.rand(total, generator=generator, dtype=torch.float64)
@@ -125,6 +128,12 @@ def span_case(sizes: list[int], device: str = "cpu", seed: int = 0) -> tuple[Ten
         torch.tensor([0.0, 1.0, 0.3])[torch.randint(0, 3, (count,), generator=generator)],
         torch.rand(count, generator=generator) < 0.5,
     )
+    if budgets:
+        confidence -= 1
+        shares = torch.tensor([0.0, 0.04, 0.2, math.inf])[torch.randint(0, 4, (count,), generator=generator)]
+        wide = torch.where(torch.rand(count, generator=generator) < 0.2, 0.5, -32.0)
+        limits = shares * torch.tensor(sizes, dtype=torch.float32).clamp_min(1)
+        rules = (*rules[:2], wide, *rules[3:], limits, torch.rand(count, generator=generator) < 0.5)
     return confidence.to(device), open_.to(device), SpanRules(*(numbers.to(device) for numbers in rules))
 
 

@@ -14,6 +14,7 @@ from .block import Block
 from .compact import Compact
 from .d2 import D2
 from .delayed import Delayed
+from .dsb import Dsb
 from .dual import Dual
 from .finished import Finished
 from .interval import Interval
@@ -43,6 +44,7 @@ _POLICIES: tuple[type[CachePolicy], ...] = (
     Block,
     D2,
     Delayed,
+    Dsb,
     Finished,
     Interval,
     Sliding,

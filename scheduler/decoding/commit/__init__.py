@@ -24,6 +24,7 @@ from .host.learn2pd import Learn2PD
 from .host.localleap import LocalLeap
 from .host.lopa import LoPA
 from .host.prophet import Prophet
+from .host.s2d2 import S2D2
 from .host.saber import Saber
 from .host.tspd import TSPD
 from .host.wino import Wino
@@ -49,6 +50,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     LoPA,
     LocalLeap,
     Prophet,
+    S2D2,
     Saber,
     TSPD,
     Wino,

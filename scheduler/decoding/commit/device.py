@@ -13,6 +13,8 @@ from ...contract import DeviceCommitRule, Measure
 from ..lane_tree import Lane, Role
 from .base import CommitRule
 
+SHARPEST = 32.0  # nats: more than any entropy, less than the stand-in for an end token counts
+
 
 @lru_cache(maxsize=4096)
 def shared_rule(
@@ -21,6 +23,12 @@ def shared_rule(
     """A rule by plain probability. All requests with these numbers get the same object, so that a step packs it
     once."""
     return DeviceCommitRule(sure, threshold, factor, last_free)
+
+
+@lru_cache(maxsize=4096)
+def bounded_rule(sure: int, bound: float, inclusive: bool) -> DeviceCommitRule:
+    """A rule by entropy, shared as those of `shared_rule`. A stand-in for an end token commits only if it is sure."""
+    return DeviceCommitRule(sure, -SHARPEST, measure=Measure.ENTROPY, budget=bound, inclusive=inclusive)
 
 
 class _TwoRules:
@@ -47,6 +55,19 @@ class Factor(_TwoRules):
 
     def __init__(self, factor: float) -> None:
         super().__init__(shared_rule(1, 1.0, factor, last_free=True), shared_rule(0, 1.0, factor))
+
+
+class EntropyBound(_TwoRules):
+    """Open positions commit in the order of their entropies, lowest first, while the entropies of those before add up
+    to `entropy_bound` nats at most; with `bound_on` "all", its own entropy too. The best always does. The error of
+    tokens that commit together is at most the sum of their entropies less the largest. Entropies are those of the
+    network's distribution at temperature 1.
+
+    Source: arXiv 2505.24857; as in transformers' `EntropyBoundSampler` ("others") and in JetEngine's scheduler
+    ("all", where the sum must be below the bound)."""
+
+    def __init__(self, bound: float, inclusive: bool) -> None:
+        super().__init__(bounded_rule(1, bound, inclusive), bounded_rule(0, bound, inclusive))
 
 
 @dataclass(frozen=True, slots=True)

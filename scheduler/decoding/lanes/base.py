@@ -41,6 +41,7 @@ class LanePolicy(ABC):
 
     block_length: int
     serial: ClassVar[bool] = True  # has one lane at a time, on which no other builds before it ends
+    slides: ClassVar[bool] = False  # its lane has no fixed length, and its start moves
     waits: ClassVar[bool] = False  # `advance` only acts if a lane is full, may fork, or has an end token or a mark
     reads_view: ClassVar[bool] = False  # cuts lanes by what a step has found, before the host decides what commits
     boundary: Boundary = Boundary.STABLE  # where lanes may fork

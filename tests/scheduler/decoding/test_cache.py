@@ -228,6 +228,21 @@ def test_in_between_a_share_of_the_response_is_computed_the_nearest_to_what_chan
     assert positions_of(policy, extent(before, 1), extent(after, 1))[1] == "." * 20 + "w" * 12 + "____w___"
 
 
+def test_what_a_sliding_block_has_passed_is_computed_again_and_everything_after_so_many_commits() -> None:
+    cache, wide = (made("dsb", block_length=4, prefix_window=window) for window in (1, 6))
+    canvases = ["_" * 12, "w_____" + "_" * 6, "www___" + "_" * 6, "wwww__" + "_" * 6, "wwwww_" + "_" * 6]
+    extents = [
+        RequestExtent(50 + done, 54 + done, 62, 50 + done, extent(text).canvas)
+        for text in canvases
+        for done in [text.index("_")]
+    ]
+    ranges = steps(cache, *extents)
+    assert [(range_.start, range_.end) for range_ in ranges] == [(0, 62), (50, 55), (51, 57), (0, 62), (54, 59)]
+    assert [range_.refresh for range_ in ranges] == [False, False, False, True, False]
+    assert {range_.visible for range_ in ranges} == {62}
+    assert [range_.start for range_ in steps(wide, *extents[:3])] == [0, 45, 47]
+
+
 def test_a_window_sees_what_is_decoded_and_the_first_masks_of_its_cycle() -> None:
     policy = made("window", cycle=4, window_tokens=10, active_tokens=5)
     canvases = ["_" * 40, "_w" + "_" * 38, "_ww" + "_" * 37, "www" + "_" * 37, "wwww" + "_" * 36]

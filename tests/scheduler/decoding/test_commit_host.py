@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
+from asynclane.kernels.common import noise
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitRule, Lanes, Ranges, StepView
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
+from asynclane.scheduler.decoding.commit.host.s2d2 import S2D2, Features, Routing
 from asynclane.scheduler.decoding.commit.segments import Segments
 from asynclane.scheduler.decoding.commit.shared import forecast
+from asynclane.scheduler.decoding.commit.shared.noise import ACCEPT, RESAMPLE, uniform
+from asynclane.scheduler.decoding.commit.shared.verification import Verified
 from asynclane.scheduler.decoding.commit.shared.weights import ROWS, product
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import Params
@@ -21,6 +25,7 @@ from asynclane.scheduler.request import Outcome
 
 from ...support.driver import Spec, run
 from ...support.fakes import END, MASK, ScriptedExecutor, vocabulary
+from ...support.kernel_cases import draws_of
 
 VOCABULARY = 20
 TOKEN = 5  # proposed where nothing else is said
@@ -300,3 +305,73 @@ def test_an_answer_ends_where_the_canvas_was_cut() -> None:
     assert (sequence.canvas[41:] == MASK).all()
     first, *later = [row.end for plan in executor.plans for row in plan.rows]
     assert (first, max(later)) == (132, 45)
+
+
+def test_a_checked_draft_is_accepted_from_the_left_and_the_first_refused_token_replaced() -> None:
+    rule = checker(draws="half")
+    found = view([0.9, 0.8, 0.7, 0.6], [5, 6, 7, 8], second=9)
+    assert decide(rule, found).tokens.tolist() == [MASK] * 4
+    assert rule.span == (0, 4)
+    assert rule.draft.tolist() == [5, 6, 7, 8]
+    # By the check, 5 is as likely, 6 half as likely and a bit more, 7 less than half as likely, and 9 the likeliest.
+    again = view([0.9, 0.55, 0.9, 0.9], [5, 6, 9, 8], second=3)
+    logprobs = np.log(np.array([0.9, 0.41, 0.34, 0.9], np.float32))
+    assert S2D2.accept([rule], again, Verified(logprobs, np.array([3]))).tokens.tolist() == [5, 6, 9, MASK]
+    assert rule.span is None
+
+
+def test_what_a_check_leaves_is_distributed_as_the_network_that_checks() -> None:
+    """The promise of speculative sampling, by a chi-square test: with tokens drawn from the draft's distribution."""
+    rng = np.random.default_rng(5)
+    drafted, checked = np.array([0.5, 0.3, 0.1, 0.06, 0.04]), np.array([0.2, 0.1, 0.4, 0.25, 0.05])
+    ids, counts, draws = np.arange(10, 15), np.zeros(5), 4000
+    rule = checker(draws="seeded")
+    for number, token in enumerate(rng.choice(5, draws, p=drafted)):
+        found = whole([drafted[token]], [ids[token]], ids, drafted)
+        decide(rule, found)
+        again = whole([checked.max()], [ids[checked.argmax()]], ids, checked)
+        decision = S2D2.accept([rule], again, Verified(np.log(checked[[token]]).astype(np.float32), np.array([number])))
+        counts[int(decision.tokens[0]) - 10] += 1
+    assert ((counts - draws * checked) ** 2 / (draws * checked)).sum() < 18.5  # 0.1 % of all seeds have more
+
+
+@pytest.mark.parametrize(
+    ("params", "doubts", "decisions"),
+    [
+        ({"routing": "span", "least_span": 3}, [[0.0] * 2, [0.0] * 3], [False, True]),
+        ({"least_score": 1.5}, [[0.5] * 2, [0.0, 0.7]], [False, False]),
+        ({"least_score": 1.4}, [[0.0, 0.8], [0.0, 1.0]], [True, False]),
+        ({"routing": "hysteresis"}, [[0.0], [0.0] * 2, [9.0], [0.0]], [False, True, True, True]),
+        ({"routing": "hysteresis", "score_off": 0.5}, [[0.0] * 2, [9.0], [0.0]], [True, False, False]),
+        ({"routing": "bandit"}, [[0.0] * 4] * 4, [True, False, True, True]),
+    ],
+    ids=str,
+)
+def test_which_drafts_are_checked(params: dict[str, object], doubts: list[list[float]], decisions: list[bool]) -> None:
+    """In the bandit's case a check brings 4 tokens a forward, and a draft alone one."""
+    routing = Routing(Params({"block_length": 8, **S2D2.DEFAULTS, **params}))
+    made = []
+    for each in doubts:
+        made.append(routing.decide(Features(np.array(each), sure=0, filled=0.0)))
+        routing.learn(8 if made[-1] else 1, forwards=2 if made[-1] else 1)
+    assert made == decisions
+
+
+def test_numbers_of_the_host_are_those_of_the_device() -> None:
+    seed, step, positions = (1 << 40) + 77, 9, np.array([0, 5, 4000])
+    draws = draws_of(3, seeds=seed, positions=positions.tolist(), steps=step)
+    keys = noise.uniform(noise._bits(noise._keys(draws), int(ACCEPT)))
+    assert uniform(seed, positions, step, ACCEPT).tolist() == keys.tolist()
+    assert uniform(-5, positions, step, RESAMPLE).tolist() != uniform(5, positions, step, RESAMPLE).tolist()
+
+
+def checker(**params: object) -> S2D2:
+    return S2D2(Params({"block_length": 4, **S2D2.DEFAULTS, **params}), 4)
+
+
+def whole(confidence: list[float], tokens: list[int], ids: np.ndarray, shares: np.ndarray) -> StepView:
+    """One position with its whole distribution."""
+    likely, order = view(confidence, tokens), np.argsort(-shares)
+    return replace(
+        likely, ranked=ids[order][None].astype(np.int32), logprobs=np.log(shares[order])[None].astype(np.float32)
+    )

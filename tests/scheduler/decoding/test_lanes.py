@@ -13,6 +13,7 @@ from asynclane.scheduler.decoding.lane_tree import LaneTree
 from asynclane.scheduler.decoding.lanes.asynclane import AsyncLane
 from asynclane.scheduler.decoding.lanes.base import LanePolicy
 from asynclane.scheduler.decoding.lanes.blockwise import Blockwise
+from asynclane.scheduler.decoding.lanes.sliding import SlidingBlock
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.lane_status import LaneSnapshot, lane_statuses
@@ -58,6 +59,22 @@ def test_blocks_follow_each_other_to_the_end_of_the_canvas() -> None:
     assert canvas.step("w" * 16) == [("generate", 16, 32)]
     assert canvas.step("w" * 32) == [("generate", 32, 40)]
     assert canvas.step("w" * 40) == []
+
+
+def test_a_block_slides_on_by_each_position_that_commits() -> None:
+    canvas = Canvas(12, SlidingBlock(4))
+    assert canvas.step("_w_w") == [("generate", 0, 6)]
+    assert canvas.step("ww_w") == [("generate", 2, 7)]
+    assert canvas.step("ww_wwww") == [("generate", 2, 10)]
+    assert canvas.step("wwwwwwwwww") == [("generate", 10, 12)], "the canvas ends"
+    assert canvas.step("w" * 12) == []
+
+
+def test_a_block_that_slides_may_be_bounded() -> None:
+    canvas = Canvas(12, SlidingBlock(4, 4))
+    assert canvas.step("_w_w") == [("generate", 0, 4)]
+    assert canvas.step("ww_w") == [("generate", 2, 6)]
+    assert canvas.step("wwwwww") == [("generate", 6, 10)], "as serial blocks, where all of it commits"
 
 
 def test_a_fork_leaves_a_refine_lane_and_goes_on_after_the_boundary() -> None:

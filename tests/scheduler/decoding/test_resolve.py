@@ -11,7 +11,7 @@ from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPatte
 from asynclane.scheduler.decoding.cache import CACHES
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.commit.base import CommitRule
-from asynclane.scheduler.decoding.commit.device import Factor, Quota, Threshold, Timesteps
+from asynclane.scheduler.decoding.commit.device import EntropyBound, Factor, Quota, Threshold, Timesteps
 from asynclane.scheduler.decoding.lane_tree import Lane, Role
 from asynclane.scheduler.decoding.params import PARAMS, ParamError
 from asynclane.scheduler.decoding.registry import DECODERS
@@ -29,6 +29,8 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
     assert isinstance(resolve("asynclane", {"factor": 1.0}, 64).rule, Factor)
     assert isinstance(resolve("asynclane", {"steps": 64}, 64).rule, Quota)
     assert isinstance(resolve("llada", {"threshold": 0.5}, 64).rule, Threshold)
+    assert isinstance(resolve("asynclane", {"entropy_bound": 0.5}, 64).rule, EntropyBound)
+    assert isinstance(resolve("entropy-bound", {"factor": 0.5}, 64).rule, Factor)
     assert isinstance(resolve("dream", {}, 64).rule, Timesteps)
     assert isinstance(resolve("dream", {"threshold": 0.5}, 64).rule, Threshold)
 
@@ -75,7 +77,19 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("dream", {"steps": 65}, "steps"),
         ("dream", {"threshold": 0.9, "alg": "entropy"}, "alg"),
         ("dream", {"factor": 1.0, "eps": 0.01}, "eps"),
+        ("dream", {"entropy_bound": 1.0, "eps": 0.01}, "eps"),
         ("dream", {"block_length": 32}, "block_length"),
+        ("s2d2", {}, "decoder"),
+        ("fast-dllm", {"rule": "s2d2"}, "rule"),
+        ("dsb", {"steps": 64}, "steps"),
+        ("dsb", {"max_block_length": 0}, "max_block_length"),
+        ("dsb", {"rule": "editing"}, "rule"),
+        ("dsb", {"rule": "wino"}, "rule"),
+        ("asynclane", {"cache": "dsb"}, "cache"),
+        ("fast-dllm", {"prefix_window": 3}, "prefix_window"),
+        ("entropy-bound", {"threshold": 0.9, "bound_on": "all"}, "bound_on"),
+        ("entropy-bound", {"entropy_bound": 0.1, "threshold": 0.9}, "entropy_bound"),
+        ("asynclane", {"entropy_bound": 0.1, "later_threshold": 0.98}, "later_threshold"),
         ("dream", {"cache": "compact"}, "cache"),
         ("ccd", {"steps": 3}, "steps"),
         ("credit", {"kl_threshold": 0.1}, "kl_threshold"),
@@ -103,7 +117,7 @@ def test_a_parameter_that_does_not_fit_is_refused_by_name(name: str, params: dic
 
 
 def test_every_parameter_belongs_to_some_decoder() -> None:
-    used = {"steps", "threshold", "factor"}.union(*(method.defaults for method in DECODERS.values()))
+    used = {"steps", "threshold", "factor", "entropy_bound"}.union(*(method.defaults for method in DECODERS.values()))
     used |= {param for rule in HOST_RULES.values() for param in rule.DEFAULTS}
     used |= {param for cached in CACHES.values() for param in cached.DEFAULTS}
     assert used == set(ALL_PARAMS)
@@ -209,3 +223,25 @@ def test_a_parameter_that_several_rules_or_caches_have_takes_the_same_values_in_
     for row in (*HOST_RULES.values(), *CACHES.values(), *policies):
         for param, values in row.PARAMS.items():
             assert values_of.setdefault(param, values) == values, param
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "param"),
+    [
+        ("s2d2", {"block_length": 32}, "block_length"),
+        ("s2d2", {"routing": "span", "least_score": 1.0}, "least_score"),
+        ("s2d2", {"least_span": 3}, "least_span"),
+        ("s2d2", {"routing": "bandit", "verify_cost": 1.0}, "verify_cost"),
+        ("s2d2", {"cache": "dual"}, "cache"),
+        ("asynclane", {"rule": "s2d2"}, "rule"),
+        ("dsb", {}, "decoder"),
+    ],
+)
+def test_a_parameter_that_does_not_fit_a_block_causal_network_is_refused(
+    name: str, params: dict[str, object], param: str
+) -> None:
+    with pytest.raises(ParamError) as refused:
+        resolve(name, params, 64, AttentionPattern(block_size=16))
+    assert refused.value.param == param
+    with pytest.raises(ParamError, match="at the one before it"):
+        resolve("s2d2", {}, 64, AttentionPattern(logit_shift=1, block_size=16))

@@ -57,7 +57,7 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert all(report["boundaries"].values())
     refused = {name: why for name, why in report["decoders"].items() if why is not None}
     assert list(report["decoders"]) == list(DECODERS)
-    assert list(refused) == ["fast-dllm-v2", "tccf"]
+    assert list(refused) == ["fast-dllm-v2", "s2d2", "tccf"]
     assert all("is for block-causal models" in reason for reason in refused.values())
 
 
