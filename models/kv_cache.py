@@ -39,4 +39,5 @@ class KvPages:
 
     def places(self, batch: Batch) -> Tensor:
         """The place of each token's keys and values: [T] int64, `page * page_size + offset`; negative for padding."""
-        return kv_places(self.table, batch.slots, batch.positions, self.page_size)
+        stored = batch.positions if batch.stored is None else batch.stored
+        return kv_places(self.table, batch.slots, stored, self.page_size)

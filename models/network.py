@@ -196,6 +196,7 @@ class Transformer:
         """All that does not depend on the projected positions: up to the keys and values of the last block."""
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too
+        stored = positions if batch.stored is None else batch.stored
         rotated = positions if batch.rope_positions is None else batch.rope_positions
         cos, sin = self._cos[rotated], self._sin[rotated]
         places = pages.places(batch)
@@ -209,7 +210,7 @@ class Transformer:
             if index + 1 == config.layers:
                 return Unfinished(queries, residual)
             x = paged_attention(
-                queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, positions,
+                queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, stored,
                 batch.mask_offsets, batch.attention, batch.causal_offsets,
             )  # fmt: skip
             x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
@@ -222,7 +223,8 @@ class Transformer:
         queries, residual = unfinished.queries[batch.projected], unfinished.residual[batch.projected]
         if not len(queries):  # the plan needs keys and values alone
             return residual
-        table, at = pages.table[batch.row_slots], batch.targets - config.logit_shift
+        table = pages.table[batch.row_slots]
+        at = batch.targets - config.logit_shift if batch.projected_stored is None else batch.projected_stored
         x = paged_attention(
             queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, config.block_size,
             at, batch.mask_offsets, batch.projected_attention, batch.causal_offsets,

@@ -119,7 +119,10 @@ class Row(NamedTuple):
     a network predicts a position at the one before it, no span starts with its row. `biases` are disjoint. `ranks` is
     the number of each position's likeliest tokens to report; None: no scores. A `restriction` is of a position in a
     span. If `host_tokens` [end - start] are given, the canvas holds them from now on. Rows that `copy` a part of a
-    request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0."""
+    request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0.
+
+    An `order` [end - start] has the row's positions as a causal network reads them: the keys of the n-th are stored as
+    those of `start` + n, and seen by queries from there on."""
 
     slot: int
     start: int
@@ -135,6 +138,7 @@ class Row(NamedTuple):
     copy: RowCopy | None = None
     scored: Ints | None = None
     causal: bool = False
+    order: Ints | None = None
 
     @property
     def tokens(self) -> int:
@@ -156,7 +160,7 @@ class Placement:
 
 class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`, span s the rule
-    `rules[rule_numbers[s]]`. The last eight are fields of the rows."""
+    `rules[rule_numbers[s]]`. The last nine are fields of the rows."""
 
     slots: Ints
     starts: Ints
@@ -178,10 +182,11 @@ class Columns(NamedTuple):
     copies: tuple[RowCopy | None, ...]
     scored: tuple[Ints | None, ...]
     causal: tuple[bool, ...]
+    orders: tuple[Ints | None, ...]
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Columns:
-        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 14
+        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 15
         bounds, (spans, samplings, steps), optional = fields[:4], fields[4:7], fields[7:]
         parts = [*chain.from_iterable(spans)]
         starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5

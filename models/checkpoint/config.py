@@ -66,12 +66,12 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of a transformer without a causal mask, with rotary positions, RMS norms and SwiGLU.
+    """Shape of a transformer with rotary positions, RMS norms and SwiGLU; in most families it has no causal mask.
 
     `qkv_bias`: queries, keys and values have biases. `qk_norm`: each head's queries and keys are normed before they are
     rotated. `logit_shift` 1: the hidden state at a position predicts the next token. `block_size` 0: every position
-    sees every other; n: position p sees those below `(p // n + 1) * n`. `rotary_share` of each head's numbers are
-    rotated.
+    sees every other; n: position p sees those below `(p // n + 1) * n`. `known_first`: in the order of a row in which
+    its masks come last. `rotary_share` of each head's numbers are rotated.
     """
 
     architecture: str
@@ -91,6 +91,7 @@ class ModelConfig:
     qk_norm: bool = False
     logit_shift: int = 0
     block_size: int = 0
+    known_first: bool = False
     rotary_share: float = 1.0
     experts: Experts | None = None
     block_source: str = ""  # what said the block size
@@ -105,7 +106,7 @@ class ModelConfig:
     @property
     def pattern(self) -> AttentionPattern:
         """The part that the scheduler needs."""
-        return AttentionPattern(self.logit_shift, self.block_size)
+        return AttentionPattern(self.logit_shift, self.block_size, self.known_first)
 
 
 def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
@@ -133,8 +134,8 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
     try:
         config = _checked(READERS[name](name, said))
         _refuse_unread(said, config)
-        if block_size is not None and not config.block_size:
-            raise ValueError(f"--block-size is for block-causal models: {name} sees the whole canvas")
+        if block_size is not None and not config.pattern.bounded:
+            raise ValueError(f"--block-size is for block-causal models: {name} has no blocks")
         return replace(config, quantization=read_quantization(directory, raw))
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}") from None
@@ -446,6 +447,19 @@ def _llada2(name: str, raw: _Keys) -> ModelConfig:
     )
 
 
+def _wedlm(name: str, raw: _Keys) -> ModelConfig:
+    """Qwen2.5's or Qwen3's network, causal over known tokens and then masks (Liu et al., arXiv 2512.22737)."""
+    return _qwen(
+        name,
+        raw,
+        mask_id=151665,
+        qkv_bias=bool(raw.get("attention_bias", True)),
+        qk_norm=bool(raw.get("qk_norm", False)),
+        block_size=1,
+        known_first=True,
+    )
+
+
 def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
     if raw.get("head_dim") is not None:
         return int(raw["head_dim"])
@@ -496,4 +510,5 @@ READERS: Mapping[str, Callable[[str, _Keys], ModelConfig]] = {
     "LLaDAMoEModelLM": _llada_moe,
     "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDA2MoeModelLM": _llada2,
+    "WeDLMForCausalLM": _wedlm,
 }

@@ -141,6 +141,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "LLaDAMoEModelLM": _QWEN_MOE,
     "StableDiffcoderForCausalLM": _QWEN,
     "LLaDA2MoeModelLM": _LLADA2,
+    "WeDLMForCausalLM": _QWEN,
 }
 
 

@@ -21,7 +21,7 @@ LONGEST = 256  # positions of a row: long ones are seldom alike
 MOST_FORMS = 256
 NOTHING, START, SLOT, VISIBLE, STEP = range(5)  # what is added to a word
 ADDED = {
-    **dict.fromkeys(("positions", "targets"), START),
+    **dict.fromkeys(("positions", "targets", "stored", "projected_stored"), START),
     **dict.fromkeys(("slots", "target_slots", "row_slots"), SLOT),
     "visible": VISIBLE,
 }  # by section
@@ -89,9 +89,9 @@ def _numbers(row: Row) -> tuple[int, ...]:
 
 def _key(row: Row) -> Hashable:
     """Rows with the same key have the same form. None: the row has what changes from step to step."""
-    _, start, end, _, spans, sampling, _, biases, ranks, restriction, tokens, copy, scored, causal = row
+    _, start, end, _, spans, sampling, _, biases, ranks, restriction, tokens, copy, scored, causal, order = row
     size = end - start
-    if size > LONGEST or causal or any(one is not None for one in (restriction, tokens, copy, scored)):
+    if size > LONGEST or causal or any(one is not None for one in (restriction, tokens, copy, scored, order)):
         return None
     parts = tuple([(first - start, last - start, id(rule), *flags) for first, last, rule, *flags in spans])
     if not biases:
@@ -106,7 +106,8 @@ def _added(shape: Shape, row: Row) -> npt.NDArray[np.intp]:
     """[shape.words] the number that is added to each word. Padding adds nothing."""
     added = np.full(shape.words, NOTHING)
     projected, start = sum([span.end - span.start for span in row.spans]), 0
-    counts = {"positions": row.tokens, "slots": row.tokens, "targets": projected, "target_slots": projected}
+    counts = dict.fromkeys(("positions", "slots", "stored"), row.tokens)
+    counts |= dict.fromkeys(("targets", "target_slots", "projected_stored"), projected)
     for name, size in shape.sections.items():
         if name in ADDED:
             added[start : start + counts.get(name, 1)] = ADDED[name]

@@ -23,7 +23,7 @@ from ...scheduler.contract import MOST_RANKS, WIDE_RANKS, Bias, Columns, Ints, R
 
 NOWHERE = -1  # position of a padding token
 # Sections of the buffer whose padding is NOWHERE.
-NOWHERE_SECTIONS = "positions", "restricted_places", "host_tokens", "scored", "causal_offsets"
+NOWHERE_SECTIONS = "positions", "stored", "restricted_places", "host_tokens", "scored", "causal_offsets"
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
@@ -39,7 +39,7 @@ class OptionalInputs(NamedTuple):
     `sampled` rows, and `narrowed` ones among them (top-p, top-k); entries of `biases`; log-probabilities with so many
     `ranks`, if not None; `restricted` rows, with `mask_words` in each one's mask of the vocabulary; spans that are
     `measured`, by more than plain probability; `host_tokens`; rows that are `copied`; rows with `scored` tokens; rows
-    that are `causal`.
+    that are `causal`; rows that are `reordered`.
     """
 
     sampled: bool = False
@@ -53,13 +53,14 @@ class OptionalInputs(NamedTuple):
     copied: bool = False
     scored: bool = False
     causal: bool = False
+    reordered: bool = False
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
-        sampled = narrowed = host_tokens = copied = scored = causal = False
+        sampled = narrowed = host_tokens = copied = scored = causal = reordered = False
         biases = restricted = mask_words = 0
         ranks: int | None = None
-        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order in plan.rows:
+        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order in plan.rows:
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
             if own:
@@ -77,8 +78,10 @@ class OptionalInputs(NamedTuple):
                 scored = True
             if in_order:
                 causal = True
+            if order is not None:
+                reordered = True
         found = sampled, narrowed, biases, ranks, restricted, mask_words, measured(plan), host_tokens, copied, scored
-        return make(cls, (*found, causal))
+        return make(cls, (*found, causal, reordered))
 
     def rounded(self) -> OptionalInputs:
         """With room to spare, so that few shapes fit many plans."""
@@ -158,6 +161,8 @@ class Shape:
         """Words that all layers need. Those that the tail needs, too, come last: with a number of rows they lie as far
         before the tail's own in every shape."""
         sizes = {"slots": self.tokens, "positions": self.tokens}
+        if self.inputs.reordered:
+            sizes["stored"] = self.tokens
         if self.inputs.host_tokens:
             sizes["host_tokens"] = self.tokens
         if self.inputs.copied:
@@ -174,6 +179,8 @@ class Shape:
         """Words that only the projected positions need."""
         inputs, biases = self.inputs, BIASES_OF_ROW * self.rows
         sizes = dict.fromkeys(("projected", "targets", "target_slots", "endless"), self.projected)
+        if inputs.reordered:
+            sizes["projected_stored"] = self.projected
         sizes |= {"projected_starts": self.rows + 1, "span_starts": self.spans + 1}
         sizes |= dict.fromkeys(("sure", "threshold", "factor", "last_free"), self.spans)
         if inputs.drawn:
@@ -233,11 +240,13 @@ class Batch:
 
     slots: Tensor  # [T] int64: canvas of each token
     positions: Tensor  # [T] int64, absolute; NOWHERE for padding
+    stored: Tensor | None  # [T] int64: the positions as which keys are stored and seen, NOWHERE; None: their own
     row_slots: Tensor  # [R] int64
     row_starts: Tensor  # [R + 1] int32
     visible: Tensor  # [R] int32
     projected: Tensor  # [N] int64: index among the tokens of the state that predicts each projected position
     targets: Tensor  # [N] int64: the projected positions, absolute
+    projected_stored: Tensor | None  # [N] int64: the positions as which the keys beside these states are stored
     target_slots: Tensor  # [N] int64: canvas of each projected position
     projected_starts: Tensor  # [R + 1] int32: row r has the projected positions between two of them
     endless: Tensor  # [N] bool: no end token may commit there
@@ -325,12 +334,12 @@ def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
 def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     """Fill `words` [shape.words] int32 with one row, as mostly for a single stream: a device waits, and a hundred calls
     of numpy would take 0.4 ms after a rest. Return whether it was done: not if the row has what few rows have."""
-    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy, scored, causal = row
+    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy, scored, causal, order = row
     inputs, at = shape.inputs, shape.places
     size, count = end - start, sum([span.end - span.start for span in spans])
     if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or inputs.causal or causal:
         return False
-    if any(one is not None for one in (restriction, tokens, copy, scored)):
+    if inputs.reordered or any(one is not None for one in (restriction, tokens, copy, scored, order)):
         return False
     if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
         return False
@@ -435,11 +444,13 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
     return Batch(
         slots=views["slots"].long(),
         positions=views["positions"].long(),
+        stored=views["stored"].long() if inputs.reordered else None,
         row_slots=views["row_slots"].long(),
         row_starts=views["row_starts"],
         visible=views["visible"],
         projected=views["projected"].long(),
         targets=targets,
+        projected_stored=views["projected_stored"].long() if inputs.reordered else None,
         target_slots=views["target_slots"].long(),
         projected_starts=views["projected_starts"],
         endless=views["endless"].bool(),
@@ -516,6 +527,8 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         for row, tokens in enumerate(columns.host_tokens):
             if tokens is not None:
                 parts["host_tokens"][row_starts[row] : row_starts[row + 1]] = tokens
+    if inputs.reordered:
+        parts |= _reordered(columns, parts)
     if inputs.copied:
         offsets = [0 if copy is None else copy.rope_offset for copy in columns.copies]
         parts["rope_positions"] = parts["positions"] - np.repeat(offsets, row_sizes)
@@ -545,6 +558,24 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
             if tokens is not None:
                 parts["scored"][projected_starts[row] : projected_starts[row + 1]] = tokens
     return parts
+
+
+def _reordered(columns: Columns, parts: Words) -> Words:
+    """Sections of rows whose positions are read in an order of their own, from those in which they ascend."""
+    stored, row_starts = parts["positions"], parts["row_starts"]
+    positions = stored.copy()
+    for row, order in enumerate(columns.orders):
+        if order is not None:
+            positions[row_starts[row] : row_starts[row + 1]] = order
+    ascending = np.arange(len(stored), dtype=np.int32)
+    ranks = ascending + positions - stored  # where each token would be if its row ascended
+    places = np.full(len(stored), NOWHERE, np.int32)
+    places[ranks] = ascending
+    if (places == NOWHERE).any():
+        raise ValueError("an order must have each position of its row once")
+    projected = places[parts["projected"]]
+    found = {"positions": positions, "stored": stored, "projected": projected, "projected_stored": stored[projected]}
+    return found | ({"host_tokens": parts["host_tokens"][ranks]} if "host_tokens" in parts else {})
 
 
 def _rule_words(columns: Columns, numbers: np.ndarray) -> Words:

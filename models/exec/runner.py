@@ -170,15 +170,15 @@ class Runner:
 
     def step_seconds(self, tokens: int) -> float:
         """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of two blocks, which a request of a
-        block-causal network computes: the better of two measurements, if the first was short or has compiled kernels.
+        network with blocks computes: the better of two measurements, if the first was short or has compiled kernels.
         The tokens are random: equal ones would all go to the same few experts of a mixture, and take too little time.
 
         Only while no request is running: it writes to pages and canvases.
         """
         slots, longest = self._canvases.shape
-        shift, block = self._network.config.logit_shift, self._network.config.block_size
+        shift, pattern = self._network.config.logit_shift, self._network.config.pattern
         tokens = max(1 + shift, min(tokens, slots * longest))
-        usual = min(ROW, 2 * block) if block else ROW
+        usual = min(ROW, 2 * pattern.block_size) if pattern.bounded else ROW
         count = min(slots, max(-(-tokens // usual), -(-tokens // longest)))
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         nothing = DeviceCommitRule(sure=0, threshold=math.inf)  # no confidence reaches it

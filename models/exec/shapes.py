@@ -103,6 +103,7 @@ def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
         and room.copied >= needed.copied
         and room.causal >= needed.causal
         and room.scored >= needed.scored
+        and room.reordered >= needed.reordered
     )
 
 
@@ -114,7 +115,9 @@ class ShapeSet:
         self.numerics = numerics
         self._sizes = tuple(sizes)
         self._rows = min(max(slots, ROWS), self.most) if sizes else slots
-        self._variants = variants(-(-config.vocab_size // 32))
+        # A network that reads known tokens first has the inputs for it in all steps, so that one set serves them.
+        found = variants(-(-config.vocab_size // 32))
+        self._variants = tuple([each._replace(reordered=config.known_first) for each in found])
         self._paddings: dict[PaddingKey, Padding] = {}
 
     @property
@@ -138,7 +141,7 @@ class ShapeSet:
         ]
 
     def body(self, tokens: int, host_tokens: bool = False) -> Shape:
-        inputs = OptionalInputs(host_tokens=host_tokens)
+        inputs = OptionalInputs(host_tokens=host_tokens, reordered=self.config.known_first)
         return Shape(tokens, self._rows, 0, 0, self._tiling(tokens), self._tiling(0), inputs)
 
     def tail(self, count: int, inputs: OptionalInputs) -> Shape:
@@ -147,9 +150,10 @@ class ShapeSet:
     def fit(self, plan: StepPlan) -> Fit:
         """The smallest shape that holds a plan."""
         needed, rows = OptionalInputs.of(plan), self._rows
+        padded = needed.rounded()._replace(reordered=self.config.known_first)
         while rows < len(plan.rows):
             rows *= 2
-        key = self._size(plan.tokens), self._size(projected(plan)), rows, needed.rounded()
+        key = self._size(plan.tokens), self._size(projected(plan)), rows, padded
         return Fit(self.padding(key), needed)
 
     def padding(self, key: PaddingKey) -> Padding:

@@ -9,10 +9,19 @@ from dataclasses import dataclass
 class AttentionPattern:
     """With `logit_shift` 1 the hidden state at a position predicts the next token, so a row has the position before
     its first span. With `block_size` 0 every position sees every other; with n position p sees those below
-    `(p // n + 1) * n`, so keys and values of whole final blocks stay exact."""
+    `(p // n + 1) * n`, so keys and values of whole final blocks stay exact.
+
+    A causal network (n = 1) that is `known_first` reads the known tokens of a row before its masks, each at its own
+    position: a mask sees all known tokens and the masks before it, a known token those before it alone."""
 
     logit_shift: int = 0
     block_size: int = 0
+    known_first: bool = False
+
+    @property
+    def bounded(self) -> bool:
+        """True if no position sees past its block."""
+        return self.block_size > 0 and not self.known_first
 
     def floor(self, position: int) -> int:
         """The last border of blocks up to an absolute position."""

@@ -95,8 +95,16 @@ def _routed_otherwise(param: str, routings: tuple[str, ...]) -> Callable[[Decode
     )
 
 
-def _in_blocks(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
+def _exact(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
     return lambda f: f.pattern.block_size and when(f)
+
+
+def _in_blocks(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
+    return lambda f: f.pattern.bounded and when(f)
+
+
+def _known_first(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
+    return lambda f: f.pattern.known_first and when(f)
 
 
 WHOLE_ROWS = ("none", "prefix", "dual", "compact", "dsb", "finished")  # caches whose rows have no gaps
@@ -115,7 +123,7 @@ ROUTED: Mapping[str, tuple[str, ...]] = {
 DECODER_REFUSALS: Refusals[DecoderFacts] = {
     "decoder {f.name!r} is for block-causal models: this one sees the whole canvas": (
         "decoder",
-        lambda f: f.spec.for_blocks and not f.pattern.block_size,
+        lambda f: f.spec.for_blocks and not f.pattern.bounded,
     ),
     "cache {f.cache!r} leaves gaps in rows: decoder {f.name!r} takes " + ", ".join(WHOLE_ROWS): (
         "cache",
@@ -196,7 +204,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     ): ("decoder", _in_blocks(lambda f: "delimiters" in f.params)),
     "cache 'dual' shows a block the positions after it, which this model never sees: use 'prefix', which is exact": (
         "cache",
-        _in_blocks(lambda f: f.cache == "dual"),
+        _exact(lambda f: f.cache == "dual"),
     ),
     "cache 'block' goes with sub-blocks, which decoder {f.name!r} does not have: it is for 'fast-dllm-v2'": (
         "cache",
@@ -204,18 +212,18 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     ),
     (
         "cache {f.cache!r} is for models that see the whole canvas, where keys grow stale: use 'prefix', which is exact"
-    ): ("cache", _in_blocks(lambda f: f.cache not in EXACT_CACHES)),
+    ): ("cache", _exact(lambda f: f.cache not in EXACT_CACHES)),
     "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale": (
         "refresh_every",
-        _in_blocks(lambda f: f.params.get("refresh_every")),
+        _exact(lambda f: f.params.get("refresh_every")),
     ),
     "settle must be true: only keys of final tokens stay exact in this model": (
         "settle",
-        _in_blocks(lambda f: f.params.get("settle") is False),
+        _exact(lambda f: f.params.get("settle") is False),
     ),
-    "siblings 'isolated' is for models that see the whole canvas: a lane here sees none after its block": (
+    "siblings 'isolated' is for models whose keys grow stale: those of this model's finished lanes are exact": (
         "siblings",
-        _in_blocks(lambda f: f.is_(siblings="isolated")),
+        _exact(lambda f: f.is_(siblings="isolated")),
     ),
     "block_length must be a multiple of this model's block of {f.pattern.block_size}, not {f.params[block_length]}": (
         "block_length",
@@ -290,12 +298,25 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     ),
     "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: no position sees past its block": (
         "{f.rule_param}",
-        lambda f: f.rule and f.rule.replica_count and f.pattern.block_size,
+        lambda f: f.rule and f.rule.replica_count and f.pattern.bounded,
     ),
     (
         "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: a token is predicted at the one"
         " before it"
     ): ("{f.rule_param}", lambda f: f.rule and f.rule.replica_count and f.pattern.logit_shift),
+    # A network that reads known tokens first.
+    "{f.rule_param} {f.rule.NAME!r} reads this model's output at known tokens, which predicts nothing: use 'wedlm'": (
+        "{f.rule_param}",
+        _known_first(lambda f: f.rule and f.rule.revises),
+    ),
+    "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: its attention is causal": (
+        "{f.rule_param}",
+        _known_first(lambda f: f.rule and f.rule.replica_count),
+    ),
+    (
+        "decoder {f.name!r} computes a block without the known tokens after it, which this model reads first: use"
+        " 'wedlm'"
+    ): ("decoder", _known_first(lambda f: f.rule and f.rule.layout in (Layout.ENSEMBLE, Layout.VERIFIED))),
 }
 
 
@@ -387,7 +408,7 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ),
     "{f.infill} is not for this model: no position sees past its block": (
         "{f.infill}",
-        lambda f: f.pattern.block_size and f.infill,
+        lambda f: f.pattern.bounded and f.infill,
     ),
     **VOCABULARY_REFUSALS,
     "siblings 'isolated' and {f.grammar} exclude each other: a grammar has one lane at a time": (
@@ -432,15 +453,15 @@ def refuse(facts: DecoderFacts | VocabularyFacts | RequestFacts) -> None:
             raise ParamError(param.format(f=facts), message.format(f=facts))
 
 
-def _exact(params: Params) -> CachePolicy:
+def _exact_cache(params: Params) -> CachePolicy:
     return Compact(Params({**params, "refresh_every": 0}))
 
 
 # Those whose keys and values of finished blocks are exact.
 EXACT_CACHES: Mapping[str, Callable[[Params], CachePolicy]] = {
     "none": NoCache,
-    "prefix": _exact,
-    "compact": _exact,
+    "prefix": _exact_cache,
+    "compact": _exact_cache,
     "block": Block,
 }
 
@@ -466,6 +487,8 @@ def fitted(defaults: Mapping[str, object], pattern: AttentionPattern) -> Mapping
             fit["cache"] = "prefix"
         if "lookahead" in defaults:
             fit["lookahead"] = 0
+    if pattern.known_first:  # a mask sees the known tokens after its lane
+        return fit
     if "block_length" in defaults:
         fit["block_length"] = pattern.block_size
     if isinstance(sub_block := defaults.get("sub_block_length"), int):

@@ -46,6 +46,7 @@ class RowSource:
     shift: int = field(init=False)  # 1: a position is predicted at the one before it
     from_before: int = field(init=False)  # so many positions of a row with blocks are predicted before it
     after: int = field(init=False)  # so many after it are predicted in it: the first one of the next block
+    known_first: bool = field(init=False)  # the network reads the known tokens of a row before its masks
     looks_ahead: bool = field(init=False)  # drafts are written after all lanes, or an end is looked for
 
     def __post_init__(self) -> None:
@@ -60,6 +61,7 @@ class RowSource:
         object.__setattr__(self, "from_before", from_before)
         # What the host decides must come with its row.
         object.__setattr__(self, "after", 0 if self.host_decides else from_before)
+        object.__setattr__(self, "known_first", pattern.known_first)
         object.__setattr__(self, "looks_ahead", ahead or (rule is not None and rule.sees_ahead))
 
 
@@ -139,11 +141,14 @@ def make_row(
     biases = _biases(source, inputs, draft) if spans and source.biasing is not None else ()
     sampling = source.request.sampling
     if not source.host_decides:
-        optional = biases, source.ranks, None, None, None, None, False
+        order = reading_order(source, start, host_tokens(source, start, end, draft)) if source.known_first else None
+        optional = biases, source.ranks, None, None, None, None, False, order
         fields = slot, start, end, visible, tuple(spans), sampling, inputs.step, *optional
         return make(Row, fields)
     tokens = host_tokens(source, start, end, draft)
     row = Row(slot, start, end, visible, tuple(spans), sampling, inputs.step, biases, source.ranks, host_tokens=tokens)
+    if source.known_first:
+        row = row._replace(order=reading_order(source, start, tokens))
     if source.guide is None or not spans:
         return row
     return source.guide.restrict(row, source.tree.origin, inputs.frontier)
@@ -196,6 +201,17 @@ def host_tokens(source: RowSource, start: int, end: int, draft: Ints | None = No
     parts = (prompt[start:end], canvas[max(start - first, 0) : max(end - first, 0)])
     found = np.concatenate((*parts, suffix[max(start - last, 0) : max(end - last, 0)]))
     return np.pad(found, (0, end - start - len(found)), constant_values=source.tree.mask_id)
+
+
+def reading_order(source: RowSource, start: int, tokens: Ints) -> Ints | None:
+    """The absolute positions of a row of `tokens` from `start` on, in the order in which the network reads them. None:
+    as they ascend."""
+    if not source.known_first:
+        return None
+    masks = tokens == source.tree.mask_id
+    if not (masks[:-1] > masks[1:]).any():  # no token follows a mask
+        return None
+    return start + np.argsort(masks, kind="stable").astype(np.int32)
 
 
 def _within(span: Span, start: int, end: int, joined: bool) -> Span:

@@ -8,7 +8,7 @@ from ..contract import Placement, Row, Span
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING
 from ..likelihood import Likelihood, Probe
-from .packed import NOTHING, Holding, RowSource, StepInputs, host_tokens
+from .packed import NOTHING, Holding, RowSource, StepInputs, host_tokens, reading_order
 
 
 class ScoreLayout:
@@ -48,12 +48,13 @@ class ScoreLayout:
         canvas[: len(probe.shown)] = probe.shown
         positions = tree.origin + probe.positions
         end = source.request.length
-        if tree.pattern.block_size:  # nothing after its block is seen
-            end = tree.pattern.ceil(int(positions[-1]) + 1)
+        if tree.pattern.block_size:  # nothing after its block is seen, but for known tokens where these come first
+            shown = len(probe.shown) if tree.pattern.known_first else 0
+            end = tree.pattern.ceil(max(int(positions[-1]) + 1, tree.origin + shown))
         tokens, biasing = host_tokens(source, 0, end, canvas), source.biasing
         biases = () if biasing is None else biasing.at(tree.canvas, 0)
         sampling, ranks = source.request.sampling, source.ranks
-        optional = biases, ranks, None, tokens, None, probe.given
+        optional = biases, ranks, None, tokens, None, probe.given, False, reading_order(source, 0, tokens)
         return Row(slot, 0, end, end, _spans(positions.tolist()), sampling, inputs.step, *optional)
 
 

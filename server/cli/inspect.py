@@ -9,7 +9,16 @@ from typing import Any, TextIO
 from ...models.checkpoint.config import ModelConfig, ModelError
 from ...models.checkpoint.registry import embedded_models, with_adapter
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
-from ...scheduler import ALL_DECODERS, Boundary, ParamError, Vocabulary, VocabularyFacts, refuse, resolve
+from ...scheduler import (
+    ALL_DECODERS,
+    AttentionPattern,
+    Boundary,
+    ParamError,
+    Vocabulary,
+    VocabularyFacts,
+    refuse,
+    resolve,
+)
 from ..engine.wiring import open_checkpoint
 from ..presets import PRESETS, preset_of
 from ..text.answer_formats import answer_formats
@@ -53,7 +62,7 @@ def _report(
     model: str, lora: str | None, tool_parser: str | None, reasoning_parser: str | None, block_size: int | None
 ) -> Report:
     """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None,
-    `no_tools` has the reason. `experts` is None without a mixture. `block` is 0 where every position sees every other,
+    `no_tools` has the reason. `experts` is None without a mixture. `block` is 0 where attention is not within blocks,
     and `block_source` says where it is from. `preset` is the one for its name. `decoders` has the reason why the model
     does not allow a decoder, None for an allowed one."""
     checkpoint = open_checkpoint(model, block_size=block_size)
@@ -80,8 +89,8 @@ def _report(
         "weights_bytes": weights.weights_bytes,
         "cache_bytes_per_1000": weights.cache_bytes,
         "max_model_len": config.max_model_len,
-        "attention": "block-causal" if config.block_size else "bidirectional",
-        "block": config.block_size,
+        "attention": _kind(config.pattern),
+        "block": config.block_size if config.pattern.bounded else 0,
         "block_source": config.block_source,
         "caveat": config.caveat,
         "shift": config.logit_shift,
@@ -96,6 +105,12 @@ def _report(
         "preset": preset_of(config.architecture, (model, checkpoint.directory.name)),
         "decoders": {name: _refusal(name, config, text.vocabulary) for name in ALL_DECODERS},
     }
+
+
+def _kind(pattern: AttentionPattern) -> str:
+    if pattern.known_first:
+        return "causal, known tokens first"
+    return "block-causal" if pattern.block_size else "bidirectional"
 
 
 def _refusal(decoder: str, config: ModelConfig, vocabulary: Vocabulary) -> str | None:

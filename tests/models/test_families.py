@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -42,18 +43,23 @@ def block_mask(length: int, block: int) -> Tensor:
     return (position < seen[:, None])[None, None]
 
 
-def published(directory: Path, model: str, ids: list[int], block: int = 0, **words: Any) -> Tensor:
-    """Logits of a network of transformers, whose configuration may need other words than the checkpoint's."""
+def published(
+    directory: Path, model: str, ids: list[int], block: int = 0, positions: list[int] | None = None, **words: Any
+) -> Tensor:
+    """Logits of a network of transformers, whose configuration may need other words than the checkpoint's. The ids may
+    have `positions` that do not ascend."""
     said = json.loads((directory / "config.json").read_text()) | words
     config = getattr(transformers, f"{model}Config")(**said)
     network_class = getattr(transformers, f"{model}ForCausalLM")
     network = network_class.from_pretrained(directory, config=config, attn_implementation="eager", dtype="float32")
     mask = torch.zeros(1, 1, len(ids), len(ids)).masked_fill(~block_mask(len(ids), block), float("-inf"))
     with torch.inference_mode():
-        return network(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0]
+        at = None if positions is None else torch.tensor([positions])
+        return network(input_ids=torch.tensor([ids]), attention_mask=mask, position_ids=at).logits[0]
 
 
 # LLaDA-MoE is Qwen3-MoE in other words: heads that divide the dimension, weights that are not normed.
+BIASED = {"attention_bias": True, "qk_norm": False, "kv_heads": 1}
 LLADA_MOE = {"moe_intermediate_size": 32, "head_dim": 32, "norm_topk_prob": False, "intermediate_size": 96}
 PUBLISHED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("DreamModel", "Qwen2", {"tied": True, "kv_heads": 1}, {}),
@@ -65,6 +71,8 @@ PUBLISHED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("SDARMoeForCausalLM", "Qwen3Moe", {"norm_topk_prob": False, "chosen": 1}, {"block": 4}),
     ("SDARMoeForCausalLM", "Qwen3Moe", {"experts": 6, "block": 16}, {"block": 16}),
     ("LLaDAMoEModelLM", "Qwen3Moe", {"head_dim": 32}, LLADA_MOE),
+    ("WeDLMForCausalLM", "Qwen3", {"tied": True, "head_dim": 32}, {"block": 1}),
+    ("WeDLMForCausalLM", "Qwen2", BIASED, {"block": 1}),
 ]
 
 
@@ -76,6 +84,37 @@ def test_logits_are_those_of_the_published_network(
     write_checkpoint(tmp_path, name, **sizes)
     want = published(tmp_path, model, IDS, **words)
     torch.testing.assert_close(logits(runner_of(tmp_path), IDS), want, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("model", "sizes"), [("Qwen3", {}), ("Qwen2", BIASED)], ids=str)
+def test_wedlm_is_causal_over_known_tokens_and_then_masks(tmp_path: Path, model: str, sizes: dict[str, Any]) -> None:
+    """Keys are rotated as their own positions. A later step reads what this one has stored."""
+    write_checkpoint(tmp_path, "WeDLMForCausalLM", **sizes)
+    runner, start = runner_of(tmp_path), 16
+    ids = [5 if number > start and number % 3 else token for number, token in enumerate(IDS)]
+    order = sorted(range(LENGTH), key=lambda position: ids[position] == 5)
+    got = logits(runner, ids, np.array(order, np.int32))
+    want = published(tmp_path, model, [ids[at] for at in order], 1, order)
+    torch.testing.assert_close(got[order], want, atol=1e-4, rtol=0)
+    rest = row(runner, 0, start, LENGTH)._replace(order=np.array(order[start:], np.int32))
+    assert torch.equal(runner.logits(StepPlan((), (rest,))), got[start:])
+
+
+def test_an_order_has_each_position_of_its_row_once(tmp_path: Path) -> None:
+    runner = runner_of(write_checkpoint(tmp_path, "WeDLMForCausalLM"))
+    with pytest.raises(ValueError, match="each position of its row once"):
+        logits(runner, IDS, np.array([0, *range(LENGTH - 1)], np.int32))
+
+
+def test_wedlms_mask_and_flags_are_the_published_ones_unless_the_checkpoint_says_others(tmp_path: Path) -> None:
+    config = read_config(write_checkpoint(tmp_path, "WeDLMForCausalLM", **BIASED))
+    assert (config.qkv_bias, config.qk_norm, config.mask_id) == (True, False, 5)
+    said = json.loads((tmp_path / "config.json").read_text())
+    silent = {key: said[key] for key in said.keys() - {"mask_token_id", "attention_bias", "qk_norm"}}
+    (tmp_path / "config.json").write_text(json.dumps(silent | {"vocab_size": 151936}))
+    (tmp_path / "tokenizer_config.json").unlink()
+    config = read_config(tmp_path)
+    assert (config.qkv_bias, config.qk_norm, config.mask_id) == (True, False, 151665)
 
 
 @pytest.mark.parametrize(

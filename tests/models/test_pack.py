@@ -46,6 +46,7 @@ from asynclane.scheduler.contract import (
 
 from ..support.driver import MODEL
 
+KNOWN_FIRST = replace(read_config(MODEL), block_size=1, known_first=True)
 TILING = Tiling(AttentionConfig(16, 64, 4, 3), queries=16)
 CPU = torch.device("cpu")
 
@@ -130,6 +131,48 @@ def test_where_a_network_predicts_one_ahead_states_stand_one_before_what_commits
     assert batch.slots[batch.projected].tolist() == [0] * 5 + [1] * 5
     assert batch.draws is not None
     assert batch.draws.positions.tolist() == batch.targets.tolist()
+
+
+def test_rows_that_are_read_in_an_order_of_their_own_are_stored_in_it_and_report_by_position() -> None:
+    """Padded or not, beside rows that are not. Their tokens and spans are given by position."""
+    rule, tokens = DeviceCommitRule(1, 0.9), np.arange(100, 106, dtype=np.int32)
+    order = np.array([10, 12, 15, 11, 13, 14], np.int32)
+    spans = Span(11, 13, rule), Span(15, 16, rule)
+    row = Row(1, 10, 16, 16, spans, Sampling(0.5), 0, host_tokens=tokens, order=order)
+    plan = StepPlan((), (Row(0, 4, 7, 7, (Span(5, 7, rule),), GREEDY, 0), row, row._replace(slot=2)))
+    shapes = ShapeSet(KNOWN_FIRST, Numerics(torch.float32), 8, default_sizes(64))
+    padding = shapes.fit(plan).padding
+    assert padding.body is not None and padding.tail is not None  # they have graphs
+    words = np.full(padding.shape.words, 12345, np.int32)
+    pack_into(words, plan, padding.shape)
+    padded = unpack(torch.from_numpy(words), padding.shape)
+    for batch in (pack(plan, CPU), padded):
+        assert batch.stored is not None and batch.projected_stored is not None and batch.host_tokens is not None
+        assert batch.positions.tolist()[:15] == [4, 5, 6, *order, *order]
+        assert batch.stored.tolist()[:15] == [4, 5, 6, *range(10, 16), *range(10, 16)]
+        assert batch.host_tokens.tolist()[:15] == [UNCHANGED] * 3 + [100, 102, 105, 101, 103, 104] * 2
+        assert batch.targets.tolist()[:8] == [5, 6, 11, 12, 15, 11, 12, 15]
+        assert batch.projected.tolist()[:8] == [1, 2, 6, 4, 5, 12, 10, 11]
+        assert batch.projected_stored.tolist()[:8] == [5, 6, 13, 11, 12, 13, 11, 12]
+    assert padded.stored is not None
+    assert (padded.stored[15:] == NOWHERE).all()
+    assert (padded.positions[15:] == NOWHERE).all()
+
+
+def test_a_network_that_reads_known_tokens_first_has_one_set_of_shapes() -> None:
+    shapes = ShapeSet(KNOWN_FIRST, Numerics(torch.float32), 8, default_sizes(64))
+    plain = Row(0, 0, 9, 9, (Span(3, 9, DeviceCommitRule(1, 0.9)),), GREEDY, 0)
+    ordered = plain._replace(order=np.array([0, 2, *range(3, 9), 1], np.int32))
+    fits = [shapes.fit(StepPlan((), (row,))) for row in (plain, ordered)]
+    assert fits[0].padding is fits[1].padding
+    for row, fit in zip((plain, ordered), fits, strict=True):
+        shape, plan = fit.padding.shape, StepPlan((), (row,))
+        words = np.full(shape.words, 12345, np.int32)
+        pack_into(words, plan, shape)
+        batch, unpadded = unpack(torch.from_numpy(words), shape), pack(plan, CPU)
+        assert batch.stored is not None and (unpadded.stored is None) == (row is plain)
+        assert batch.stored.tolist()[:9] == list(range(9))
+        assert torch.equal(batch.projected[:6], unpadded.projected)
 
 
 def test_a_bias_reaches_the_projected_positions_of_its_range_and_no_other() -> None:

@@ -208,6 +208,10 @@ def _llada2(sizes: Sizes) -> dict[str, Any]:
     }
 
 
+def _wedlm(sizes: Sizes) -> dict[str, Any]:
+    return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "qk_norm": True}
+
+
 CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
@@ -217,4 +221,5 @@ CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDAMoEModelLM": _llada_moe,
     "LLaDA2MoeModelLM": _llada2,
+    "WeDLMForCausalLM": _wedlm,
 }

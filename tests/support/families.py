@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Ints, Placement, Row, Span, StepPlan
 
 LENGTH = 37
 COMMITS_NOTHING = DeviceCommitRule(sure=0, threshold=2.0)
@@ -23,6 +23,6 @@ def placed(slot: int, ids: list[int]) -> Placement:
     return Placement(slot, np.array(ids, np.int32), tuple(range(4 * slot, 4 * slot + 4)))
 
 
-def logits(runner: Runner, ids: list[int]) -> Tensor:
+def logits(runner: Runner, ids: list[int], order: Ints | None = None) -> Tensor:
     """Logits of every position, in one row."""
-    return runner.logits(StepPlan((placed(0, ids),), (row(runner, 0, 0, len(ids)),)))
+    return runner.logits(StepPlan((placed(0, ids),), (row(runner, 0, 0, len(ids))._replace(order=order),)))

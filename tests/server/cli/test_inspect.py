@@ -108,6 +108,7 @@ FAMILIES = {
     "StableDiffcoderForCausalLM": ("block-causal", 4, 0, False),
     "LLaDAMoEModelLM": ("bidirectional", 0, 0, True),
     "LLaDA2MoeModelLM": ("block-causal", 4, 0, True),
+    "WeDLMForCausalLM": ("causal, known tokens first", 0, 0, False),
 }
 
 
