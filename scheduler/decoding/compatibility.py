@@ -125,6 +125,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "decoder",
         lambda f: f.spec.for_blocks and not f.pattern.bounded,
     ),
+    "decoder {f.name!r} is for models that read known tokens first, as WeDLM does: use 'asynclane' or 'fast-dllm'": (
+        "decoder",
+        lambda f: f.spec.for_known_first and not f.pattern.known_first,
+    ),
     "cache {f.cache!r} leaves gaps in rows: decoder {f.name!r} takes " + ", ".join(WHOLE_ROWS): (
         "cache",
         lambda f: f.rule and f.rule.rows_param and f.cache not in WHOLE_ROWS,

@@ -149,6 +149,17 @@ class LaneTree:
         lane.end = end
         lane.masks = self.masks(lane.start, end)
 
+    def slide(self, lane: Lane, length: int) -> bool:
+        """Move a lane to its first open position or the first one after it, to be up to `length` long. Return whether
+        there is one before the limit."""
+        open_ = np.flatnonzero(self.canvas[lane.start : self.limit] == self.mask_id)
+        if not len(open_):
+            return False
+        lane.start += int(open_[0])
+        lane.end = lane.block_end = min(lane.start + length, self.limit)
+        lane.masks = self.masks(lane.start, lane.end)
+        return True
+
     def fork(self, lane: Lane, at: int) -> None:
         """Make `lane` the refine lane of `[start, at)`, and add a generate lane after it."""
         self.cut(lane, at)

@@ -17,6 +17,7 @@ from .lanes.blockwise import Blockwise
 from .lanes.growing import Growing
 from .lanes.multiblock import MultiBlock
 from .lanes.sliding import SlidingBlock
+from .lanes.sliding_window import SlidingWindow
 from .lanes.slowfast import SlowFast
 from .lanes.sub_blocks import SubBlocks
 from .lanes.tccf import CoarseFine
@@ -28,14 +29,16 @@ class DecoderSpec:
     """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold`,
     `factor` or `entropy_bound`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the
     defaults here come first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder
-    `for_blocks` is for block-causal networks only. A confidence must exceed the threshold of a `strict` one. `origin`
-    is the package that brings the decoder, if it is a plug-in."""
+    `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first. A
+    confidence must exceed the threshold of a `strict` one. `origin` is the package that brings the decoder, if it is a
+    plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]
     source: str
     rule: str | None = None
     for_blocks: bool = False
+    for_known_first: bool = False
     strict: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
     origin: str = ""
@@ -226,6 +229,19 @@ DECODERS: Mapping[str, DecoderSpec] = {
         for_blocks=True,
     ),
     "tspd": _serial("tspd", cache="dual"),
+    "wedlm": DecoderSpec(
+        SlidingWindow,
+        {
+            "window_length": 16,
+            "entropy_threshold": 0.4,
+            "position_penalty": 0.02,
+            "cache": "prefix",
+            "early_stop": True,
+        },
+        "arXiv 2512.22737; Tencent/WeDLM, with the differences that its lanes name",
+        rule="entropy",
+        for_known_first=True,
+    ),
     "window": DecoderSpec(
         Blockwise,
         {"steps": None, "cache": "window", "early_stop": True},

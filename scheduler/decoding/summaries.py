@@ -43,6 +43,7 @@ SUMMARIES: Mapping[str, str] = {
     "slowfast": "slow forwards find the certain range, fast ones fill it",
     "tccf": "for block-causal models: coarse blocks until the thinking ends, fine ones after it, with `bacd`",
     "tspd": "a small recurrent controller decides",
+    "wedlm": "for WeDLM: 16 positions from the first open one on; those of low entropy commit, near ones more easily",
     "window": "the first 16 masks, which see 64; everything every 32 forwards",
     "wino": "commits early, and takes back tokens that fail a second check",
 }

@@ -29,6 +29,7 @@ from ...scheduler import (
 WIDTH = 100
 CANVAS_LENGTH = 1 << 9  # positions of a canvas that all defaults fit
 BLOCKS = AttentionPattern(block_size=16)
+KNOWN_FIRST = AttentionPattern(block_size=1, known_first=True)
 INTRODUCTION = """# Decoders
 
 A decoder combines a lane policy, a commit rule and a cache policy, with default parameters. A request names a decoder
@@ -76,7 +77,9 @@ def section(name: str, without: Container[object] = ()) -> str:
     rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
     parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
     lines = [f"## {name}", f"Source: {_source(spec)}.", ""]
-    if pattern.block_size:
+    if pattern.known_first:
+        lines.append("Only for models that read known tokens first, where the cache `prefix` is exact.\n")
+    elif pattern.block_size:
         which = f"Only for block-causal models. The table is for blocks of {pattern.block_size}, where"
         lines.append(f"{which} the cache `prefix` is exact: `Compact` without its refreshes.\n")
     lines += [_wrapped(f"- **{part}** (`{type(made).__name__}`): {described(made)}") for part, made in parts.items()]
@@ -85,7 +88,8 @@ def section(name: str, without: Container[object] = ()) -> str:
 
 def pattern_for(name: str) -> AttentionPattern:
     """The attention pattern of a network that takes the decoder."""
-    return BLOCKS if ALL_DECODERS[name].for_blocks else PLAIN
+    spec = ALL_DECODERS[name]
+    return BLOCKS if spec.for_blocks else KNOWN_FIRST if spec.for_known_first else PLAIN
 
 
 def _rules() -> list[str]:

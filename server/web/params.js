@@ -80,6 +80,8 @@ export const ABOUT = {
   draft_steps: "Steps that one forward drafts and checks.",
   tokens_per_call: "Tokens that an ordinary step commits.",
   commit_threshold: "Everything of this confidence commits, instead of a fixed number.",
+  position_penalty: "Nats that count on top of the entropy for each position after the first open one.",
+  window_length: "Positions of the window, which begins with the first open one.",
   kl_threshold: "A token commits once its distribution moves by less than this, in nats.",
   watch: "The positions whose history is followed.",
   pool: "Probability above which proposals are put beside a token to test it.",

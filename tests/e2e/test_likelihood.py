@@ -12,6 +12,8 @@ import numpy as np
 import openai
 import pytest
 
+from asynclane.models.checkpoint.registry import EMBEDDED
+
 from ..support.likelihood import BLOCK, Setting
 from ..support.scale import ALL
 from ..support.servers import Server
@@ -24,7 +26,7 @@ PROMPT = "Tom has 12 eggs and finds 11 more."
 
 @pytest.fixture(scope="module")
 def setting() -> Setting:
-    return Setting("tiny-llada")
+    return Setting(EMBEDDED / "tiny-llada")
 
 
 def scored(client: openai.OpenAI, prompt: Any, **options: Any) -> Any:

@@ -38,13 +38,14 @@ ONE_IN = {
     "shifted": 6,
     "block-causal": 3,
     "shifted-blocks": 12,
+    "known-first": 6,
     **dict.fromkeys(FAMILIES, 12),
 }
 CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
-FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # block-causal networks alone can do these
+FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # networks with exact keys alone can do these
 TABLES = [
     *itertools.product(("tiny-llada", "tiny-sdar", *TRIED), CIRCUMSTANCES),
-    *itertools.product(("tiny-sdar", "block-causal", "shifted-blocks"), FOR_BLOCKS),
+    *itertools.product(("tiny-sdar", "block-causal", "shifted-blocks", "known-first"), FOR_BLOCKS),
 ]
 
 
@@ -66,7 +67,7 @@ def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str
     elif circumstance == "prefix sharing":
         options["limits"] = replace(net.limits, prefix_sharing=not net.limits.prefix_sharing)
     elif circumstance == "prompts in chunks":
-        options["limits"] = replace(net.limits, prefill_tokens=net.pattern.block_size)
+        options["limits"] = replace(net.limits, prefill_tokens=max(5, net.pattern.block_size))
     else:
         specs, options["arrive_every"] = [replace(spec, watched=True, diffusing=True) for spec in specs], 1
     answers = net.run(specs, **options)
@@ -88,9 +89,10 @@ def test_the_table_has_all_that_it_says() -> None:
             given = [all(getattr(spec, field) == value for field, value in parameter.items()) for spec in specs]
             assert sum(given) >= 3, parameter
         assert sum(answer.forks for answer in answers) > 4
-        assert sum(spec.constraint is not None for spec in specs) > 15
-        assert sum(len(spec.suffix) > 0 for spec in specs) > 10 or network(name).pattern.block_size
-        assert sum(spec.template is not None for spec in specs) > 5 or network(name).pattern.block_size
+        few = 3 if network(name).pattern.known_first else 1  # it has a part of the decoders
+        assert sum(spec.constraint is not None for spec in specs) > 15 // few
+        assert sum(len(spec.suffix) > 0 for spec in specs) > 10 // few or network(name).pattern.bounded
+        assert sum(spec.template is not None for spec in specs) > 5 // few or network(name).pattern.bounded
     assert sum(answer.forks for answer in together("tiny-llada").values()) > 8
     assert sum(answer.cached_tokens for answer in together("tiny-sdar").values()) >= 144
 

@@ -66,7 +66,7 @@ def prompts(count: int) -> list[list[int]]:
 def test_answers_are_those_of_the_published_sampler(alg: str, steps: int, shift: int) -> None:
     specs = [Spec(prompt, LENGTH, "dream", {"alg": alg, "steps": steps, **WHOLE}) for prompt in prompts(2)]
     plain = small_runner()
-    answers = run(small_runner(shift), vocabulary(), specs, pattern=AttentionPattern(shift))
+    answers = run(small_runner(AttentionPattern(shift)), vocabulary(), specs, pattern=AttentionPattern(shift))
     for spec, answer in zip(specs, answers, strict=True):
         tokens, taken = published(plain, list(spec.prompt), alg, steps, shift)
         assert answer.canvas.tolist() == tokens

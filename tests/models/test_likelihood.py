@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.scheduler import Halving, Outcome, Preferences, Sampling, Scoring
 
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec, full_logits
@@ -19,7 +20,7 @@ MANY = [*TEXTS, *(f"#### {at} + {7 * at} = {8 * at}" for at in range(47 if ALL e
 
 @pytest.fixture(scope="module", params=["tiny-llada", "tiny-sdar"])
 def setting(request: pytest.FixtureRequest) -> Setting:
-    return Setting(request.param)
+    return Setting(EMBEDDED / request.param)
 
 
 def test_each_token_is_scored_given_those_before_it_with_all_later_ones_masked(setting: Setting) -> None:

@@ -187,7 +187,7 @@ def test_a_block_size_is_that_of_the_setting_the_configuration_or_the_name(
 
 def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> None:
     write_config(tmp_path, "DreamModel")
-    with pytest.raises(ModelError, match="--block-size is for block-causal models: DreamModel sees the whole canvas"):
+    with pytest.raises(ModelError, match="--block-size is for block-causal models: DreamModel has no blocks"):
         read_config(tmp_path, 8)
 
 

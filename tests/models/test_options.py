@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.scheduler import Constraint, Halving, Preferences, Request, Scheduler, StepPlan, Update
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.structured.grammar import Grammars, Wanted
@@ -20,7 +21,7 @@ from ..support.likelihood import Setting
 PROMPT = "Tom has 12 eggs and finds 11 more. Say a letter."
 TEXTS = ("A", "B", "C")
 LENGTH = 32
-NOT_GUIDED = {"blockbatch", "fast-dllm-v2", "indel", "llada2", "saber", "tccf", "wino"}  # or for other networks
+NOT_GUIDED = {"blockbatch", "fast-dllm-v2", "indel", "llada2", "saber", "tccf", "wedlm", "wino"}  # or for other networks
 CASES = [("tiny-llada", name) for name in DECODERS if name not in NOT_GUIDED]
 CASES += [(name, decoder) for name in ("tiny-sdar", "tiny-dream") for decoder in ("asynclane", "fast-dllm")]
 
@@ -55,7 +56,7 @@ class Choosing:
 
 @cache
 def choosing(name: str) -> Choosing:
-    network = Setting(name)
+    network = Setting(EMBEDDED / name)
     grammars = Grammars(network.text)
     grammar = asyncio.run(grammars.compile(Wanted("guided_choice", choice=TEXTS)))
     tokens = np.concatenate([network.ids(text) for text in TEXTS])

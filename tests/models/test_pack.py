@@ -142,12 +142,15 @@ def test_rows_that_are_read_in_an_order_of_their_own_are_stored_in_it_and_report
     plan = StepPlan((), (Row(0, 4, 7, 7, (Span(5, 7, rule),), GREEDY, 0), row, row._replace(slot=2)))
     shapes = ShapeSet(KNOWN_FIRST, Numerics(torch.float32), 8, default_sizes(64))
     padding = shapes.fit(plan).padding
-    assert padding.body is not None and padding.tail is not None  # they have graphs
+    assert padding.body is not None
+    assert padding.tail is not None
     words = np.full(padding.shape.words, 12345, np.int32)
     pack_into(words, plan, padding.shape)
     padded = unpack(torch.from_numpy(words), padding.shape)
     for batch in (pack(plan, CPU), padded):
-        assert batch.stored is not None and batch.projected_stored is not None and batch.host_tokens is not None
+        assert batch.stored is not None
+        assert batch.projected_stored is not None
+        assert batch.host_tokens is not None
         assert batch.positions.tolist()[:15] == [4, 5, 6, *order, *order]
         assert batch.stored.tolist()[:15] == [4, 5, 6, *range(10, 16), *range(10, 16)]
         assert batch.host_tokens.tolist()[:15] == [UNCHANGED] * 3 + [100, 102, 105, 101, 103, 104] * 2
@@ -170,7 +173,8 @@ def test_a_network_that_reads_known_tokens_first_has_one_set_of_shapes() -> None
         words = np.full(shape.words, 12345, np.int32)
         pack_into(words, plan, shape)
         batch, unpadded = unpack(torch.from_numpy(words), shape), pack(plan, CPU)
-        assert batch.stored is not None and (unpadded.stored is None) == (row is plain)
+        assert batch.stored is not None
+        assert (unpadded.stored is None) == (row is plain)
         assert batch.stored.tolist()[:9] == list(range(9))
         assert torch.equal(batch.projected[:6], unpadded.projected)
 

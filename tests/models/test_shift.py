@@ -32,7 +32,7 @@ WITHOUT_CACHE = [
 
 @pytest.fixture(scope="module")
 def shifted() -> Runner:
-    return small_runner(shift=1)
+    return small_runner(SHIFTED)
 
 
 def prompt_of(seed: int, size: int) -> list[int]:
@@ -68,7 +68,7 @@ def test_a_network_whose_states_stand_one_earlier_gives_the_same_answers(two: bo
     specs += [Spec(prompt_of(7, 21), 24, *decoder, sampling, constraint=Verses) for decoder in WITHOUT_CACHE]
     halving = TWO_IN_FLIGHT if two else None
     plain = run(small_runner(), vocabulary(), specs, halving=halving)
-    ahead = run(small_runner(1, Ahead), vocabulary(), specs, halving=halving, pattern=SHIFTED)
+    ahead = run(small_runner(SHIFTED, Ahead), vocabulary(), specs, halving=halving, pattern=SHIFTED)
     for spec, one, other in zip(specs, plain, ahead, strict=True):
         assert comparable(one) == comparable(other), spec
 

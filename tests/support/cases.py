@@ -51,7 +51,7 @@ from .driver import (
 )
 from .golden import WHOLE
 from .grammars import ORDER, Verses, schema
-from .scale import ALL
+from .scale import ALL, part
 from .small_network import small_runner
 
 Variant = tuple[str, dict[str, object]]
@@ -150,10 +150,13 @@ VARIANTS: list[Variant] = [
     ("tccf", {"turn": "newline", "fine_length": 4}),
     ("tccf", {"turn": "newline", "block_length": 32}),
     ("tspd", {"extrapolate": True, "cache": "none"}),
+    ("wedlm", {"window_length": 5, "entropy_threshold": 1.5, "position_penalty": 0.2}),
+    ("wedlm", {"window_length": 1, "cache": "none"}),
     ("window", {"cycle": 3, "window_tokens": 12, "active_tokens": 4}),
     ("wino", {"block_length": 16, "cache": "prefix"}),
 ]
-BY_DEVICE = ("asynclane", "fast-dllm", "llada")  # decoders whose rule the device applies
+# Decoders with every parameter of a request, by network: those whose rule the device applies, and WeDLM's own.
+SWEPT = {"whole-canvas": ("asynclane", "fast-dllm", "llada"), "known-first": ("asynclane", "wedlm")}
 AGAIN = 3 if ALL else 1  # prompts for each decoder
 UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
 UNGUIDED = ("blockbatch", "indel", "llada2", "s2d2", "saber", "wino")  # a grammar would change what they rely on
@@ -193,6 +196,7 @@ SMALL = {
     "shifted": AttentionPattern(logit_shift=1),
     "block-causal": AttentionPattern(block_size=8),
     "shifted-blocks": AttentionPattern(logit_shift=1, block_size=8),
+    "known-first": AttentionPattern(block_size=1, known_first=True),
 }
 # Small networks on which faults and circumstances are tried; `make test` leaves out the one that combines two others.
 TRIED = tuple(name for name in SMALL if ALL or name != "shifted-blocks")
@@ -213,7 +217,7 @@ def network(name: str) -> Network:
         return Network(runner, embedded_vocabulary(), pattern, limits, prompts, (16, 24, 33, 1))
     if name in SMALL:
         pattern, rng = SMALL[name], random.Random(2)
-        runner = small_runner(shift=pattern.logit_shift, block=pattern.block_size)
+        runner = small_runner(pattern)
         plain = [token for token in range(2, 19) if token != fakes.IDS["`"]]  # an answer to it may be code
         prompts = [rng.choices(plain, k=size) for size in (1, 16, 31, 32, 19)]
         return Network(runner, fakes.vocabulary(), pattern, LIMITS, prompts, (16, 25, 1))
@@ -225,9 +229,17 @@ def network(name: str) -> Network:
     return Network(runner, embedded_vocabulary(), config.pattern, limits, FAMILY_PROMPTS, (FAMILY_LENGTH,))
 
 
-def decoders(pattern: AttentionPattern) -> Iterator[Variant]:
+def decoders(pattern: AttentionPattern) -> list[Variant]:
     """Every decoder that the network takes."""
-    return ((name, FEWER.get(name, {})) for name in DECODERS if refusal(name, pattern) is None)
+    return _some([(name, FEWER.get(name, {})) for name in DECODERS if refusal(name, pattern) is None], pattern)
+
+
+def _some(found: list[Variant], pattern: AttentionPattern) -> list[Variant]:
+    """All; or some, where known tokens are read first: such rows are those of blocks in another order."""
+    if not pattern.known_first:
+        return found
+    own = [variant for variant in found if variant[0] == "wedlm" or variant == ("asynclane", {})]
+    return own + part([variant for variant in found if variant not in own], 4)
 
 
 def variants(pattern: AttentionPattern) -> Iterator[Variant]:
@@ -262,7 +274,7 @@ def holes(length: int, mask_id: int) -> list[int]:
 
 def takes_template(spec: Spec, pattern: AttentionPattern) -> bool:
     decoder = resolve(spec.decoder, spec.params, spec.max_tokens, pattern)
-    return not (pattern.block_size or decoder.revises or decoder.layout in (Layout.ISOLATED, Layout.ENSEMBLE))
+    return not (pattern.bounded or decoder.revises or decoder.layout in (Layout.ISOLATED, Layout.ENSEMBLE))
 
 
 @cache
@@ -270,14 +282,14 @@ def cases(name: str) -> dict[str, Spec]:
     """The requests of a network, by a name for each."""
     net = network(name)
     cycle = itertools.cycle(PARAMETERS)
-    every, pattern = list(decoders(net.pattern)), net.pattern
+    every, pattern = decoders(net.pattern), net.pattern
     if name in FAMILIES:
         chosen = [(decoder, WHOLE | params, "greedy") for decoder, params in every for _ in net.prompts[:AGAIN]]
     else:
         chosen = [(*variant, next(cycle)) for variant in every]
     if name in SMALL:  # where a case costs little
-        chosen += [(*variant, next(cycle)) for variant in variants(pattern)]
-        some = tuple(DECODERS) if ALL else BY_DEVICE if name == "whole-canvas" else ("asynclane",)
+        chosen += [(*variant, next(cycle)) for variant in _some(list(variants(pattern)), pattern)]
+        some = tuple(DECODERS) if ALL else SWEPT.get(name, ("asynclane",))
         chosen += [(*variant, other) for variant in every for other in PARAMETERS if variant[0] in some]
     found = {}
     for number, (decoder, params, parameter) in enumerate(chosen):
@@ -286,7 +298,7 @@ def cases(name: str) -> dict[str, Spec]:
         spec = Spec(prompt, length, decoder, fitting(params, length), **PARAMETERS[parameter])
         if decoder in UNSCORED:
             spec = replace(spec, ranks=None)
-        if number % 7 == 2 and not pattern.block_size and params.get("siblings") != "isolated":
+        if number % 7 == 2 and not pattern.bounded and params.get("siblings") != "isolated":
             spec = replace(spec, suffix=prompt[:5])
         if number % 7 == 4 and length > 3 and takes_template(spec, pattern):
             spec = replace(spec, template=holes(length, net.vocabulary.mask_id), suffix=prompt[: number % 2])

@@ -57,6 +57,15 @@ UNSUITED = {
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }
+# The same of a network that reads known tokens first.
+UNSUITED_KNOWN_FIRST = {
+    **{name: UNSUITED[name] for name in ("d2cache", "dkv", "dllm-cache")},
+    **dict.fromkeys(("llada2", "saber", "wino"), "reads this model's output at known tokens"),
+    "blockbatch": "computes a block without the known tokens after it",
+    "leap": "needs replicas that this model cannot have",
+    **dict.fromkeys(("fast-dllm-v2", "tccf"), "is for block-causal models"),
+    "window": "is for models that see the whole canvas",
+}
 BLOCKS_ONLY = [name for name, spec in DECODERS.items() if spec.for_blocks]
 # Parameters with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is predicted.
 FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
@@ -66,8 +75,10 @@ REPLICATING = ("leap", "wino")  # they compute a position twice in a step, which
 def full_logits(runner: Runner, tokens: Ints, mask_id: int, start: int = 0, shift: int = 0) -> Tensor:
     """Logits [positions, V] float64 of the positions from `start + shift` on, computed in one row from `start` on; none
     for the mask token."""
-    nothing = DeviceCommitRule(0, math.inf)
-    row = Row(0, start, len(tokens), len(tokens), (Span(start + shift, len(tokens), nothing),), GREEDY, 0)
+    nothing, order = DeviceCommitRule(0, math.inf), None
+    if runner._network.config.known_first:
+        order = start + np.argsort(tokens[start:] == mask_id, kind="stable").astype(np.int32)
+    row = Row(0, start, len(tokens), len(tokens), (Span(start + shift, len(tokens), nothing),), GREEDY, 0, order=order)
     pages = tuple(range(-(-len(tokens) // LIMITS.page_size)))
     logits = runner.logits(StepPlan((Placement(0, tokens, pages),), (row,))).double()
     logits[:, mask_id] = -math.inf
@@ -76,6 +87,10 @@ def full_logits(runner: Runner, tokens: Ints, mask_id: int, start: int = 0, shif
 
 def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     """The message with which a network of this attention pattern refuses a decoder, or None."""
+    if pattern.known_first:
+        return UNSUITED_KNOWN_FIRST.get(decoder)
+    if DECODERS[decoder].for_known_first:
+        return f"decoder {decoder!r} is for models that read known tokens first"
     if decoder in BLOCKS_ONLY and not pattern.block_size:
         return f"decoder {decoder!r} is for block-causal models"
     if decoder == "s2d2" and pattern.logit_shift:

@@ -12,7 +12,6 @@ import numpy as np
 from torch import Tensor
 
 from asynclane.models.checkpoint.config import read_config
-from asynclane.models.checkpoint.registry import EMBEDDED
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import (
     AttentionPattern,
@@ -35,10 +34,9 @@ BLOCK = 32  # masks after the tokens
 
 
 class Setting:
-    """An embedded network with its tokenizer and its attention pattern."""
+    """A network with its tokenizer and its attention pattern."""
 
-    def __init__(self, name: str) -> None:
-        directory: Path = EMBEDDED / name
+    def __init__(self, directory: Path) -> None:
         self.runner: Runner = embedded_runner(model=directory)
         self.text = Tokenizer(directory)
         self.pattern: AttentionPattern = read_config(directory).pattern

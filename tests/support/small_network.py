@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from asynclane.models.exec.runner import Runner
 from asynclane.models.kv_cache import KvPages
 from asynclane.models.network import Transformer, Unfinished, allocate
 from asynclane.models.numerics import Numerics
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
 
 from .driver import LIMITS
 from .fakes import END, MASK, PIECES
@@ -31,13 +32,18 @@ class Ahead(Transformer):
         return super().conclude(unfinished, ahead, pages)
 
 
-def small_runner(shift: int = 0, kind: type[Transformer] = Transformer, seed: int = 0, block: int = 0) -> Runner:
+def small_runner(
+    pattern: AttentionPattern = PLAIN,
+    kind: type[Transformer] = Transformer,
+    seed: int = 0,
+    page_size: int = LIMITS.page_size,
+) -> Runner:
     """The same weights for the same seed."""
-    config, numerics = replace(CONFIG, logit_shift=shift, block_size=block), Numerics(torch.float32)
+    config, numerics = replace(CONFIG, **asdict(pattern)), Numerics(torch.float32)
     weights, parts = allocate(config, numerics, CPU)
     generator = torch.Generator().manual_seed(seed)
     for weight in {id(part.weight): part.weight for part in parts.values()}.values():
         assert isinstance(weight, Tensor)
         weight.normal_(0, 0.5, generator=generator)
-    pages = KvPages(config, LIMITS.pages, LIMITS.page_size, LIMITS.slots, numerics.dtype, CPU)
+    pages = KvPages(config, LIMITS.pages, page_size, LIMITS.slots, numerics.dtype, CPU)
     return Runner(kind(config, numerics, weights), pages, LIMITS.slots, [MASK], [END])

@@ -19,7 +19,7 @@ from asynclane.scheduler.decoding.plugins import GROUP, Plugins, plugin_spec, re
 class Good(Entropy):
     NAME = "good"
     SOURCE = "a test"
-    DEFAULTS: ClassVar = {"entropy_threshold": 0.5, "good.gain": 2.0, "block_length": 16}
+    DEFAULTS: ClassVar = {**Entropy.DEFAULTS, "good.gain": 2.0, "block_length": 16}
     PARAMS: ClassVar = {"good.gain": Range(0.0, 8.0)}
 
 

@@ -57,8 +57,9 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert all(report["boundaries"].values())
     refused = {name: why for name, why in report["decoders"].items() if why is not None}
     assert list(report["decoders"]) == list(DECODERS)
-    assert list(refused) == ["fast-dllm-v2", "s2d2", "tccf"]
-    assert all("is for block-causal models" in reason for reason in refused.values())
+    assert list(refused) == ["fast-dllm-v2", "s2d2", "tccf", "wedlm"]
+    assert all("is for block-causal models" in refused[name] for name in ("fast-dllm-v2", "s2d2", "tccf"))
+    assert "is for models that read known tokens first" in refused["wedlm"]
 
 
 def test_the_reported_bytes_are_those_of_the_tensors() -> None:
