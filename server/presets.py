@@ -142,6 +142,13 @@ PRESETS: Mapping[str, Preset] = {
         DecoderLine("fast-dllm-v2", {"threshold": 0.9}),
         "NVlabs/Fast-dLLM v2, README",
     ),
+    "wedlm": Preset(
+        ("WeDLMForCausalLM",),
+        ("wedlm*",),
+        DecoderLine("wedlm"),
+        "Tencent/WeDLM, the defaults of its engine",
+        {"temperature": 0.2},
+    ),
 }
 
 

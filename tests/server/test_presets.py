@@ -43,6 +43,7 @@ NAMED = {
     "JetLM/SDAR-30B-A3B-Chat-b32": ("SDARMoeForCausalLM", "sdar"),
     "Gen-Verse/TraDo-8B-Instruct": ("SDARForCausalLM", "sdar"),
     "Efficient-Large-Model/Fast_dLLM_v2_7B": ("Fast_dLLM_QwenForCausalLM", "fast-dllm-v2"),
+    "tencent/WeDLM-8B-Instruct": ("WeDLMForCausalLM", "wedlm"),
 }
 WITHOUT_NAME = {"llada2.1-speed"}
 

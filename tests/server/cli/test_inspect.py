@@ -97,7 +97,7 @@ def test_a_block_size_is_reported_with_its_source(capsys: pytest.CaptureFixture[
         "block-causal 8, blocks by --block-size",
     ]
     assert cli.main(["inspect", "tiny-llada", "--block-size", "8"]) == 2
-    assert "LLaDAModelLM sees the whole canvas" in capsys.readouterr().err
+    assert "LLaDAModelLM has no blocks" in capsys.readouterr().err
 
 
 FAMILIES = {
