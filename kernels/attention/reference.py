@@ -33,8 +33,8 @@ def paged_attention(
 
     queries [T, H, D]; keys, values [pages, page_size, G, D]; page_table [R, pages per request] int32;
     row_starts [R + 1] int32, row r has tokens `row_starts[r] .. row_starts[r + 1]`; visible [R] int32.
-    block_size > 0 with positions [T] int64, ascending within a row: a query at p sees keys below
-    `(p // block_size + 1) * block_size`.
+    block_size > 0 with positions [T] int64: a query at p sees keys below `(p // block_size + 1) * block_size`. Within a
+    row they ascend, unless block_size is 1: they are then where the keys beside the queries are stored.
     mask_offsets [R] int32 with positions: in a row r where it is above 0 a query at p does not see the key at
     `p - mask_offsets[r]`. plan: the layout of a launch on a GPU, not used here. causal_offsets [R] int32 with
     positions: in a row r where it is not below 0 a query at p sees the keys before `p - causal_offsets[r]` and at p

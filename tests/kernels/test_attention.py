@@ -146,6 +146,21 @@ def test_attention_within_blocks(block: int, splits: int) -> None:
     assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block)
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_causal_queries_need_not_ascend(splits: int) -> None:
+    """As those of a row that is read in an order of its own, of which the last layer has some."""
+    case = attention_case([(30, 44), (9, 9), (1, 20)], 4, 2, 16, 16, device=DEVICE, padding=1)
+    shuffled = torch.cat([rows.flip(0) for rows in case["positions"][:40].split([30, 9, 1])])
+    places = torch.cat([torch.arange(start, end).flip(0) for start, end in ((0, 30), (30, 39), (39, 40))])
+    moved = case | {"positions": torch.cat((shuffled, case["positions"][40:])), "queries": case["queries"].clone()}
+    moved["queries"][:40] = case["queries"][:40][places]
+    assert_attention(moved, tiles.AttentionConfig(32, 16, 4, 2, splits), 1)
+    ascending, turned = (
+        reference.paged_attention(*(each[name] for name in GIVEN), 1, each["positions"]) for each in (case, moved)
+    )
+    assert torch.equal(turned[:40], ascending[:40][places])
+
+
 @pytest.mark.parametrize(("block", "splits"), [(0, 3), (16, 1)])
 def test_attention_that_does_not_see_one_key(block: int, splits: int) -> None:
     """In some rows, each query another one, near or far from it."""
