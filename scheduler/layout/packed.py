@@ -205,10 +205,13 @@ def host_tokens(source: RowSource, start: int, end: int, draft: Ints | None = No
 
 def reading_order(source: RowSource, start: int, tokens: Ints) -> Ints | None:
     """The absolute positions of a row of `tokens` from `start` on, in the order in which the network reads them. None:
-    as they ascend."""
+    as they ascend. A mask that was given is a token like others."""
     if not source.known_first:
         return None
-    masks = tokens == source.tree.mask_id
+    tree = source.tree
+    masks = tokens == tree.mask_id
+    masks[: max(tree.origin - start, 0)] = False
+    masks[max(tree.origin + len(tree.canvas) - start, 0) :] = False
     if not (masks[:-1] > masks[1:]).any():  # no token follows a mask
         return None
     return start + np.argsort(masks, kind="stable").astype(np.int32)

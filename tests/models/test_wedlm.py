@@ -190,6 +190,14 @@ def test_a_mask_sees_the_suffix_and_its_keys_are_not_kept() -> None:
             assert answer.computed_tokens < answer.steps * len(text)
 
 
+def test_a_mask_in_a_prompt_is_read_in_its_place() -> None:
+    """So chunks of the prompt leave the same keys as all of it at once."""
+    prompt = [7, MASK, 9, 10, MASK, MASK, 12, 5, 6, 7, MASK, 9, 8, 8, 9, 10, 11, 12, 13]
+    specs = [Spec(prompt, 9, decoder, WHOLE, ranks=1) for decoder in ("wedlm", "fast-dllm")]
+    whole, chunks = (NET.run(specs, replace(NET.limits, prefill_tokens=size)) for size in (0, 4))
+    assert [*map(comparable, whole)] == [*map(comparable, chunks)]
+
+
 def test_the_decoder_is_for_its_models() -> None:
     with pytest.raises(ParamError, match="is for models that read known tokens first") as refused:
         resolve("wedlm", {}, 16, PLAIN)
