@@ -155,10 +155,10 @@ def test_causal_queries_need_not_ascend(splits: int) -> None:
     moved = case | {"positions": torch.cat((shuffled, case["positions"][40:])), "queries": case["queries"].clone()}
     moved["queries"][:40] = case["queries"][:40][places]
     assert_attention(moved, tiles.AttentionConfig(32, 16, 4, 2, splits), 1)
-    ascending, turned = (
+    ascending, reversed_ = (
         reference.paged_attention(*(each[name] for name in GIVEN), 1, each["positions"]) for each in (case, moved)
     )
-    assert torch.equal(turned[:40], ascending[:40][places])
+    assert torch.equal(reversed_[:40], ascending[:40][places])
 
 
 @pytest.mark.parametrize(("block", "splits"), [(0, 3), (16, 1)])
