@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, GivenTokens, Grammar
+from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, Grammar
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
@@ -32,7 +32,7 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import DiffusingReader, Reader, Reading, SplitReading, joined
 from .infill_lengths import lengths, likeliest
-from .likelihood import ScoredAnswers, given_tokens, option_tokens, with_prompt
+from .likelihood import ScoredAnswers, candidate_tokens, given_tokens, with_prompt
 
 T = TypeVar("T")
 Deltas = AsyncGenerator[tuple[int, Delta], None]  # with the numbers of their answers
@@ -143,22 +143,22 @@ async def respond(
     if timeout_s > longest_s:
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
-    body.check_options()
+    body.check_candidates()
     if body.diffusing and reading is None:
         reading = SplitReading()
-    given, texts = GivenTokens(()), body.scored_options
-    if texts and body.wanted is not None:
-        param, limit = body.wanted.param, backend.card.max_model_len
-        size = sum(len(text) + PER_TEXT for text in texts)
-        given = await backend.encode(
-            request, param, size, lambda: option_tokens(backend.tokenizer, texts, limit, param)
-        )
     grammar = None
     # A format that is a part of the grammar of calls is compiled alone first: a refusal then names its parameter.
     for wanted in (body.wanted, None if reading is None else reading.wanted):
         if wanted is not None:
             compiling = backend.grammars.compile(wanted, client_of(request.scope))
             grammar = await until_gone(request.receive, compiling)
+    chains, texts = None, body.candidate_texts
+    if texts and body.wanted is not None and grammar is not None and not grammar.candidates:
+        param, limit = body.wanted.param, backend.card.max_model_len
+        size = sum(len(text) + PER_TEXT for text in texts)
+        chains = await backend.encode(
+            request, param, size, lambda: candidate_tokens(backend.tokenizer, texts, limit, param)
+        )
     # One entry for each choice, with the options of all its tries.
     context, default = backend.card.max_model_len, backend.settings.default_max_tokens
     if isinstance(body, CompletionRequest) and body.scores_prompt:
@@ -169,7 +169,7 @@ async def respond(
         ]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
     owners = [number // body.choices for number, (_, tries) in enumerate(planned) for _ in tries]
-    scored = ScoredAnswers.of(body, [prompt.ids for prompt in prompts], owners, given)
+    scored = ScoredAnswers.of(body, [prompt.ids for prompt in prompts], owners, chains)
     limit = backend.settings.max_queue
     if len(submitted) > limit:
         reason = (
@@ -182,14 +182,15 @@ async def respond(
         raise errors.InvalidValue(param, f"{param}: {reason}: at most {limit} may wait at once")
     _check_tokens(backend, body, [options.written(options.max_tokens) for _, options in submitted])
     most = backend.settings.max_request_tokens
-    if (total := sum(len(chain) for one in scored.scorings for chain in one.given.chains)) > most:
+    if (total := sum(sum(one.given.lengths) for one in scored.scorings)) > most:
         param = prompts[0].param
         reason = f"{total} tokens to score beside the answers of {len(prompts)} prompts are too many"
         raise errors.InvalidValue(param, f"{param}: {reason}: at most {most} in one request")
     bundle = uuid.uuid4().hex if len(submitted) + len(scored.scorings) > 1 else None
     shown = () if reading is None else reading.shown
+    candidates = grammar.candidates if texts and grammar is not None else ()
     sent = [
-        (prompt.ids, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown, options=scored.tokens))
+        (prompt.ids, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown, candidates=candidates))
         for prompt, options in submitted
     ]
     sent += [(one.ids, body.scoring_options(one.given, one.ranks, bundle, timeout_s)) for one in scored.scorings]

@@ -79,7 +79,7 @@ class TemplateReader:
             pieces += self._fill()
             self._place = 0
         finish = Finish.STOP if self._template.gaps[-1][2] else delta.finish
-        return _texts(pieces), replace(delta, finish=finish, gaps=tuple(self._filled))
+        return _texts(pieces), replace(delta, finish=finish, extras=delta.extras._replace(gaps=tuple(self._filled)))
 
     def provisional(self, canvas: Sequence[int]) -> Sequence[Piece]:
         hidden, ends = self._tokenizer.mask_id, self._tokenizer.end_ids

@@ -345,7 +345,7 @@ class Engine:
             weight=options.weight,
             bundle=options.bundle,
             scoring=scoring,
-            options=np.array(options.options, np.int32),
+            candidates=np.array(options.candidates, np.int32),
         )
 
     def _template(self, options: AnswerOptions) -> np.ndarray | None:
@@ -360,9 +360,9 @@ class Engine:
         if given is None:
             return None
         limits, pattern = self._scheduler.limits, self._scheduler.pattern
-        chains = tuple(np.array(chain, np.int32) for chain in given.chains)
-        scoring = Scoring(chains, given.proposes, given.samples)
-        prompt_tokens, longest = len(message.prompt), max(map(len, chains))
+        tokens, lengths = np.frombuffer(given.tokens, np.int32), np.array(given.lengths, np.int64)
+        scoring = Scoring(tokens, lengths, given.sums, given.proposes, given.samples)
+        prompt_tokens, longest = len(message.prompt), max(given.lengths)
         room = scoring_room(scoring, pattern)
         if prompt_tokens + room > limits.max_model_len:
             raise errors.ContextLengthExceeded(

@@ -382,15 +382,15 @@ class GenerationRequest(DecoderParams, Body):
         return self.ranks is not None
 
     @property
-    def scored_options(self) -> tuple[str, ...]:
+    def candidate_texts(self) -> tuple[str, ...]:
         """The texts of which the answer is one, if their probabilities are requested, by logprobs."""
         wanted = self.wanted if self.shows_scores else None
         return () if wanted is None else wanted.choice
 
-    def check_options(self) -> None:
+    def check_candidates(self) -> None:
         """Raises `InvalidValue` for two equal options whose probabilities are requested."""
         found = set[str]()
-        for text in self.scored_options:
+        for text in self.candidate_texts:
             if text in found and self.wanted is not None:
                 reason = f"two options are {shown(text)}: with logprobs each has a probability of its own"
                 raise InvalidValue(self.wanted.param, f"{self.wanted.param}: {reason}")
@@ -458,7 +458,7 @@ class GenerationRequest(DecoderParams, Body):
     def scoring_options(self, given: GivenTokens, ranks: int, bundle: str | None, timeout_s: float) -> AnswerOptions:
         """The options that score tokens `given` beside an answer: at temperature 1, with `logit_bias`."""
         return AnswerOptions(
-            max_tokens=max(1, *map(len, given.chains)),
+            max_tokens=max(1, *given.lengths),
             logit_bias=self._biases(ban=-math.inf),
             ranks=ranks,
             cache_salt=self.cache_salt or "",
