@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -11,7 +12,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Scope
 
 from .. import errors
@@ -23,7 +24,7 @@ from ..http.sse import EventStream, merge, until_gone
 from ..off_loop import OffLoop
 from ..schema.openapi import REFUSALS
 from ..schema.requests import CompletionRequest, GenerationRequest
-from ..schema.responses import EventWriter, Finished, ModelCard, Reply, usage_json
+from ..schema.responses import EventWriter, Finished, Json, ModelCard, Reply, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.answer_formats import AnswerFormats
@@ -38,6 +39,7 @@ T = TypeVar("T")
 Deltas = AsyncGenerator[tuple[int, Delta], None]  # with the numbers of their answers
 
 SHORT_CHARS = 4000  # or tokens, which are encoded or decoded on the event loop
+FEW_SCORES = 1000  # log-probabilities that are written on the event loop
 PER_TEXT = 32  # characters that take as long as a text itself, however short
 ENCODED_AT_ONCE = 2  # of those that are longer
 
@@ -52,6 +54,7 @@ class Backend:
     card: ModelCard
     grammars: Grammars
     encoding: OffLoop
+    writing: OffLoop
     formats: AnswerFormats
 
     async def encode(self, request: Request, param: str, size: int, work: Callable[[], T]) -> T:
@@ -182,9 +185,10 @@ async def respond(
         raise errors.InvalidValue(param, f"{param}: {reason}: at most {limit} may wait at once")
     _check_tokens(backend, body, [options.written(options.max_tokens) for _, options in submitted])
     most = backend.settings.max_request_tokens
-    if (total := sum(sum(one.given.lengths) for one in scored.scorings)) > most:
+    given = [one.given for one in scored.scorings] + [options.scoring for _, options in submitted if options.scoring]
+    if (total := sum(sum(one.lengths) for one in given)) > most:
         param = prompts[0].param
-        reason = f"{total} tokens to score beside the answers of {len(prompts)} prompts are too many"
+        reason = f"{total} tokens to score with {len(prompts)} prompts are too many"
         raise errors.InvalidValue(param, f"{param}: {reason}: at most {most} in one request")
     bundle = uuid.uuid4().hex if len(submitted) + len(scored.scorings) > 1 else None
     shown = () if reading is None else reading.shown
@@ -216,9 +220,26 @@ async def respond(
     tried = iter(collected)
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
+    # Log-probabilities of 100,000 tokens take seconds to write, in which a thread leaves the event loop to others.
+    scores = sum(len(one.scores or ()) + len(one.extras.prompt_scores or ()) for one in finished)
+    size = scores * (1 + max(body.ranks or 0, body.prompt_logprobs or 0))
+    writing = backend.writing.run(
+        client_of(request.scope), size, lambda: _written(backend.tokenizer, body, prompts, reply, finished)
+    )
+    return Response(await until_gone(request.receive, writing), media_type="application/json")
+
+
+def _written(
+    tokenizer: Tokenizer,
+    body: GenerationRequest,
+    prompts: Sequence[Prompt],
+    reply: Reply,
+    finished: list[Finished],
+) -> bytes:
+    """The response of all choices that were computed, as JSON."""
     if isinstance(body, CompletionRequest) and body.scores_prompt:
         finished = [
-            with_prompt(backend.tokenizer, prompt.ids, prompt.echo, body, one)
+            with_prompt(tokenizer, prompt.ids, prompt.echo, body, one)
             for prompt, one in zip(prompts, finished, strict=True)
         ]
     choices = [
@@ -227,7 +248,21 @@ async def respond(
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
     usages = {number: choice.usage for number, choice in enumerate(finished)}
-    return JSONResponse(reply.whole(choices, usage_json(prompt_size, usages, body.choices)))
+    prompt_size = sum(prompt.tokens for prompt in prompts)
+    return _in_pieces(reply.whole(choices, usage_json(prompt_size, usages, body.choices)))
+
+
+def _in_pieces(found: Json) -> bytes:
+    """An object as JSON. Entries of its lists are encoded one by one: no other thread runs while one is."""
+    fields = []
+    for name, value in found.items():
+        shown = f"[{','.join(map(_compact, value))}]" if isinstance(value, list) else _compact(value)
+        fields.append(f"{_compact(name)}:{shown}")
+    return f"{{{','.join(fields)}}}".encode()
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:

@@ -288,9 +288,9 @@ class Usage:
 
 
 class Extras(NamedTuple):
-    """Additions of the HTTP layer to the last delta of an answer: the `probabilities` of the texts of which it is one, and
-    the scores of its prompt, which other answers of the request have found; the `gaps` of its template, with the number
-    of tokens of each."""
+    """Additions of the HTTP layer to the last delta of an answer: the `probabilities` of the texts of which it is one,
+    and the scores of its prompt, which other answers of the request have found; the `gaps` of its template, with the
+    number of tokens of each."""
 
     probabilities: tuple[tuple[str, float], ...] = ()
     prompt_scores: tuple[TokenLogprob, ...] | None = None
