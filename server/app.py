@@ -191,7 +191,7 @@ def build_service(settings: Settings, loaded: Loaded | None = None, metrics: Fro
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await parts.engine.start()
-        if settings.api_keys_file is not None and threading.current_thread() is threading.main_thread():
+        if settings.api_key_file is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, keys.reload)
         try:
             yield

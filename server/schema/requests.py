@@ -697,7 +697,18 @@ class CompletionRequest(GenerationRequest):
         for param, value in given.items():
             if value or (value is not None and param in DecoderParams.model_fields):
                 raise refused(param, NO_ANSWER)
+        if self.max_tokens == 0:
+            self._check_nothing_is_drawn()
         return self
+
+    def _check_nothing_is_drawn(self) -> None:
+        """Refuse parameters that say how tokens are drawn. A `seed` alone draws none, here as at temperature 0."""
+        neutral = {"temperature": (0, 1), "top_p": (1,), "top_k": (-1, 0), "min_p": (0,)}
+        for param, values in neutral.items():
+            given = getattr(self, param)
+            if given is not None and given not in values:
+                allowed = " or ".join(map(str, values))
+                raise refused(param, f"no token is drawn where max_tokens is 0: give {allowed}, or leave it out")
 
     @property
     def scores_prompt(self) -> bool:

@@ -82,6 +82,22 @@ def test_the_entry_after_the_prompt_is_the_networks_own_token(setting: Setting) 
     assert (update.outcome is Outcome.STOP) == (own[0] in setting.text.end_ids)
 
 
+def test_the_entry_after_the_prompt_is_drawn_at_the_temperature_given(setting: Setting) -> None:
+    ids = setting.ids(TEXTS[1])
+    requests = [(ids[:1], scoring(ids[1:], proposes=True))] * 2
+
+    def own(seed: int, **fields: float) -> list[int]:
+        sampling = Sampling(temperature=20.0, seed=seed, **fields)  # type: ignore[arg-type]
+        one, other = (int(update.tokens[-1]) for update in setting.score(requests, sampling=sampling)[0])
+        assert one == other
+        return [one]
+
+    assert len({*own(0), *own(1), *own(2), *own(3)}) > 1
+    assert own(1) == own(1)
+    greedy = setting.score(requests[:1])[0][0].tokens[-1]
+    assert own(1, top_k=1) == own(2, top_p=0.001) == [greedy]
+
+
 def test_options_of_one_token_take_one_row_and_long_ones_share_prefixes(setting: Setting) -> None:
     prompt, text = setting.ids(TEXTS[0])[:9], setting.ids(TEXTS[1])
     single = tuple(text[at : at + 1] for at in range(3))

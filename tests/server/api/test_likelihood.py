@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import pytest
 
+from asynclane.server.api import generation
+from asynclane.server.api.generation import FEW_SCORES
 from asynclane.server.engine.messages import Delta, Finish
+from asynclane.server.text.logprobs import Token, TokenLogprob
 
 from ...support.fake_engine import SCRIPT, USAGE, FakeEngine, Step
 from ...support.http import chunks_of, error_of
@@ -54,6 +58,39 @@ async def test_tokens_that_are_scored_beside_answers_are_limited(api: Any) -> No
     assert error["param"] == "prompt"
     assert "tokens to score" in error["message"]
     assert engine.prompts == []
+
+
+async def test_prompts_to_score_are_limited_too(api: Any) -> None:
+    engine = FakeEngine()
+    async with api(engine, max_request_tokens=20) as client:
+        fields = {"prompt": ["a " * 12] * 2, "max_tokens": 0, "logprobs": 0, "echo": True}
+        error = error_of(await client.complete(**fields), 400)
+    assert error["param"] == "prompt"
+    assert "at most 20" in error["message"]
+    assert engine.prompts == []
+
+
+@pytest.mark.parametrize(("count", "aside"), [(3, False), (FEW_SCORES + 1, True)])
+async def test_many_log_probabilities_are_written_beside_the_event_loop(
+    api: Any, count: int, aside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And come out the same."""
+    threads: list[str] = []
+    write = generation._written
+
+    def written(*given: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return write(*given)
+
+    monkeypatch.setattr(generation, "_written", written)
+    score = TokenLogprob(Token("☃", "☃".encode(), 7), -1.5, 0, 0, ())
+    engine = FakeEngine([Delta("Hi", Finish.STOP, USAGE, scores=(score,) * count)])
+    async with api(engine) as client:
+        response = await client.chat(logprobs=True)
+    assert [threads[0] != threading.current_thread().name] == [aside]
+    assert response.headers["content-type"] == "application/json"
+    content = response.json()["choices"][0]["logprobs"]["content"]
+    assert [(one["token"], one["logprob"]) for one in content] == [("☃", -1.5)] * count
 
 
 async def test_a_failure_of_the_scores_is_one_of_the_answer(api: Any) -> None:
