@@ -10,9 +10,10 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Protocol
 
 from .. import errors
-from ..engine.messages import Delta, Finish, GivenTokens, Usage
+from ..engine.messages import Delta, Extras, Finish, GivenTokens
 from ..schema.requests import CompletionRequest, GenerationRequest
 from ..schema.responses import Finished
 from ..text.detokenizer import AnswerText
@@ -60,6 +61,15 @@ class Scoring:
     ids: list[int]
     given: GivenTokens
     ranks: int
+
+
+class Found(Protocol):
+    """The end of an answer that scores tokens."""
+
+    @property
+    def scores(self) -> Sequence[TokenLogprob]: ...
+    @property
+    def candidate_logprobs(self) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +125,22 @@ class ScoredAnswers:
 
     def _complete(self, index: int, delta: Delta, found: Sequence[tuple[Scoring, Delta]]) -> Delta:
         """The last delta of an answer. The first answer to a prompt bears the cost of its scores."""
-        logprobs, extras = delta.candidate_logprobs, delta.extras
+        usage, extras = delta.usage, self.extras(delta.candidate_logprobs, found)
+        if usage is not None and index == self.owners.index(self.owners[index]):
+            usage = usage.with_costs([one.usage for _, one in found if one.usage is not None])
+        return replace(delta, usage=usage, extras=extras._replace(gaps=delta.extras.gaps))
+
+    def extras(self, logprobs: Sequence[float], found: Sequence[tuple[Scoring, Found]]) -> Extras:
+        """What the scores that were `found` add to an answer, whose first forward has found the `logprobs` of its
+        candidates if they are one token each."""
+        prompt_scores = None
         for scoring, scored in found:
             if scoring.given.sums:
                 logprobs = scored.candidate_logprobs
             else:
-                extras = extras._replace(prompt_scores=scored.scores[: sum(scoring.given.lengths)])
-        if self.candidates:
-            extras = extras._replace(probabilities=tuple(zip(self.candidates, _shares(logprobs), strict=True)))
-        usage = delta.usage
-        if usage is not None and index == self.owners.index(self.owners[index]):
-            total = Usage.total([usage, *(one.usage for _, one in found if one.usage is not None)])
-            usage = replace(usage, stats=total.stats)
-        return replace(delta, usage=usage, extras=extras)
+                prompt_scores = tuple(scored.scores[: sum(scoring.given.lengths)])
+        shares = _shares(logprobs) if self.candidates else ()
+        return Extras(tuple(zip(self.candidates, shares, strict=True)), prompt_scores)
 
 
 def _shares(logprobs: Sequence[float]) -> Iterator[float]:

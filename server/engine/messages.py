@@ -10,7 +10,7 @@ dataclass of such. The structs of `FromEngine` and `ToEngine` are what crosses; 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol, Self
 
@@ -275,6 +275,10 @@ class Usage:
     queue_s: float = 0.0
     first_forward_s: float = 0.0
     reasoning_tokens: int = 0
+
+    def with_costs(self, others: Collection[Usage]) -> Usage:
+        """The usage of an answer that bears the cost of `others`, which count no tokens."""
+        return replace(self, stats=Usage.total((self, *others)).stats)
 
     @classmethod
     def total(cls, usages: Collection[Usage]) -> Usage:

@@ -455,7 +455,9 @@ class GenerationRequest(DecoderParams, Body):
             diffusing=bool(self.diffusing),
         )
 
-    def scoring_options(self, given: GivenTokens, ranks: int, bundle: str | None, timeout_s: float) -> AnswerOptions:
+    def scoring_options(
+        self, given: GivenTokens, ranks: int, bundle: str | None = None, timeout_s: float | None = None
+    ) -> AnswerOptions:
         """The options that score tokens `given` beside an answer: at temperature 1, with `logit_bias`."""
         return AnswerOptions(
             max_tokens=max(1, *given.lengths),
