@@ -131,7 +131,7 @@ class ScoredAnswers:
         return replace(delta, usage=usage, extras=extras._replace(gaps=delta.extras.gaps))
 
     def extras(self, logprobs: Sequence[float], found: Sequence[tuple[Scoring, Found]]) -> Extras:
-        """What the scores that were `found` add to an answer, whose first forward has found the `logprobs` of its
+        """The additions of scores that were `found` to an answer, whose first forward has found the `logprobs` of its
         candidates if they are one token each."""
         prompt_scores = None
         for scoring, scored in found:

@@ -75,6 +75,30 @@ async def test_whatever_is_not_supported_is_refused_by_name(api: Any, endpoint: 
     assert engine.prompts == []
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "value", "hint"),
+    [
+        ("/v1/responses", "truncation", "auto", "leave it out"),
+        ("/v1/responses", "store", True, "give false, or leave it out"),
+        ("/v1/responses", "max_tokens", 5, "this endpoint calls it max_output_tokens"),
+        ("/v1/responses", "messages", [], "this endpoint calls it input"),
+        ("/v1/messages", "stop", "a", "this endpoint calls it stop_sequences"),
+        ("/v1/messages", "system", 5, "must be a string or a list of blocks, not 5"),
+        (CHAT_PATH, "max_output_tokens", 5, "this endpoint calls it max_tokens"),
+        (COMPLETIONS, "stop_sequences", ["a"], "this endpoint calls it stop"),
+        (CHAT_PATH, "service_tier", "flex", "leave it out"),
+    ],
+)
+async def test_a_refusal_says_what_to_send_instead(api: Any, path: str, name: str, value: Any, hint: str) -> None:
+    bodies = {"/v1/responses": {"input": "Hi"}, "/v1/messages": {**CHAT, "max_tokens": 8}, CHAT_PATH: CHAT}
+    async with api() as client:
+        response = await client.raw(path, json.dumps({**bodies.get(path, COMPLETION), name: value}))
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert message.startswith(f"{name}: ")
+    assert hint in message
+
+
 def only_in(one: Any, other: Any) -> list[str]:
     return sorted(one.model_fields.keys() - other.model_fields.keys())
 
