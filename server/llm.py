@@ -22,7 +22,9 @@ from .api.likelihood import ScoredAnswers, candidate_tokens
 from .engine.messages import AnswerOptions, Delta, Finish, Usage
 from .engine.offline import Offline, OfflineAnswer
 from .errors import ContextLengthExceeded, InvalidValue, from_validation, shown
-from .schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams, GenerationRequest
+from .schema.chat_request import ChatCompletionRequest
+from .schema.completion_request import CompletionRequest
+from .schema.requests import DecoderParams, GenerationRequest
 from .settings import Settings, SettingsError
 from .text.lanes import LaneEvent
 from .text.logprobs import TokenLogprob

@@ -22,8 +22,9 @@ from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
 from ..http.sse import EventStream, merge, until_gone
 from ..off_loop import OffLoop
+from ..schema.completion_request import CompletionRequest
 from ..schema.openapi import REFUSALS
-from ..schema.requests import CompletionRequest, GenerationRequest
+from ..schema.requests import GenerationRequest
 from ..schema.responses import EventWriter, Finished, Json, ModelCard, Reply, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars

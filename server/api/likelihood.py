@@ -14,7 +14,8 @@ from typing import Protocol
 
 from .. import errors
 from ..engine.messages import Delta, Extras, Finish, GivenTokens
-from ..schema.requests import CompletionRequest, GenerationRequest
+from ..schema.completion_request import CompletionRequest
+from ..schema.requests import GenerationRequest
 from ..schema.responses import Finished
 from ..text.detokenizer import AnswerText
 from ..text.logprobs import TokenLogprob, token_of

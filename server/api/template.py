@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..engine.messages import AnswerOptions, Delta, Finish
 from ..errors import InvalidValue
-from ..schema.requests import CompletionRequest, Gap
+from ..schema.completion_request import CompletionRequest, Gap
 from ..structured.grammar import Wanted
 from ..text.detokenizer import AnswerText
 from ..text.splitter import Piece, Text

@@ -14,20 +14,9 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, mo
 from ..errors import InvalidValue, from_validation, shown
 from ..http.body import Body, Strict, refused
 from . import limits
+from .chat_request import ChatCompletionRequest
 from .formats import Schema
-from .requests import (
-    INT32,
-    INT64,
-    AnswerTokens,
-    ChatCompletionRequest,
-    DecoderName,
-    DecoderParams,
-    Hint,
-    ModelName,
-    Salt,
-    Seconds,
-    Stops,
-)
+from .requests import INT32, INT64, AnswerTokens, DecoderName, DecoderParams, Hint, ModelName, Salt, Seconds, Stops
 from .tools import AnyObject, Name, Parameters
 from .unsupported import COUNT_TOKENS, ELSEWHERE, MESSAGES, UNSUPPORTED
 

@@ -10,7 +10,7 @@ import pytest
 
 from asynclane.scheduler import ALL_PARAMS
 from asynclane.server.schema import limits
-from asynclane.server.schema.requests import CompletionRequest
+from asynclane.server.schema.completion_request import CompletionRequest
 
 from ...support.fake_engine import FakeEngine
 from ...support.http import CHAT, error_of

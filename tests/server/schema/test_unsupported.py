@@ -11,7 +11,9 @@ import pytest
 from asynclane.clients import calls
 from asynclane.scheduler.decoding.resolve import ALL_PARAMS
 from asynclane.server.api.tokenize import TextToTokens
-from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams
+from asynclane.server.schema.chat_request import ChatCompletionRequest
+from asynclane.server.schema.completion_request import CompletionRequest
+from asynclane.server.schema.requests import DecoderParams
 from asynclane.server.schema.unsupported import CHAT as CHAT_PATH
 from asynclane.server.schema.unsupported import COMPLETIONS, unsupported_by
 
