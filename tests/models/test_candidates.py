@@ -20,7 +20,7 @@ from ..support.likelihood import Setting
 PROMPT = "Tom has 12 eggs and finds 11 more. Say a letter."
 TEXTS = ("A", "B", "C")
 LENGTH = 32
-NOT_GUIDED = {"blockbatch", "fast-dllm-v2", "indel", "llada2", "saber", "tccf", "wino"}  # or for other networks
+NOT_GUIDED = {"blockbatch", "fast-dllm-v2", "indel", "llada2", "s2d2", "saber", "tccf", "wino"}  # or for other networks
 CASES = [("tiny-llada", name) for name in DECODERS if name not in NOT_GUIDED]
 CASES += [(name, decoder) for name in ("tiny-sdar", "tiny-dream") for decoder in ("asynclane", "fast-dllm")]
 
