@@ -220,13 +220,13 @@ class StepPlan:
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Log-probabilities at temperature 1 over all tokens not banned, biases included, at all n positions of spans:
-    `chosen` [n] of the token that has just committed there or could have, or of the row's `scored` one, whose rank from
-    1 on is in `places` [n]; `ranked` [n, any] are the likeliest tokens in falling order, with `logprobs` [n, any]."""
+    `chosen` [n] of the token that has just committed there or could have, or of the row's `scored` one, whose rank is
+    in `token_ranks` [n], from 1 on; `ranked` [n, any] are the likeliest tokens in falling order, with `logprobs`."""
 
     chosen: Floats
     ranked: Ints
     logprobs: Floats
-    places: Ints | None = None
+    token_ranks: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True)

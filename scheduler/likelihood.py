@@ -9,8 +9,9 @@ over all samples is unbiased for the same bound as in training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -23,124 +24,125 @@ OWN = -1  # in the place of a given token: the network's own
 
 
 class Scoring(NamedTuple):
-    """Tokens to score after a prompt, instead of an answer: each of `chains`. If it `proposes`, the network's own token
-    after the only chain comes, too. With `samples` the estimator is Monte Carlo, of one chain; 0: the chain's. At most
-    `rows` forwards are computed in one step."""
+    """Tokens to score after a prompt, instead of an answer: chains, one after another in `tokens` [n], of so many
+    `lengths` [chains], 1 at least. With `sums` one score of each chain is reported, else those of all tokens. If it
+    `proposes`, the network's own token after the only chain comes, too. With `samples` the estimator is Monte Carlo, of
+    one chain; 0: the chain's. At most `rows` forwards are computed in one step."""
 
-    chains: tuple[Ints, ...]
+    tokens: Ints
+    lengths: Longs
+    sums: bool = False
     proposes: bool = False
     samples: int = 0
     rows: int = 1
 
 
 class Probe(NamedTuple):
-    """One forward. The canvas begins with `shown` tokens, and masks follow. The log-probabilities of the tokens `given`
-    [n] at canvas `positions` [n], ascending, are added to the `queries` [n] with a `weight`."""
+    """One forward. The canvas begins with `shown` tokens, and masks follow. It finds the log-probability of each token
+    `given` [n] at the canvas `positions` [n], ascending. With a `weight`, that of `given[found]`, `found` [m], is added
+    to the scores of the `entries` [m]: these number the tokens of all chains."""
 
     shown: Ints
     positions: Longs
     given: Ints
-    queries: Longs
+    entries: Longs
+    found: Longs
     weight: float = 1.0
 
 
-@dataclass(slots=True)
-class _Node:
-    """The tokens that follow a prefix, which is `at` tokens long in a `chain`."""
-
-    chain: Ints
-    at: int
-    queries: dict[int, int] = field(default_factory=dict)
-    after: dict[int, _Node] = field(default_factory=dict)
-
-
 class Likelihood:
-    """The scores of one request. `probes` are all of its forwards, in order."""
+    """The scores of one request. Its probes are made when a step needs them: a request may give 100,000 tokens, and no
+    step may wait for all of their probes."""
 
     def __init__(self, scoring: Scoring, mask_id: int, seed: int, ranks: int) -> None:
-        self._chains, self._proposes = scoring.chains, scoring.proposes
-        self._entries: list[int] = []  # the query of each token
-        probes = _samples(scoring, mask_id, seed) if scoring.samples else self._prefixes()
-        self.probes: list[Probe] = list(probes)
-        if scoring.samples:
-            self._entries = [*range(len(scoring.chains[0]))]
-        count = 1 + max((int(probe.queries.max()) for probe in self.probes), default=-1)
+        self._tokens, self._proposes, self._sampled = scoring.tokens, scoring.proposes, scoring.samples > 0
+        self._starts: Longs = np.cumsum(scoring.lengths) - scoring.lengths
+        self._lengths = scoring.lengths
+        self._coming = _samples(scoring, mask_id, seed) if scoring.samples else self._prefixes()
+        self._made = deque[Probe]()  # not computed so far
+        count = len(self._tokens) + self._proposes
         self._ranks = min(ranks, MOST_RANKS)
         self._logprobs: Doubles = np.zeros(count)
         self._steps: Ints = np.zeros(count, np.int32)
-        self._places: Ints = np.zeros(count, np.int32)
+        self._token_ranks: Ints = np.zeros(count, np.int32)
         self._ranked: Ints = np.zeros((count, self._ranks), np.int32)
         self._ranked_logprobs: Floats = np.zeros((count, self._ranks), np.float32)
         self._proposal = 0
-        self.done = 0  # probes
+        self.left = scoring.samples or count  # forwards to come, at most: chains may share some
 
     @property
     def over(self) -> bool:
-        return self.done == len(self.probes)
+        return not self.next_probes(1)
 
-    @property
-    def left(self) -> int:
-        """Forwards to come."""
-        return len(self.probes) - self.done
+    def next_probes(self, most: int) -> Sequence[Probe]:
+        """The next forwards, `most` at most."""
+        self._made += islice(self._coming, max(0, most - len(self._made)))
+        return list(islice(self._made, most))
 
     def take(self, proposals: Ints, scores: Scores, part: slice, step: int) -> None:
         """The next probes were computed in a `step`: `proposals` [n] are those at all their positions, in order, and
         `part` of the `scores` belongs to them."""
         start = 0
         while start < len(proposals):
-            shown, positions, _, queries, weight = self.probes[self.done]
-            here = slice(part.start + start, part.start + start + len(positions))
-            self._logprobs[queries] += weight * scores.chosen[here].astype(np.float64)
-            self._steps[queries] = step
-            if scores.places is not None:
-                self._places[queries] = scores.places[here]
-            self._ranked[queries] = scores.ranked[here, : self._ranks]
-            self._ranked_logprobs[queries] = scores.logprobs[here, : self._ranks]
-            if self._proposes and len(shown) == len(self._chains[0]):
+            probe = self._made.popleft()
+            entries, here = probe.entries, probe.found + (part.start + start)
+            self._logprobs[entries] += probe.weight * scores.chosen[here].astype(np.float64)
+            self._steps[entries] = step
+            if scores.token_ranks is not None:
+                self._token_ranks[entries] = scores.token_ranks[here]
+            if self._ranks:
+                self._ranked[entries] = scores.ranked[here, : self._ranks]
+                self._ranked_logprobs[entries] = scores.logprobs[here, : self._ranks]
+            if probe.given[0] == OWN:
                 self._proposal = int(proposals[start])
-            start += len(positions)
-            self.done += 1
+            start += len(probe.positions)
+            self.left -= 1 if self._sampled else len(entries)
 
     def scored(self) -> tuple[Ints, Scored]:
         """All tokens [n], those of one chain after another, and their scores."""
-        own = [np.array([self._proposal], np.int32)] if self._proposes else []
-        at = np.array(self._entries, np.int64)
-        found = self._logprobs[at].astype(np.float32), self._steps[at], self._ranked[at], self._ranked_logprobs[at]
-        return np.concatenate((*self._chains, *own)), Scored(*found, self._places[at])
+        own = np.array([self._proposal] if self._proposes else [], np.int32)
+        logprobs = self._logprobs.astype(np.float32)
+        scores = Scored(logprobs, self._steps, self._ranked, self._ranked_logprobs, self._token_ranks)
+        return np.concatenate((self._tokens, own)), scores
+
+    def sums(self) -> Doubles:
+        """The log-probability of each chain [chains]."""
+        chains = np.repeat(np.arange(len(self._lengths)), self._lengths)
+        found: Doubles = np.bincount(chains, self._logprobs, len(self._lengths)).astype(np.float64)
+        return found
 
     def _prefixes(self) -> Iterator[Probe]:
         """A probe for each prefix that chains have, with all tokens that follow it."""
-        nodes = [_Node(self._chains[0], 0)]
-        count = 0
-        for chain in self._chains:
-            node = nodes[0]
-            for at, token in enumerate(chain.tolist()):
-                if token not in node.queries:
-                    node.queries[token] = count
-                    count += 1
-                self._entries.append(node.queries[token])
-                if at + 1 < len(chain) and token not in node.after:
-                    node.after[token] = _Node(chain, at + 1)
-                    nodes.append(node.after[token])
-                node = node.after.get(token, node)
+        all_chains = np.flatnonzero(self._lengths)
+        stack = [(all_chains, 0)] if len(all_chains) else []  # chains that begin alike, and how many tokens they share
+        while stack:
+            chains, size = stack.pop()
+            if len(chains) > 1:
+                chains = chains[self._lengths[chains] > size]
+            first = self._starts[chains[0]]
+            shown = self._tokens[first : first + size]
+            entries = self._starts[chains] + size
+            if len(chains) == 1:  # mostly
+                yield Probe(shown, np.array([size]), self._tokens[entries], entries, np.zeros(1, np.int64))
+                if self._lengths[chains[0]] > size + 1:
+                    stack.append((chains, size + 1))
+                continue
+            given, found = np.unique(self._tokens[entries], return_inverse=True)
+            yield Probe(shown, np.full(len(given), size), given, entries, found)
+            goes_on = self._lengths[chains] > size + 1
+            chains, found = chains[goes_on], found[goes_on]
+            order = np.argsort(found, kind="stable")
+            alike = np.split(chains[order], np.flatnonzero(np.diff(found[order])) + 1)
+            stack += [(each, size + 1) for each in reversed(alike) if len(each)]
         if self._proposes:
-            self._entries.append(count)
-        for node in nodes:
-            if node.queries:
-                found = [*node.queries], [*node.queries.values()]
-                yield _probe(node.chain[: node.at], *found)
-        if self._proposes:
-            yield _probe(self._chains[0], [OWN], [count])
-
-
-def _probe(shown: Ints, given: list[int], queries: list[int]) -> Probe:
-    positions = np.full(len(given), len(shown), np.int64)
-    return Probe(shown, positions, np.array(given, np.int32), np.array(queries, np.int64))
+            size = len(self._tokens)
+            at = np.array([size])
+            yield Probe(self._tokens, at, np.array([OWN], np.int32), at, np.zeros(1, np.int64))
 
 
 def _samples(scoring: Scoring, mask_id: int, seed: int) -> Iterator[Probe]:
     """The samples of Monte Carlo. As in LLaDA's code the numbers of masks are spread evenly from a random start."""
-    (chain,), samples = scoring.chains, scoring.samples
+    chain, samples = scoring.tokens, scoring.samples
     size, draws = len(chain), np.random.default_rng(seed)
     first = int(draws.integers(size))
     for number in range(samples):
@@ -148,4 +150,5 @@ def _samples(scoring: Scoring, mask_id: int, seed: int) -> Iterator[Probe]:
         positions = np.sort(draws.permutation(size)[:masked])
         shown = chain.copy()
         shown[positions] = mask_id
-        yield Probe(shown, positions, chain[positions], positions, size / masked / samples)
+        weight = size / masked / samples
+        yield Probe(shown, positions, chain[positions], positions, np.arange(masked), weight)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from .contract import Bias, Floats, Ints
+from .contract import Bias, Doubles, Floats, Ints
 from .decoding.vocabulary import Vocabulary
 
 
@@ -54,35 +55,56 @@ class Biasing:
         self._mask_id = vocabulary.mask_id
         self._preferences = preferences
         self._own = canvas == vocabulary.mask_id
-        given = (prompt, canvas[~self._own], suffix) if preferences.repetition != 1 else (prompt[:0],)
-        self._given = np.unique(np.concatenate(given))  # tokens that repetition counts
-        self._all = constant
         self._constant = tuple(bias for bias in constant if len(bias.tokens))
+        repetition = preferences.repetition
+        given = np.concatenate((prompt, canvas[~self._own], suffix)) if repetition != 1 else prompt[:0]
+        self._tables: list[_Table] = []
+        if preferences.presence or preferences.frequency or repetition != 1:
+            self._tables = [_Table.of(bias, np.unique(given), repetition) for bias in constant]
 
     def at(self, canvas: Ints, end: int) -> tuple[Bias, ...]:
         """The biases of a step that finds the answer in `canvas`, before `end`."""
-        presence, frequency = self._preferences.presence, self._preferences.frequency
-        repetition = self._preferences.repetition
-        if not presence and not frequency and repetition == 1:
+        if not self._tables:
             return self._constant
         answer = canvas[:end][self._own[:end]]
         tokens, times = np.unique(answer[answer != self._mask_id], return_counts=True)
-        penalties = -presence - frequency * times
-        biases = (_sum(bias, tokens, penalties, self._given, repetition) for bias in self._all)
+        penalties: Doubles = -self._preferences.presence - self._preferences.frequency * times.astype(np.float64)
+        biases = (table.with_answer(tokens, penalties, self._preferences.repetition) for table in self._tables)
         return tuple(bias for bias in biases if len(bias.tokens))
+
+
+class _Table(NamedTuple):
+    """The `tokens` [n] of a bias and those that were given, ascending, so that no step sorts a prompt again."""
+
+    start: int
+    end: int
+    tokens: Ints
+    deltas: Doubles
+    factors: Floats
+
+    @classmethod
+    def of(cls, bias: Bias, given: Ints, repetition: float) -> _Table:
+        """`given` [any] are the tokens that `repetition` counts from the start."""
+        tokens = np.union1d(bias.tokens, given)
+        deltas, factors = np.zeros(len(tokens)), np.ones(len(tokens), np.float32)
+        deltas[tokens.searchsorted(bias.tokens)] = bias.deltas
+        factors[tokens.searchsorted(given)] = repetition
+        return cls(bias.start, bias.end, tokens, deltas, factors)
+
+    def with_answer(self, tokens: Ints, penalties: Doubles, repetition: float) -> Bias:
+        """The bias with the `penalties` [m] of an answer's `tokens` [m], each once, and the `repetition` of these."""
+        places = np.minimum(self.tokens.searchsorted(tokens), len(self.tokens) - 1)
+        known = self.tokens[places] == tokens if len(self.tokens) else np.zeros(len(tokens), np.bool_)
+        deltas, factors = self.deltas.copy(), self.factors.copy()
+        deltas[places[known]] += penalties[known]
+        factors[places[known]] = repetition
+        new = tokens[~known]
+        each = np.concatenate((self.tokens, new))
+        total = np.concatenate((deltas, penalties[~known])).astype(np.float32)
+        if repetition == 1:
+            return Bias(self.start, self.end, each, total)
+        return Bias(self.start, self.end, each, total, np.append(factors, np.full(len(new), repetition, np.float32)))
 
 
 def _columns(deltas: Mapping[int, float]) -> tuple[Ints, Floats]:
     return np.fromiter(deltas, np.int32, len(deltas)), np.fromiter(deltas.values(), np.float32, len(deltas))
-
-
-def _sum(bias: Bias, tokens: Ints, penalties: Floats, given: Ints, repetition: float) -> Bias:
-    """A bias with the penalties of an answer's `tokens` added, and the `repetition` of them and of those given."""
-    each, where = np.unique(np.concatenate((bias.tokens, tokens, given)), return_inverse=True)
-    added = np.concatenate((bias.deltas, penalties, np.zeros(len(given))))
-    total = np.bincount(where, added).astype(np.float32)
-    if repetition == 1:
-        return Bias(bias.start, bias.end, each, total)
-    repeated = np.zeros(len(each), np.bool_)
-    repeated[where[len(bias.tokens) :]] = True
-    return Bias(bias.start, bias.end, each, total, np.where(repeated, repetition, 1).astype(np.float32))

@@ -16,14 +16,14 @@ DRAFTED = -2  # an earlier step has committed it, ahead of its turn
 
 class Scored(NamedTuple):
     """Scores of n committed tokens: the log-probability of each [n], the request's own step that committed it [n], and
-    the likeliest tokens of that step [n, ranks] in falling order, with their log-probabilities [n, ranks]. `places` [n]
-    are the ranks of tokens that were given, from 1 on."""
+    the likeliest tokens of that step [n, ranks] in falling order, with their log-probabilities [n, ranks].
+    `token_ranks` [n] are those of tokens that were given, from 1 on."""
 
     logprobs: Floats
     steps: Ints
     ranked: Ints
     ranked_logprobs: Floats
-    places: Ints | None = None
+    token_ranks: Ints | None = None
 
 
 class Scorebook:

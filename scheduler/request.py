@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import Floats, Ints, Sampling
+from .contract import Doubles, Ints, Sampling
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.compatibility import RequestFacts
 from .decoding.registry import Decoder
@@ -62,8 +62,8 @@ class Request:
 
     Clients take turns in proportion to their `weight` and wait for each other only; the requests of a `bundle` came
     together from one client. With `scoring` the request has no answer: its update has the tokens that it gives, and
-    their scores. `options` are tokens that an answer with `ranks` and a `constraint` may begin with: updates have their
-    log-probabilities at the first position.
+    their scores. `candidates` are tokens that an answer with `ranks` and a `constraint` may begin with: updates have
+    their log-probabilities at the first position.
     """
 
     id: int
@@ -84,7 +84,7 @@ class Request:
     weight: float = 1.0
     bundle: str | None = None
     scoring: Scoring | None = None
-    options: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    candidates: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def length(self) -> int:
@@ -159,9 +159,10 @@ class Update(NamedTuple):
 
     `tokens` [n] became final, in output order, end tokens excluded; `scores` are their log-probabilities, if the
     request has `ranks`. `outcome` is None while the request runs. A failed request has a `failure` if its client can
-    do something about it. `lane_events` are there for a watched request whose step went well. `option_logprobs`
-    [options] are those of the request's options at its first position, without the constraint, once they are known.
-    `canvas` is that of a diffusing request up to its last committed token, with masks.
+    do something about it. `lane_events` are there for a watched request whose step went well. `candidate_logprobs`
+    [candidates] are those of the request's candidates at its first position, without the constraint, once they are
+    known, or those of the chains that it scores, if it wants their sums. `canvas` is that of a diffusing request up to
+    its last committed token, with masks.
     """
 
     request_id: int
@@ -171,7 +172,7 @@ class Update(NamedTuple):
     failure: Failure | None = None
     lane_events: LaneEvents | None = None
     scores: Scored | None = None
-    option_logprobs: Floats | None = None
+    candidate_logprobs: Doubles | None = None
     canvas: Ints | None = None
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .candidates import with_candidates, without
 from .contract import Ints, Placement, Row, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
@@ -28,7 +29,6 @@ from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends, s
 from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
-from .options import with_options, without
 from .request import Ended, Load, Outcome, Request, State, Update
 from .scored_sequence import ScoredSequence
 from .sequence import NO_END, PlannedRequest, Sequence
@@ -49,9 +49,9 @@ class QueueFull(Exception):
 class StepInFlight(NamedTuple):
     """A step between its plan and its commit."""
 
-    plan: StepPlan  # without options
+    plan: StepPlan  # without candidates
     requests: list[PlannedRequest]
-    options: dict[int, slice]  # by request, the places of the device's result that score its options
+    candidates: dict[int, slice]  # by request, the places of the device's result that score its candidates
 
     def edges(self, result: StepResult) -> list[int]:
         """[requests + 1] where the positions of each request begin in the result, and where the last ones end."""
@@ -148,12 +148,12 @@ class Scheduler:
         """The next step. None: nothing is left to do, or all of it waits for a step in flight."""
         if self._in_flight and self.halving is None:
             raise RuntimeError("the step in flight must be committed or failed first")
-        candidates = self._fair(self._candidates())
+        ready = self._fair(self._ready())
         placements: list[Placement] = []
         step: dict[int, PlannedRequest] = {}
         ends: dict[int, int] = {}  # up to where each request of the step computes
-        room, share = self.limits.step_tokens, self._share(candidates)
-        for planned in candidates:
+        room, share = self.limits.step_tokens, self._share(ready)
+        for planned in ready:
             sequence = planned.sequence
             if share > 0 and planned.tokens <= room and sequence.may_begin(ends):
                 room -= planned.tokens
@@ -170,10 +170,10 @@ class Scheduler:
             return None
         requests = [*step.values()]
         plan = StepPlan(tuple(placements), tuple([row for planned in requests for row in planned.rows]))
-        sent, options = plan, dict[int, slice]()
-        if any(planned.sequence.scores_options for planned in requests):
-            sent, options = _with_options(plan, requests)
-        self._in_flight.append(StepInFlight(plan, requests, options))
+        sent, candidates = plan, dict[int, slice]()
+        if any(planned.sequence.scores_candidates for planned in requests):
+            sent, candidates = _with_candidates(plan, requests)
+        self._in_flight.append(StepInFlight(plan, requests, candidates))
         return sent
 
     def commit(self, result: StepResult) -> list[Update]:
@@ -181,8 +181,8 @@ class Scheduler:
         self._step += 1
         in_flight = self._in_flight[0]
         step = in_flight.requests
-        if in_flight.options:
-            result = _take_options(in_flight, result)
+        if in_flight.candidates:
+            result = _take_candidates(in_flight, result)
         snapshots, failed, tokens = self._take(in_flight, result)
         self._predict_ends(step, result, tokens)
         self._learn(step)
@@ -304,11 +304,11 @@ class Scheduler:
         slots += sum(len(other.holding.slots) for other in others)
         return 2 * slots <= self.slots.size and 2 * (len(held) + pages - len(shared)) <= self.pages.size
 
-    def _candidates(self) -> list[PlannedRequest]:
+    def _ready(self) -> list[PlannedRequest]:
         """The next step of each request that runs and is in no step in flight, the longest waiting first. A request
         that fails makes room for the next in the queue."""
         while True:
-            candidates, lost = [], len(self._lost)
+            ready, lost = [], len(self._lost)
             self._admit()
             if self.budget is not None:
                 self._set_block_lengths(self.budget)
@@ -319,14 +319,14 @@ class Scheduler:
                 if prompt_end == 0:
                     continue
                 try:
-                    candidates.append(sequence.plan(prompt_end))
+                    ready.append(sequence.plan(prompt_end))
                 except INTERRUPTS:
                     raise
                 except BaseException:
                     logging.getLogger(__name__).exception(FAULT, sequence.id)
                     self._lost.append(self._fail(sequence))
             if lost == len(self._lost):
-                return candidates
+                return ready
 
     def _prompt_ends(self, free: list[Sequence]) -> dict[int, int]:
         """The position up to which each request may compute its prompt in the next step, by id; 0: it waits. A limit
@@ -371,20 +371,20 @@ class Scheduler:
         page = limit - limit % self.limits.page_size
         return page if page > start else max(start, self.pattern.floor(limit))
 
-    def _fair(self, candidates: list[PlannedRequest]) -> list[PlannedRequest]:
-        """The candidates, without those by which one client would make a step take more than twice as long as it takes
-        for the others. One request of each client goes all the same, the longest waiting."""
+    def _fair(self, ready: list[PlannedRequest]) -> list[PlannedRequest]:
+        """Those that are `ready`, without those by which one client would make a step take more than twice as long as
+        it takes for the others. One request of each client goes all the same, the longest waiting."""
         in_flight = [planned for step in self._in_flight for planned in step.requests]
-        if len({planned.sequence.request.client for planned in (*in_flight, *candidates)}) < 2:
-            return candidates
+        if len({planned.sequence.request.client for planned in (*in_flight, *ready)}) < 2:
+            return ready
         work = Counter[str]()
-        for planned in (*in_flight, *candidates):
+        for planned in (*in_flight, *ready):
             work[planned.sequence.request.client] += planned.tokens
         ((greedy, own),) = work.most_common(1)
         others = work.total() - own
         used = sum(planned.tokens for planned in in_flight if planned.sequence.request.client == greedy)
         fair = []
-        for planned in candidates:
+        for planned in ready:
             if planned.sequence.request.client == greedy:
                 if used and self._cost(others + used + planned.tokens) > 2 * self._cost(others):
                     continue
@@ -396,10 +396,10 @@ class Scheduler:
         """The time of a step if it is known, else the positions that it computes."""
         return tokens if self.budget is None else self.budget.cost(tokens)
 
-    def _share(self, candidates: list[PlannedRequest]) -> int:
+    def _share(self, ready: list[PlannedRequest]) -> int:
         """Positions that fill the next step: all there are, or half of the work where two steps are in flight. The
         request that reaches this number still goes, since otherwise it would lose a turn."""
-        wanted = sum([planned.tokens for planned in candidates])
+        wanted = sum([planned.tokens for planned in ready])
         if self.halving is None:
             return wanted
         in_flight = sum(planned.tokens for step in self._in_flight for planned in step.requests)
@@ -527,30 +527,30 @@ class Scheduler:
         sequence.move(FINISHED)
 
 
-def _with_options(plan: StepPlan, requests: list[PlannedRequest]) -> tuple[StepPlan, dict[int, slice]]:
-    """A plan whose requests score their options, if they do so in this step; and by request, the places of these in
+def _with_candidates(plan: StepPlan, requests: list[PlannedRequest]) -> tuple[StepPlan, dict[int, slice]]:
+    """A plan whose requests score their candidates, if they do so in this step; and by request, the places of these in
     the result."""
     rows: list[Row] = []
     found: dict[int, slice] = {}
     place = 0
     for planned in requests:
         sequence, (first, *others) = planned.sequence, planned.rows
-        if sequence.scores_options and first.spans:
-            first = with_options(first, sequence.request.options)
+        if sequence.scores_candidates and first.spans:
+            first = with_candidates(first, sequence.request.candidates)
             end = place + sum([span.end - span.start for span in first.spans])
-            found[sequence.id] = slice(end - len(sequence.request.options), end)
+            found[sequence.id] = slice(end - len(sequence.request.candidates), end)
         rows += (first, *others)
         place += sum([span.end - span.start for row in (first, *others) for span in row.spans])
     return StepPlan(plan.placements, tuple(rows)), found
 
 
-def _take_options(step: StepInFlight, result: StepResult) -> StepResult:
-    """Hand out the log-probabilities of options. Returns the rest of the result."""
+def _take_candidates(step: StepInFlight, result: StepResult) -> StepResult:
+    """Hand out the log-probabilities of candidates. Returns the rest of the result."""
     for planned in step.requests:
-        part = step.options.get(planned.sequence.id)
+        part = step.candidates.get(planned.sequence.id)
         if part is not None and result.scores is not None:
-            planned.sequence.take_options(result.scores.chosen[part])
-    return without(result, [*step.options.values()])
+            planned.sequence.take_candidates(result.scores.chosen[part])
+    return without(result, [*step.candidates.values()])
 
 
 def _decided(

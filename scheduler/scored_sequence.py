@@ -32,7 +32,7 @@ SHARE = 2  # a request fills at most one part in so many of a step, of the slots
 def scoring_room(scoring: Scoring, pattern: AttentionPattern) -> int:
     """The positions after the prompt: the longest chain, and the masks that follow it. A network with blocks has them
     to the end of a block; Monte Carlo has none, as in LLaDA's evaluation."""
-    longest = max(map(len, scoring.chains))
+    longest = int(scoring.lengths.max())
     if scoring.samples:
         return longest
     return longest + (1 if pattern.block_size else BLOCK)
@@ -110,8 +110,11 @@ class ScoredSequence(Sequence):
         """All scores at once, when they are complete."""
         if not self._likelihood.over:
             return self.report_end() if self.steps == 1 else None
+        scoring, self.outcome = self.request.scoring, Outcome.LENGTH
+        if scoring is not None and scoring.sums:
+            none, sums = self.canvas[:0], self._likelihood.sums()
+            return Update(self.id, none, self.outcome, self.stats, candidate_logprobs=sums)
         tokens, scores = self._likelihood.scored()
-        own = self.request.scoring is not None and self.request.scoring.proposes
-        ended = own and bool(self._vocabulary.is_end[tokens[-1]])
-        self.outcome = Outcome.STOP if ended else Outcome.LENGTH
+        if scoring is not None and scoring.proposes and self._vocabulary.is_end[tokens[-1]]:
+            self.outcome = Outcome.STOP
         return Update(self.id, tokens, self.outcome, self.stats, scores=scores)

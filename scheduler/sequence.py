@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .contract import Floats, Ints, Row, Scores, Span, StepResult, make
+from .contract import Doubles, Floats, Ints, Row, Scores, Span, StepResult, make
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
@@ -62,7 +62,7 @@ class Sequence:
         *("stability", "recorder", "scorebook", "host_rule", "guide", "_nesting", "_nested", "_vocabulary"),
         *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits"),
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
-        *("scores_options", "option_logprobs"),
+        *("scores_candidates", "candidate_logprobs"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
     )
     layout: RowLayout
@@ -117,8 +117,8 @@ class Sequence:
         self.end_at = NO_END  # the first end token committed so far
         self.predicted_end = NO_END  # the first end token that the network is about to commit
         self.sent = 0  # canvas positions before it were handed out
-        self.scores_options = len(request.options) > 0  # in its first forward
-        self.option_logprobs: Floats | None = None  # [options] once it has
+        self.scores_candidates = len(request.candidates) > 0  # in its first forward
+        self.candidate_logprobs: Doubles | None = None  # [candidates] once it has
         self.served_at = 0  # the scheduler's step that last carried it, or admitted it
         self.prefilled = 0  # absolute positions before it were computed in chunks of the prompt, before all forwards
         self.steps = self.computed_tokens = self.cached_tokens = self.refreshes = self.reused_refreshes = 0
@@ -136,9 +136,9 @@ class Sequence:
         positions = prompt_tokens, self.cached_tokens, self.computed_tokens
         return make(RequestStats, (*positions, self.steps, *lanes, self.refreshes, self.reused_refreshes))
 
-    def take_options(self, logprobs: Floats) -> None:
-        """The first forward has found the log-probability of each option."""
-        self.option_logprobs, self.scores_options = logprobs, False
+    def take_candidates(self, logprobs: Floats) -> None:
+        """The first forward has found the log-probability of each candidate."""
+        self.candidate_logprobs, self.scores_candidates = logprobs.astype(np.float64), False
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
@@ -436,7 +436,7 @@ class Sequence:
         scores = None if self.scorebook is None else self.scorebook.part(start, self.sent)
         tokens, failure = self.canvas[start : self.sent], None if self.outcome is None else self._failure()
         canvas = self._committed() if self.request.diffusing else None
-        found = self.id, tokens, self.outcome, self.stats, failure, events, scores, self.option_logprobs, canvas
+        found = self.id, tokens, self.outcome, self.stats, failure, events, scores, self.candidate_logprobs, canvas
         return make(Update, found)
 
     def _committed(self) -> Ints:

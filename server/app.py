@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -20,7 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from ..scheduler import ALL_DECODERS, all_words, defaults_of, suits
 from .api.chat import chat_routes
 from .api.completions import completion_routes
-from .api.generation import ENCODED_AT_ONCE, SHORT_CHARS, Backend
+from .api.generation import ENCODED_AT_ONCE, FEW_SCORES, SHORT_CHARS, Backend
 from .api.messages import message_routes
 from .api.ops import ops_routes
 from .api.page import PATHS as PAGE_PATHS
@@ -91,9 +92,10 @@ def create_app(
         total_bytes=settings.max_unread_bytes,
     )
     encoding = OffLoop(SHORT_CHARS, at_once=ENCODED_AT_ONCE, max_waiting=settings.max_queue)
+    writing = OffLoop(FEW_SCORES, at_once=1, max_waiting=sys.maxsize)  # what is computed is never refused
     grammars = grammars or Grammars(tokenizer, settings.grammar_timeout_s, settings.grammar_memory_mb)
     formats = answer_formats(tokenizer.template, settings.tool_parser, settings.reasoning_parser)
-    backend = Backend(engine, tokenizer, settings, card, grammars, encoding, formats)
+    backend = Backend(engine, tokenizer, settings, card, grammars, encoding, writing, formats)
     for router in (
         chat_routes(backend),
         completion_routes(backend),
@@ -189,7 +191,7 @@ def build_service(settings: Settings, loaded: Loaded | None = None, metrics: Fro
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await parts.engine.start()
-        if settings.api_keys_file is not None and threading.current_thread() is threading.main_thread():
+        if settings.api_key_file is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, keys.reload)
         try:
             yield

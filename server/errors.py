@@ -105,7 +105,7 @@ class ContextLengthExceeded(ApiError):
             answer = f"{max_tokens} for the answer, {total} in all: lower max_tokens, or shorten the prompt"
         message = f"the context is {limit} tokens, but the request has {given} and {answer}"
         if at_least:
-            place = "suffix" if param == "suffix" else "prompt"
+            place = "prompt" if param in (None, "prompt", "messages", "input") else param
             given = f"at least {prompt_tokens} in the {place}"
             message = f"the context is {limit} tokens, but the request has {given}: shorten it"
         super().__init__(message, param=param, code="context_length_exceeded")

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from itertools import islice
 from os import PathLike, fspath
 from typing import Any, Self, TypeVar
 
@@ -17,10 +18,13 @@ from pydantic import ValidationError
 from tqdm.auto import tqdm
 
 from .api.generation import Prompt, check_named_tokens, check_token, planned_choices
+from .api.likelihood import ScoredAnswers, candidate_tokens
 from .engine.messages import AnswerOptions, Delta, Finish, Usage
 from .engine.offline import Offline, OfflineAnswer
 from .errors import ContextLengthExceeded, InvalidValue, from_validation, shown
-from .schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams, GenerationRequest
+from .schema.chat_request import ChatCompletionRequest
+from .schema.completion_request import CompletionRequest
+from .schema.requests import DecoderParams, GenerationRequest
 from .settings import Settings, SettingsError
 from .text.lanes import LaneEvent
 from .text.logprobs import TokenLogprob
@@ -36,8 +40,9 @@ class SamplingParams:
     """How prompts are answered; the names are those of the HTTP API. None is the default there.
 
     `max_tokens` None: as long as the context allows, and at most the setting `default_max_tokens`. `logprobs` requests
-    log-probabilities, with so many likeliest tokens for each. `structured_outputs` requires a format, as `{"json":
-    SCHEMA}`, `{"regex": TEXT}` or `{"choice": TEXTS}`. `decoder` names a decoding method, of which `params` sets
+    log-probabilities, with so many likeliest tokens for each, and `prompt_logprobs` those of the prompt.
+    `structured_outputs` requires a format, as `{"json": SCHEMA}`, `{"regex": TEXT}` or `{"choice": TEXTS}`; a choice
+    with `logprobs` has the probabilities of all its texts. `decoder` names a decoding method, of which `params` sets
     parameters. `lanes` records what each step did.
     """
 
@@ -58,6 +63,7 @@ class SamplingParams:
     repetition_penalty: float | None = None
     logit_bias: Mapping[int, float] | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     structured_outputs: Mapping[str, Any] | None = None
     bad_words: Sequence[str] | None = None
     allowed_token_ids: Sequence[int] | None = None
@@ -86,7 +92,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class CompletionOutput:
-    """One answer. `usage` counts its tokens, forwards, lanes and positions."""
+    """One answer. `usage` counts its tokens, forwards, lanes and positions; that of a prompt's first answer also those
+    that score the prompt and the texts of a choice. `choice_probabilities` sum up to 1."""
 
     index: int
     text: str
@@ -95,22 +102,48 @@ class CompletionOutput:
     usage: Usage
     logprobs: tuple[TokenLogprob, ...] | None
     lanes: tuple[LaneEvent, ...]
+    choice_probabilities: Mapping[str, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """The answers to one prompt. `prompt` is None for messages and token ids."""
+    """The answers to one prompt. `prompt` is None for messages and token ids. `prompt_logprobs` has an entry for each
+    token of the prompt; the first has no score."""
 
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
+    """The answers to one prompt, and the other answers that score tokens for them."""
+
     prompt: str | None
     ids: list[int]
     choices: list[AnswerOptions]
+    body: GenerationRequest
+    scored: ScoredAnswers
+
+    @property
+    def requests(self) -> list[tuple[list[int], AnswerOptions]]:
+        scorings = [(one.ids, self.body.scoring_options(one.given, one.ranks)) for one in self.scored.scorings]
+        return [*((self.ids, options) for options in self.choices), *scorings]
+
+    def output(self, answers: Sequence[OfflineAnswer]) -> RequestOutput:
+        """`answers` to all `requests`."""
+        found = list(zip(self.scored.scorings, answers[len(self.choices) :], strict=True))
+        outputs, scores = [], None
+        for index, (options, answer) in enumerate(zip(self.choices, answers, strict=False)):
+            extras = self.scored.extras(answer.candidate_logprobs, found)
+            usage = answer.usage if index else answer.usage.with_costs([one.usage for _, one in found])
+            own = None if options.ranks is None else answer.scores
+            probabilities = dict(extras.probabilities) or None
+            fields = answer.text, answer.token_ids, Finish(answer.finish).value, usage, own, answer.lanes, probabilities
+            outputs.append(CompletionOutput(index, *fields))
+            scores = None if extras.prompt_scores is None else (None, *extras.prompt_scores)
+        return RequestOutput(self.prompt, tuple(self.ids), tuple(outputs), scores)
 
 
 class LLM:
@@ -173,6 +206,10 @@ class LLM:
         if params.n != 1:
             raise InvalidValue("n", f"n: a stream has one answer, not {params.n}")
         planned = self._either(prompt, params)
+        if planned.scored.needed:
+            param = "logprobs" if planned.scored.candidates else "prompt_logprobs"
+            what = "a choice" if planned.scored.candidates else "its prompt"
+            raise InvalidValue(param, f"{param}: a stream has no probabilities of {what}: use generate or chat")
         return self._offline.stream(planned.ids, planned.choices[0])
 
     async def answer(
@@ -181,8 +218,8 @@ class LLM:
         """The answer to one prompt or conversation, for a caller with an event loop: as many as are awaited at once are
         computed together. To cancel it ends the request. Raises what `generate` does."""
         planned = self._either(prompt, SamplingParams() if sampling_params is None else sampling_params)
-        answers = [self._offline.answer_one(planned.ids, options) for options in planned.choices]
-        return _request_output(planned, iter(await asyncio.gather(*answers)))
+        answers = [self._offline.answer_one(*request) for request in planned.requests]
+        return planned.output(await asyncio.gather(*answers))
 
     def _either(self, prompt: TextOrIds | Sequence[ChatMessage], params: SamplingParams) -> Planned:
         given = _listed(prompt)
@@ -202,12 +239,12 @@ class LLM:
         (read,) = body.prompt
         text = self._offline.parts.text
         if isinstance(read, str):
-            return self._planned(body, "prompt", lambda context: text.encode(read, most_tokens=context), read)
+            return self._planned(params, body, "prompt", lambda context: text.encode(read, most_tokens=context), read)
         for token in (min(read), max(read)):
             check_token(text, "prompt", token)
         if text.mask_id in read:
             raise InvalidValue("prompt", f"prompt: {text.mask_id} is the mask token, which only a canvas may contain")
-        return self._planned(body, "prompt", lambda context: read, None)
+        return self._planned(params, body, "prompt", lambda context: read, None)
 
     def _chat(self, messages: Any, params: SamplingParams) -> Planned:
         ranks = {} if params.logprobs is None else {"logprobs": True, "top_logprobs": params.logprobs}
@@ -218,45 +255,39 @@ class LLM:
         body = self._validated(ChatCompletionRequest, {"messages": list(map(dict, given)), **ranks}, params)
         read = [message.for_template() for message in body.messages]
         text = self._offline.parts.text
-        return self._planned(body, "messages", lambda context: text.encode_chat(read, context), None)
+        return self._planned(params, body, "messages", lambda context: text.encode_chat(read, context), None)
 
     def _validated(self, kind: type[Request], prompt: Mapping[str, Any], params: SamplingParams) -> Request:
-        streaming = {"stream": True, "stream_options": {"include_lanes": True}} if params.lanes else {}
         try:
-            return kind.model_validate({"model": "", **prompt, **params.body(), **streaming})
+            return kind.model_validate({"model": "", **prompt, **params.body()})
         except ValidationError as error:
             raise from_validation(error.errors(include_url=False)[0]) from None
 
-    def _planned(self, body: GenerationRequest, param: str, encode: Any, prompt: str | None) -> Planned:
+    def _planned(
+        self, params: SamplingParams, body: GenerationRequest, param: str, encode: Any, prompt: str | None
+    ) -> Planned:
         offline = self._offline
-        context = offline.parts.limits.max_model_len
-        check_named_tokens(offline.parts.text, body)
+        context, text = offline.parts.limits.max_model_len, offline.parts.text
+        check_named_tokens(text, body)
+        body.check_candidates()
+        grammar = None if body.wanted is None else offline.grammar(body.wanted)
+        candidates, chains = grammar.candidates if body.candidate_texts and grammar is not None else (), None
         try:
             ids = encode(context)
+            if body.wanted is not None and body.candidate_texts and not candidates:
+                param = body.wanted.param
+                chains = candidate_tokens(text, body.candidate_texts, context, param)
         except TextTooLong as error:
             raise ContextLengthExceeded(context, error.least_tokens, param=param, at_least=True) from None
-        grammar = None if body.wanted is None else offline.grammar(body.wanted)
         planned = planned_choices(body, Prompt(param, ids), context, offline.default_max_tokens, grammar)
-        return Planned(prompt, ids, [options for (options,) in planned])
+        choices = [replace(options, watch=params.lanes, candidates=candidates) for (options,) in planned]
+        return Planned(prompt, ids, choices, body, ScoredAnswers.of(body, [ids], [0] * len(choices), chains))
 
     def _answer(self, planned: Sequence[Planned], use_tqdm: bool) -> list[RequestOutput]:
-        requests = [(each.ids, options) for each in planned for options in each.choices]
+        requests = [request for each in planned for request in each.requests]
         with closing(tqdm(total=len(requests), unit="answer", disable=not use_tqdm)) as bar:
             answers = iter(self._offline.answer_each(requests, bar.update))
-        return [_request_output(each, answers) for each in planned]
-
-
-def _request_output(planned: Planned, answers: Iterator[OfflineAnswer]) -> RequestOutput:
-    """Take the answers of one prompt's choices."""
-    outputs = tuple(_output(index, options, next(answers)) for index, options in enumerate(planned.choices))
-    return RequestOutput(planned.prompt, tuple(planned.ids), outputs)
-
-
-def _output(index: int, options: AnswerOptions, answer: OfflineAnswer) -> CompletionOutput:
-    scores = None if options.ranks is None else answer.scores
-    return CompletionOutput(
-        index, answer.text, answer.token_ids, Finish(answer.finish).value, answer.usage, scores, answer.lanes
-    )
+        return [each.output(list(islice(answers, len(each.requests)))) for each in planned]
 
 
 def _several(prompts: Any) -> list[Any]:

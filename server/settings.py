@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from ipaddress import ip_network
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -135,8 +136,13 @@ class Settings:
         "origins whose pages may call the server from a browser, with commas between them, or *; default: none but its"
         " own page",
     )
-    api_keys_file: str | None = _word(
+    api_key_file: str | None = _word(
         None, "file of keys with names, NAME:KEY on each line; read again on SIGHUP (docs/operations.md)"
+    )
+    trusted_proxies: str | None = _word(
+        None,
+        "addresses and networks of proxies, with commas between them, or *: only from these X-Forwarded-For is the"
+        " client's address; default: FORWARDED_ALLOW_IPS, or 127.0.0.1",
     )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
@@ -349,6 +355,18 @@ def split_origins(text: str) -> list[str]:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise SettingsError(f"--allowed-origins: {origin!r} is no origin: give https://HOST or https://HOST:PORT")
     return origins
+
+
+def check_proxies(text: str) -> None:
+    """Raises `SettingsError` for `--trusted-proxies` that are neither addresses nor networks."""
+    for proxy in map(str.strip, text.split(",")):
+        try:
+            if proxy != "*":
+                ip_network(proxy)
+        except ValueError:
+            raise SettingsError(
+                f"--trusted-proxies: {proxy!r} is no address and no network: give 10.0.0.7, 10.0.0.0/8 or *"
+            ) from None
 
 
 def traces_url(settings: Settings, environ: Mapping[str, str]) -> str | None:

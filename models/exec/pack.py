@@ -60,7 +60,8 @@ class OptionalInputs(NamedTuple):
         sampled = narrowed = host_tokens = copied = scored = causal = reordered = False
         biases = restricted = mask_words = 0
         ranks: int | None = None
-        for _, _, _, _, spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order in plan.rows:
+        for row in plan.rows:
+            spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order = row[4:]
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
             if own:

@@ -269,14 +269,14 @@ class Runner:
             return torch.stack(lines)
         most = min(batch.ranks, logits.shape[1])
         few = min(most, MOST_RANKS)
-        chosen, ids, scores, places = rank(logits, self._banned, found, few, batch.scored)
+        chosen, ids, scores, token_ranks = rank(logits, self._banned, found, few, batch.scored)
         if most > few:  # the first ones stay as they are: of equal tokens, more might have others first
             wide = rank(logits, self._banned, found, most)
             ids, scores = (
                 torch.cat((own, more[:, few:]), 1) for own, more in zip((ids, scores), wide[1:3], strict=True)
             )
-        if places is not None:
-            lines.append(places.int())
+        if token_ranks is not None:
+            lines.append(token_ranks.int())
         ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
         return torch.cat((torch.stack((*lines, chosen.view(torch.int32))), *ranked))
 
@@ -321,18 +321,18 @@ def _result(count: int, needed: OptionalInputs, given: OptionalInputs, out: Ints
     confidence = np.array(out[2:4, :count].T, order="C").view(np.float64)[:, 0]
     more = [*out[4:, :count].copy()] if len(out) > 4 else []
     by_rule = more.pop(0).view(np.float32) if given.measured and more else None
-    places = more.pop(0) if given.scored and given.ranks is not None and more else None
+    token_ranks = more.pop(0) if given.scored and given.ranks is not None and more else None
     return StepResult(
         tokens,
         proposals,
         confidence,
         device_s,
-        None if needed.ranks is None else _scores(more, places),
+        None if needed.ranks is None else _scores(more, token_ranks),
         by_rule if needed.measured else None,
     )
 
 
-def _scores(words: list[np.ndarray], places: Ints | None) -> Scores | None:
+def _scores(words: list[np.ndarray], token_ranks: Ints | None) -> Scores | None:
     """Scores of the lines that `_compute` adds with `ranks`: [1 + 2 * ranks], and the ranks of tokens that a row
     scores."""
     if not words:
@@ -340,4 +340,5 @@ def _scores(words: list[np.ndarray], places: Ints | None) -> Scores | None:
     ranks = len(words) // 2
     ids, bits = np.array(words[1 : 1 + ranks], np.int32), np.array(words[1 + ranks :], np.int32)
     shape = ranks, len(words[0])
-    return Scores(words[0].view(np.float32), ids.reshape(shape).T, bits.reshape(shape).view(np.float32).T, places)
+    scores = bits.reshape(shape).view(np.float32)
+    return Scores(words[0].view(np.float32), ids.reshape(shape).T, scores.T, token_ranks)

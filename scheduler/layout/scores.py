@@ -27,8 +27,7 @@ class ScoreLayout:
 
     def rows(self, window: ComputeRange, inputs: StepInputs) -> tuple[Row, ...]:
         likelihood = self._likelihood
-        probes = likelihood.probes[likelihood.done : likelihood.done + len(self._slots)]
-        rows: list[Row] = []
+        probes, rows = likelihood.next_probes(len(self._slots)), list[Row]()
         room, logits = window.end, len(self._slots) * self._source.request.length
         for slot, probe in zip(self._slots, probes, strict=False):
             row = self._row(slot, probe, inputs)

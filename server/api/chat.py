@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..errors import InvalidValue, ascii_name
+from ..schema.chat_request import ChatCompletionRequest, Message
 from ..schema.openapi import ChatCompletion, answered
-from ..schema.requests import ChatCompletionRequest, Message
 from ..schema.responses import ChatReply, new_envelope
 from ..schema.tools import Tool
 from ..structured.call_grammar import CallGrammar

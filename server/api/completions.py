@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ..errors import InvalidValue
+from ..schema.completion_request import CompletionRequest
 from ..schema.openapi import Completion, answered
-from ..schema.requests import CompletionRequest
 from ..schema.responses import TextReply, new_envelope
 from .answer_parts import Reading
 from .generation import PER_TEXT, Backend, Prompt, check_choices, check_token, generation_router, respond

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -11,19 +12,20 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, GivenTokens, Grammar
+from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, Grammar
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
 from ..http.sse import EventStream, merge, until_gone
 from ..off_loop import OffLoop
+from ..schema.completion_request import CompletionRequest
 from ..schema.openapi import REFUSALS
-from ..schema.requests import CompletionRequest, GenerationRequest
-from ..schema.responses import EventWriter, Finished, ModelCard, Reply, usage_json
+from ..schema.requests import GenerationRequest
+from ..schema.responses import EventWriter, Finished, Json, ModelCard, Reply, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.answer_formats import AnswerFormats
@@ -32,12 +34,13 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import DiffusingReader, Reader, Reading, SplitReading, joined
 from .infill_lengths import lengths, likeliest
-from .likelihood import ScoredAnswers, given_tokens, option_tokens, with_prompt
+from .likelihood import ScoredAnswers, candidate_tokens, given_tokens, with_prompt
 
 T = TypeVar("T")
 Deltas = AsyncGenerator[tuple[int, Delta], None]  # with the numbers of their answers
 
 SHORT_CHARS = 4000  # or tokens, which are encoded or decoded on the event loop
+FEW_SCORES = 1000  # log-probabilities that are written on the event loop
 PER_TEXT = 32  # characters that take as long as a text itself, however short
 ENCODED_AT_ONCE = 2  # of those that are longer
 
@@ -52,6 +55,7 @@ class Backend:
     card: ModelCard
     grammars: Grammars
     encoding: OffLoop
+    writing: OffLoop
     formats: AnswerFormats
 
     async def encode(self, request: Request, param: str, size: int, work: Callable[[], T]) -> T:
@@ -143,22 +147,22 @@ async def respond(
     if timeout_s > longest_s:
         raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
     check_named_tokens(backend.tokenizer, body)
-    body.check_options()
+    body.check_candidates()
     if body.diffusing and reading is None:
         reading = SplitReading()
-    given, texts = GivenTokens(()), body.scored_options
-    if texts and body.wanted is not None:
-        param, limit = body.wanted.param, backend.card.max_model_len
-        size = sum(len(text) + PER_TEXT for text in texts)
-        given = await backend.encode(
-            request, param, size, lambda: option_tokens(backend.tokenizer, texts, limit, param)
-        )
     grammar = None
     # A format that is a part of the grammar of calls is compiled alone first: a refusal then names its parameter.
     for wanted in (body.wanted, None if reading is None else reading.wanted):
         if wanted is not None:
             compiling = backend.grammars.compile(wanted, client_of(request.scope))
             grammar = await until_gone(request.receive, compiling)
+    chains, texts = None, body.candidate_texts
+    if texts and body.wanted is not None and grammar is not None and not grammar.candidates:
+        param, limit = body.wanted.param, backend.card.max_model_len
+        size = sum(len(text) + PER_TEXT for text in texts)
+        chains = await backend.encode(
+            request, param, size, lambda: candidate_tokens(backend.tokenizer, texts, limit, param)
+        )
     # One entry for each choice, with the options of all its tries.
     context, default = backend.card.max_model_len, backend.settings.default_max_tokens
     if isinstance(body, CompletionRequest) and body.scores_prompt:
@@ -169,7 +173,7 @@ async def respond(
         ]
     submitted = [(prompt, options) for prompt, tries in planned for options in tries]
     owners = [number // body.choices for number, (_, tries) in enumerate(planned) for _ in tries]
-    scored = ScoredAnswers.of(body, [prompt.ids for prompt in prompts], owners, given)
+    scored = ScoredAnswers.of(body, [prompt.ids for prompt in prompts], owners, chains)
     limit = backend.settings.max_queue
     if len(submitted) > limit:
         reason = (
@@ -182,14 +186,16 @@ async def respond(
         raise errors.InvalidValue(param, f"{param}: {reason}: at most {limit} may wait at once")
     _check_tokens(backend, body, [options.written(options.max_tokens) for _, options in submitted])
     most = backend.settings.max_request_tokens
-    if (total := sum(len(chain) for one in scored.scorings for chain in one.given.chains)) > most:
+    given = [one.given for one in scored.scorings] + [options.scoring for _, options in submitted if options.scoring]
+    if (total := sum(sum(one.lengths) for one in given)) > most:
         param = prompts[0].param
-        reason = f"{total} tokens to score beside the answers of {len(prompts)} prompts are too many"
+        reason = f"{total} tokens to score with {len(prompts)} prompts are too many"
         raise errors.InvalidValue(param, f"{param}: {reason}: at most {most} in one request")
     bundle = uuid.uuid4().hex if len(submitted) + len(scored.scorings) > 1 else None
     shown = () if reading is None else reading.shown
+    candidates = grammar.candidates if texts and grammar is not None else ()
     sent = [
-        (prompt.ids, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown, options=scored.tokens))
+        (prompt.ids, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown, candidates=candidates))
         for prompt, options in submitted
     ]
     sent += [(one.ids, body.scoring_options(one.given, one.ranks, bundle, timeout_s)) for one in scored.scorings]
@@ -215,9 +221,26 @@ async def respond(
     tried = iter(collected)
     groups = [list(islice(tried, len(tries))) for _, tries in planned]
     finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
+    # Log-probabilities of 100,000 tokens take seconds to write, in which a thread leaves the event loop to others.
+    scores = sum(len(one.scores or ()) + len(one.extras.prompt_scores or ()) for one in finished)
+    size = scores * (1 + max(body.ranks or 0, body.prompt_logprobs or 0))
+    writing = backend.writing.run(
+        client_of(request.scope), size, lambda: _written(backend.tokenizer, body, prompts, reply, finished)
+    )
+    return Response(await until_gone(request.receive, writing), media_type="application/json")
+
+
+def _written(
+    tokenizer: Tokenizer,
+    body: GenerationRequest,
+    prompts: Sequence[Prompt],
+    reply: Reply,
+    finished: list[Finished],
+) -> bytes:
+    """The response of all choices that were computed, as JSON."""
     if isinstance(body, CompletionRequest) and body.scores_prompt:
         finished = [
-            with_prompt(backend.tokenizer, prompt.ids, prompt.echo, body, one)
+            with_prompt(tokenizer, prompt.ids, prompt.echo, body, one)
             for prompt, one in zip(prompts, finished, strict=True)
         ]
     choices = [
@@ -226,7 +249,21 @@ async def respond(
         for choice in _best(finished[start : start + body.choices], body.kept)
     ]
     usages = {number: choice.usage for number, choice in enumerate(finished)}
-    return JSONResponse(reply.whole(choices, usage_json(prompt_size, usages, body.choices)))
+    prompt_size = sum(prompt.tokens for prompt in prompts)
+    return _in_pieces(reply.whole(choices, usage_json(prompt_size, usages, body.choices)))
+
+
+def _in_pieces(found: Json) -> bytes:
+    """An object as JSON. Entries of its lists are encoded one by one: no other thread runs while one is."""
+    fields = []
+    for name, value in found.items():
+        shown = f"[{','.join(map(_compact, value))}]" if isinstance(value, list) else _compact(value)
+        fields.append(f"{_compact(name)}:{shown}")
+    return f"{{{','.join(fields)}}}".encode()
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:

@@ -4,15 +4,18 @@ one. Answers that score tokens go to the engine beside those that are sent, whic
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain
+from typing import Protocol
 
 from .. import errors
-from ..engine.messages import Delta, Finish, GivenTokens, Usage
-from ..schema.requests import CompletionRequest, GenerationRequest
+from ..engine.messages import Delta, Extras, Finish, GivenTokens
+from ..schema.completion_request import CompletionRequest
+from ..schema.requests import GenerationRequest
 from ..schema.responses import Finished
 from ..text.detokenizer import AnswerText
 from ..text.logprobs import TokenLogprob, token_of
@@ -29,78 +32,74 @@ def given_tokens(body: CompletionRequest, ids: Sequence[int], context: int) -> t
         raise errors.InvalidValue("likelihood_start", f"likelihood_start: {start} is more than the {size} tokens given")
     # A step has at least one token to compute: where none is given, it is the network's own.
     proposes = bool(body.max_tokens) or start == size
-    return start, GivenTokens((tuple(ids[start:]),), proposes, 0 if proposes else body.samples)
+    samples = 0 if proposes else body.samples
+    return start, GivenTokens(*_flat([ids[start:]]), proposes=proposes, samples=samples)
 
 
-def option_tokens(tokenizer: Tokenizer, options: Sequence[str], context: int, param: str) -> GivenTokens:
-    """The tokens of each option of a parameter. Raises `TextTooLong`."""
-    encoded = [tokenizer.encode(text, specials=False, most_tokens=context, plain=True) for text in options]
-    return GivenTokens(tuple(map(tuple, encoded)), param=param)
+def candidate_tokens(tokenizer: Tokenizer, texts: Sequence[str], context: int, param: str) -> GivenTokens:
+    """The tokens of each text of a parameter. Raises `TextTooLong`."""
+    encoded = [tokenizer.encode(text, specials=False, most_tokens=context, plain=True) for text in texts]
+    return GivenTokens(*_flat(encoded), sums=True, param=param)
 
 
 def prompt_tokens(ids: Sequence[int]) -> GivenTokens:
     """All tokens of a prompt but the first, to be scored after that. Of a prompt without others it is the network's
     own, since a step has at least one token to compute."""
-    return GivenTokens((tuple(ids[1:]),), proposes=len(ids) == 1, param="prompt_logprobs")
+    return GivenTokens(*_flat([ids[1:]]), proposes=len(ids) == 1, param="prompt_logprobs")
 
 
-Scores = tuple[TokenLogprob, ...]
+def _flat(chains: Sequence[Sequence[int]]) -> tuple[bytes, tuple[int, ...]]:
+    """The tokens of chains, one after another, and their lengths."""
+    return array("i", chain.from_iterable(chains)).tobytes(), tuple(map(len, chains))
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
     """An answer to `ids` that scores tokens `given`, with `ranks` likeliest ones each, for all answers to a prompt, by
-    its number. `join` adds the scores to their last deltas."""
+    its number."""
 
     prompt: int
     ids: list[int]
     given: GivenTokens
     ranks: int
-    join: Callable[[GivenTokens, Delta, Scores], Delta]
 
 
-def join_options(given: GivenTokens, delta: Delta, scores: Scores) -> Delta:
-    """A delta with the log-probability of each option, the sum over its tokens."""
-    logprobs = iter([score.logprob for score in scores])
-    sums = [math.fsum(islice(logprobs, len(chain))) for chain in given.chains]
-    return replace(delta, option_logprobs=tuple(sums))
+class Found(Protocol):
+    """The end of an answer that scores tokens."""
 
-
-def join_prompt(given: GivenTokens, delta: Delta, scores: Scores) -> Delta:
-    """A delta with the scores of the prompt's tokens."""
-    return replace(delta, prompt_scores=scores[: len(given.chains[0])])
+    @property
+    def scores(self) -> Sequence[TokenLogprob]: ...
+    @property
+    def candidate_logprobs(self) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswers:
     """Answers to several prompts, whose numbers are the `owners`, that are followed by others which only score: the
-    `scorings`. `texts` are the options of which each answer is one. If each has one token, these are the `tokens`,
-    which the first forwards of the answers score."""
+    `scorings`. `candidates` are the texts of which each answer is one."""
 
     owners: Sequence[int]
     scorings: Sequence[Scoring]
-    texts: Sequence[str]
-    tokens: tuple[int, ...]
+    candidates: Sequence[str]
 
     @classmethod
     def of(
-        cls, body: GenerationRequest, prompts: Sequence[list[int]], owners: Sequence[int], options: GivenTokens
+        cls, body: GenerationRequest, prompts: Sequence[list[int]], owners: Sequence[int], chains: GivenTokens | None
     ) -> ScoredAnswers:
-        """The scores that a request wants. `options` are the tokens of those texts of which the answer is one."""
-        single = all(len(chain) == 1 for chain in options.chains)
+        """The scores that a request wants. `chains` are those of its candidates; None: it has none, or the first
+        forwards of its answers score them, which are one token each."""
         ranks, scorings = body.prompt_logprobs, list[Scoring]()
         for number, ids in enumerate(prompts):
-            if not single:
-                scorings.append(Scoring(number, ids, options, 0, join_options))
+            if chains is not None:
+                scorings.append(Scoring(number, ids, chains, 0))
             if ranks is not None:
-                scorings.append(Scoring(number, ids[:1], prompt_tokens(ids), ranks, join_prompt))
-        tokens = tuple([token for chain in options.chains for token in chain]) if single else ()
-        return cls(owners, scorings, body.scored_options, tokens)
+                scorings.append(Scoring(number, ids[:1], prompt_tokens(ids), ranks))
+        return cls(owners, scorings, body.candidate_texts)
 
     @property
     def needed(self) -> bool:
         """False for answers without anything of this."""
-        return bool(self.scorings or self.texts)
+        return bool(self.scorings or self.candidates)
 
     async def deltas(self, merged: AsyncGenerator[tuple[int, Delta], None]) -> AsyncGenerator[tuple[int, Delta], None]:
         """Those of the answers among the `merged` deltas of all. The last one of each waits for the scores."""
@@ -127,14 +126,22 @@ class ScoredAnswers:
 
     def _complete(self, index: int, delta: Delta, found: Sequence[tuple[Scoring, Delta]]) -> Delta:
         """The last delta of an answer. The first answer to a prompt bears the cost of its scores."""
+        usage, extras = delta.usage, self.extras(delta.candidate_logprobs, found)
+        if usage is not None and index == self.owners.index(self.owners[index]):
+            usage = usage.with_costs([one.usage for _, one in found if one.usage is not None])
+        return replace(delta, usage=usage, extras=extras._replace(gaps=delta.extras.gaps))
+
+    def extras(self, logprobs: Sequence[float], found: Sequence[tuple[Scoring, Found]]) -> Extras:
+        """The additions of scores that were `found` to an answer, whose first forward has found the `logprobs` of its
+        candidates if they are one token each."""
+        prompt_scores = None
         for scoring, scored in found:
-            delta = scoring.join(scoring.given, delta, scored.scores)
-        if self.texts:
-            delta = replace(delta, probabilities=tuple(zip(self.texts, _shares(delta.option_logprobs), strict=True)))
-        if delta.usage is not None and index == self.owners.index(self.owners[index]):
-            total = Usage.total([delta.usage, *(one.usage for _, one in found if one.usage is not None)])
-            delta = replace(delta, usage=replace(delta.usage, stats=total.stats))
-        return delta
+            if scoring.given.sums:
+                logprobs = scored.candidate_logprobs
+            else:
+                prompt_scores = tuple(scored.scores[: sum(scoring.given.lengths)])
+        shares = _shares(logprobs) if self.candidates else ()
+        return Extras(tuple(zip(self.candidates, shares, strict=True)), prompt_scores)
 
 
 def _shares(logprobs: Sequence[float]) -> Iterator[float]:

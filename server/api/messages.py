@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from ..errors import InvalidValue
 from ..http.body import JsonRoute
+from ..schema.chat_request import ChatCompletionRequest
 from ..schema.message_answers import ANSWERED, MESSAGE_REFUSALS, MessageReply, MessageTokens
 from ..schema.messages import MessagesRequest, MessageTokensRequest
-from ..schema.requests import ChatCompletionRequest
 from .chat import Turn, prepare
 from .generation import AnswerRoute, Backend, respond
 

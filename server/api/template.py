@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..engine.messages import AnswerOptions, Delta, Finish
 from ..errors import InvalidValue
-from ..schema.requests import CompletionRequest, Gap
+from ..schema.completion_request import CompletionRequest, Gap
 from ..structured.grammar import Wanted
 from ..text.detokenizer import AnswerText
 from ..text.splitter import Piece, Text
@@ -79,7 +79,7 @@ class TemplateReader:
             pieces += self._fill()
             self._place = 0
         finish = Finish.STOP if self._template.gaps[-1][2] else delta.finish
-        return _texts(pieces), replace(delta, finish=finish, gaps=tuple(self._filled))
+        return _texts(pieces), replace(delta, finish=finish, extras=delta.extras._replace(gaps=tuple(self._filled)))
 
     def provisional(self, canvas: Sequence[int]) -> Sequence[Piece]:
         hidden, ends = self._tokenizer.mask_id, self._tokenizer.end_ids

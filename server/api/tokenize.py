@@ -10,8 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 from ..errors import InvalidValue
 from ..http.body import Body, JsonRoute, refused
+from ..schema.chat_request import Messages, TemplateVariables, check_ending, check_messages, check_names
 from ..schema.openapi import REFUSALS, UNAUTHORIZED, Detokenized, Tokenized, TokenizerInfo
-from ..schema.requests import Messages, ModelName, TemplateVariables, check_ending, check_messages, check_names
+from ..schema.requests import ModelName
 from ..schema.tools import Tools
 from ..text.answer_formats import NO_TOOLS
 from .chat import Conversation

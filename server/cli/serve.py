@@ -18,7 +18,7 @@ from ..frontend.parent import CannotStart, log_drain, serve_apart, url_of
 from ..frontend.process import FAILED, REPORT_S, exit_hard
 from ..http.connections import ConnectionConfig, Listener, connection_limit, log_accept_errors, raise_descriptor_limit
 from ..logs import STDERR, logging_to
-from ..settings import Settings, split_origins, traces_url
+from ..settings import Settings, check_proxies, split_origins, traces_url
 
 
 def serve_main(settings: Settings) -> int:
@@ -30,6 +30,7 @@ def serve_main(settings: Settings) -> int:
         logging_to(STDERR, settings.log_level, settings.log_format),
     ):
         split_origins(settings.allowed_origins or "*")  # now: a model takes long to load
+        check_proxies(settings.trusted_proxies or "*")
         traces_url(settings, os.environ)
         settings.front_ends(on_gpu=False)
         descriptors = raise_descriptor_limit()

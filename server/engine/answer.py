@@ -62,7 +62,8 @@ class EngineAnswer:
             outcome = Outcome.STOP if stopped else outcome
         self._tokens += len(tokens)
         self.completion_tokens = self._options.written(self._tokens)
-        events, scored, options, canvas = update.lane_events, update.scores, update.option_logprobs, update.canvas
+        candidates = update.candidate_logprobs
+        events, scored, canvas = update.lane_events, update.scores, update.canvas
         if outcome is not None or len(tokens) or events is not None or canvas is not None:
             self.port.post(
                 Progress(
@@ -74,7 +75,7 @@ class EngineAnswer:
                     None if events is None else lane_step(events),
                     None if scored is None else _scores(scored),
                     first_forward_s or 0.0,
-                    b"" if outcome is None or options is None else options.tobytes(),
+                    b"" if outcome is None or candidates is None else candidates.tobytes(),
                     None if canvas is None else canvas.tobytes(),
                 )
             )
@@ -135,5 +136,5 @@ def _scores(scored: Scored) -> Scores:
         scored.ranked.tobytes(),
         scored.ranked_logprobs.tobytes(),
         scored.ranked.shape[1],
-        b"" if scored.places is None else scored.places.tobytes(),
+        b"" if scored.token_ranks is None else scored.token_ranks.tobytes(),
     )

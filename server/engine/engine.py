@@ -296,7 +296,7 @@ class Engine:
             raise errors.Draining("the server is shutting down")
         options, prompt_tokens = message.options, len(message.prompt)
         limit, suffix_tokens = self._scheduler.limits.max_model_len, len(options.suffix)
-        if prompt_tokens + options.max_tokens + suffix_tokens > limit:
+        if options.scoring is None and prompt_tokens + options.max_tokens + suffix_tokens > limit:
             raise errors.ContextLengthExceeded(limit, prompt_tokens, options.max_tokens, suffix_tokens=suffix_tokens)
         if not 0 <= options.temperature < math.inf:
             raise errors.InvalidValue("temperature", f"must be a finite number from 0, not {options.temperature}")
@@ -345,7 +345,7 @@ class Engine:
             weight=options.weight,
             bundle=options.bundle,
             scoring=scoring,
-            options=np.array(options.options, np.int32),
+            candidates=np.array(options.candidates, np.int32),
         )
 
     def _template(self, options: AnswerOptions) -> np.ndarray | None:
@@ -354,19 +354,23 @@ class Engine:
         return np.array(canvas, np.int32) if canvas else None
 
     def _scoring(self, message: Submit) -> Scoring | None:
-        """The tokens that a message gives to be scored. Raises `ContextLengthExceeded` if the masks that follow them do
-        not fit."""
+        """The tokens that a message gives to be scored. Raises `ContextLengthExceeded` or `InvalidValue` if they do
+        not fit with the masks that follow them."""
         given = message.options.scoring
         if given is None:
             return None
         limits, pattern = self._scheduler.limits, self._scheduler.pattern
-        chains = tuple(np.array(chain, np.int32) for chain in given.chains)
-        scoring = Scoring(chains, given.proposes, given.samples)
-        prompt_tokens, longest = len(message.prompt), max(map(len, chains))
+        tokens, lengths = np.frombuffer(given.tokens, np.int32), np.array(given.lengths, np.int64)
+        scoring = Scoring(tokens, lengths, given.sums, given.proposes, given.samples)
+        prompt_tokens, longest = len(message.prompt), max(given.lengths)
         room = scoring_room(scoring, pattern)
         if prompt_tokens + room > limits.max_model_len:
-            raise errors.ContextLengthExceeded(
-                limits.max_model_len, prompt_tokens + longest, room - longest, param=given.param
+            if given.param is None:
+                raise errors.ContextLengthExceeded(limits.max_model_len, prompt_tokens + longest, room - longest)
+            masks = f", and the {room - longest} masks after them" if room > longest else ""
+            reason = f"{prompt_tokens + longest} tokens of the prompt and of what is scored{masks}"
+            raise errors.InvalidValue(
+                given.param, f"{given.param}: {reason} exceed the context of {limits.max_model_len}: shorten them"
             )
         return with_rows(scoring, prompt_tokens, limits, pattern)
 

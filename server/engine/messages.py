@@ -10,9 +10,9 @@ dataclass of such. The structs of `FromEngine` and `ToEngine` are what crosses; 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -46,20 +46,25 @@ class Fault(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """A grammar that the front end has compiled: its `text` in llguidance's notation, and the request parameter that
-    it comes from. `tried_bytes` is the memory that it took in a trial; None: nobody has tried it."""
+    it comes from. `tried_bytes` is the memory that it took in a trial; None: nobody has tried it. `candidates` are the
+    tokens of a choice whose texts are one token each, in their order."""
 
     param: str
     text: str
     tried_bytes: int | None = None
+    candidates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GivenTokens:
-    """Token ids to score after a prompt, each of `chains` by itself. If it `proposes`, one token of the network's
-    follows the only chain. `samples` of Monte Carlo; 0: each token given those before it. `param` is the request's
-    parameter that wants the scores."""
+    """Token ids to score after a prompt: chains of so many `lengths`, one after another in `tokens`, native int32. With
+    `sums` each chain has one score, else each token. If it `proposes`, one token of the network's follows the only
+    chain. `samples` of Monte Carlo; 0: each token given those before it. `param` is the request's parameter that wants
+    the scores."""
 
-    chains: tuple[tuple[int, ...], ...]
+    tokens: bytes
+    lengths: tuple[int, ...]
+    sums: bool = False
     proposes: bool = False
     samples: int = 0
     param: str | None = None
@@ -78,7 +83,7 @@ class AnswerOptions:
     requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
     `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. `shown` has
     special tokens that have text in this answer. With `scoring` there is no answer: the tokens given come back with
-    their log-probabilities, and count as no answer's. `options` are tokens of which the answer is one: its end has
+    their log-probabilities, and count as no answer's. `candidates` are tokens of which the answer is one: its end has
     their log-probabilities at its first position, without the grammar, if there are `ranks`.
     """
 
@@ -113,7 +118,7 @@ class AnswerOptions:
     diffusing: bool = False
     shown: tuple[int, ...] = ()
     scoring: GivenTokens | None = None
-    options: tuple[int, ...] = ()
+    candidates: tuple[int, ...] = ()
 
     def written(self, tokens: int) -> int:
         """The number of the answer's first `tokens` tokens that were not given."""
@@ -184,8 +189,8 @@ class Serving(Message, frozen=True):
 class Progress(Message, frozen=True):
     """The effect of a step on a request: `tokens` that became final, as native int32. `stats` count from the start of
     the request, which waited `queue_s` before its first step. Its first forward ended `first_forward_s` later, since
-    all chunks of its prompt come first. The last progress has a `finish`, and native float32 of the request's
-    options. `canvas` has the tokens of a diffusing request, as native int32 with masks."""
+    all chunks of its prompt come first. The last progress has a `finish`, and native float64 of the request's
+    candidates. `canvas` has the tokens of a diffusing request, as native int32 with masks."""
 
     request_id: int
     tokens: bytes
@@ -195,7 +200,7 @@ class Progress(Message, frozen=True):
     lanes: LaneStep | None = None
     scores: Scores | None = None
     first_forward_s: float = 0.0
-    option_logprobs: bytes = b""
+    candidate_logprobs: bytes = b""
     canvas: bytes | None = None
 
 
@@ -241,14 +246,14 @@ FromEngine = Progress | Failed | Reserved | Exposition | Health | Reload | Stop
 
 class Scores(msgspec.Struct, frozen=True, array_like=True):
     """The columns of `scheduler.Scored`, row by row as native float32 and int32, with `ranks` likeliest tokens each.
-    Only tokens that were given have `places`."""
+    Only tokens that were given have `token_ranks`."""
 
     logprobs: bytes
     steps: bytes
     ranked: bytes
     ranked_logprobs: bytes
     ranks: int
-    places: bytes = b""
+    token_ranks: bytes = b""
 
 
 class AnswerTimes(msgspec.Struct, frozen=True, array_like=True):
@@ -271,6 +276,10 @@ class Usage:
     first_forward_s: float = 0.0
     reasoning_tokens: int = 0
 
+    def with_costs(self, others: Collection[Usage]) -> Usage:
+        """The usage of an answer that bears the cost of `others`, which count no tokens."""
+        return replace(self, stats=Usage.total((self, *others)).stats)
+
     @classmethod
     def total(cls, usages: Collection[Usage]) -> Usage:
         """The sum over several answers."""
@@ -282,16 +291,28 @@ class Usage:
         )
 
 
+class Extras(NamedTuple):
+    """Additions of the HTTP layer to the last delta of an answer: the `probabilities` of the texts of which it is one,
+    and the scores of its prompt, which other answers of the request have found; the `gaps` of its template, with the
+    number of tokens of each."""
+
+    probabilities: tuple[tuple[str, float], ...] = ()
+    prompt_scores: tuple[TokenLogprob, ...] | None = None
+    gaps: tuple[tuple[str, int], ...] = ()
+
+
+NO_EXTRAS = Extras()
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Text that has become final. The last delta carries `finish`; its text may be empty. `usage` counts from the
     start of the request; `token_ids` are new since the last delta; `stop` is the stop string that has ended the text.
 
     With lane events there is one delta for each step, with or without text. `scores` belong to the tokens whose text is
-    complete with this delta. The last one has the log-probabilities of the answer's options, if they were requested;
-    where a front end joins answers that score tokens to it, the `probabilities` of the texts of which it is one, and
-    the scores of its prompt. `canvas` has all tokens of a diffusing answer that are committed, final or not, with masks
-    between them. The front end adds the `gaps` of a template to the last delta, with the number of tokens of each.
+    complete with this delta. The last one has the log-probabilities of the answer's candidates, if they were requested.
+    `canvas` has all tokens of a diffusing answer that are committed, final or not, with masks between them. The
+    HTTP layer adds the `extras` to the last one.
     """
 
     text: str
@@ -301,11 +322,9 @@ class Delta:
     scores: tuple[TokenLogprob, ...] = ()
     token_ids: tuple[int, ...] = ()
     stop: str | None = None
-    option_logprobs: tuple[float, ...] = ()
-    probabilities: tuple[tuple[str, float], ...] = ()
-    prompt_scores: tuple[TokenLogprob, ...] | None = None
+    candidate_logprobs: tuple[float, ...] = ()
     canvas: tuple[int, ...] | None = None
-    gaps: tuple[tuple[str, int], ...] = ()
+    extras: Extras = NO_EXTRAS
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class OfflineAnswer:
     usage: Usage
     scores: tuple[TokenLogprob, ...] = ()
     lanes: tuple[LaneEvent, ...] = ()  # if they were requested
+    candidate_logprobs: tuple[float, ...] = ()  # if they were requested
 
 
 class Collected:
@@ -40,6 +41,7 @@ class Collected:
         self._lanes: list[LaneEvent] = []
         self._finish = Finish.STOP
         self._usage = Usage()
+        self._candidate_logprobs: tuple[float, ...] = ()
 
     def add(self, delta: Delta) -> None:
         self._texts.append(delta.text)
@@ -48,6 +50,7 @@ class Collected:
         if delta.lanes is not None:
             self._lanes.append(delta.lanes)
         self._finish, self._usage = delta.finish or self._finish, delta.usage or self._usage
+        self._candidate_logprobs = delta.candidate_logprobs or self._candidate_logprobs
 
     def answer(self) -> OfflineAnswer:
         return OfflineAnswer(
@@ -57,6 +60,7 @@ class Collected:
             self._usage,
             tuple(self._scores),
             tuple(self._lanes),
+            self._candidate_logprobs,
         )
 
 

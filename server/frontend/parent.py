@@ -104,7 +104,7 @@ class Parent:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signal, number, end)
-        if self._settings.api_keys_file is not None:
+        if self._settings.api_key_file is not None:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         await engine.start()
         engine.death.add_done_callback(report)

@@ -69,9 +69,9 @@ class AnswerReader:
         self._sent = len(self._token_ids)
         written = self._options.written(self._sent)
         usage = Usage(written, progress.stats, progress.queue_s, progress.first_forward_s)
-        options = np.frombuffer(progress.option_logprobs, np.float32).tolist() if progress.option_logprobs else ()
+        candidates = tuple(np.frombuffer(progress.candidate_logprobs, np.float64).tolist())
         stop = self._text.stop
-        return Delta(text, progress.finish, usage, lanes, scores, fresh, stop, tuple(options), canvas=canvas)
+        return Delta(text, progress.finish, usage, lanes, scores, fresh, stop, candidates, canvas=canvas)
 
 
 class AnswerStream:
@@ -164,7 +164,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
             scores.ranked + after.scores.ranked,
             scores.ranked_logprobs + after.scores.ranked_logprobs,
             scores.ranks,
-            scores.places + after.scores.places,
+            scores.token_ranks + after.scores.token_ranks,
         )
     tokens = before.tokens + after.tokens
     return Progress(
@@ -176,7 +176,7 @@ def _joined(before: Progress, after: Progress) -> Progress:
         before.lanes,
         scores,
         after.first_forward_s,
-        after.option_logprobs,
+        after.candidate_logprobs,
         before.canvas if after.canvas is None else after.canvas,
     )
 
@@ -189,7 +189,7 @@ def _scored(scores: Scores) -> Scored:
         steps,
         np.frombuffer(scores.ranked, np.int32).reshape(shape),
         np.frombuffer(scores.ranked_logprobs, np.float32).reshape(shape),
-        np.frombuffer(scores.places, np.int32) if scores.places else None,
+        np.frombuffer(scores.token_ranks, np.int32) if scores.token_ranks else None,
     )
 
 

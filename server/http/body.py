@@ -171,12 +171,15 @@ class Strict(BaseModel):
         strict=True, extra="allow", allow_inf_nan=False, frozen=True, json_schema_extra=_document_unsupported
     )
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
-    elsewhere: ClassVar[Mapping[str, str]] = {}  # the endpoint that has a parameter which this one has not
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # the endpoint that has a parameter, or its name here
 
     @classmethod
     def lacks(cls, name: str) -> str:
         """Why a known parameter is not honoured here."""
-        return f"only {cls.elsewhere[name]} has it" if name in cls.elsewhere else "not supported yet"
+        other = cls.elsewhere.get(name)
+        if other is None:
+            return "not supported yet"
+        return f"only {other} has it" if other.startswith("/") else f"this endpoint calls it {other}"
 
     @classmethod
     def offers(cls) -> str:
@@ -198,7 +201,8 @@ class Strict(BaseModel):
         for name in cls.unsupported.keys() & raw.keys():
             value, neutral = raw[name], cls.unsupported[name]
             if value is not None and not any(_same(value, one) for one in neutral):
-                reason = f"{cls.lacks(name)}, but {shown(value)} was given"
+                allowed = f"give {' or '.join(map(json.dumps, neutral))}, or " if neutral else ""
+                reason = f"{cls.lacks(name)}, but {shown(value)} was given: {allowed}leave it out"
                 raise refused(name, reason, code="unsupported_parameter")
         return {name: value for name, value in raw.items() if name not in cls.unsupported}
 

@@ -78,6 +78,7 @@ class ConnectionConfig(uvicorn.Config):
             backlog=max(BACKLOG[0], min(BACKLOG[1], (descriptors - max_connections) // 4)),
             timeout_keep_alive=settings.keep_alive_s,
             timeout_graceful_shutdown=FLUSH_S,
+            forwarded_allow_ips=settings.trusted_proxies,  # None: FORWARDED_ALLOW_IPS
         )
         self.max_connections = max_connections
         self.most_of_address = max(1, max_connections // 2)

@@ -54,7 +54,7 @@ class Keys:
 
     @classmethod
     def of(cls, settings: Settings, processes: int = 1, valid: Sequence[Key] | None = None) -> Self:
-        path = None if settings.api_keys_file is None else Path(settings.api_keys_file)
+        path = None if settings.api_key_file is None else Path(settings.api_key_file)
         return cls(settings.api_key, path, processes, valid)
 
     def __bool__(self) -> bool:
@@ -88,7 +88,7 @@ def read_keys(unnamed: str | None, path: Path | None) -> list[Key]:
     except UnicodeDecodeError:
         raise BadKeys(f"{path} is not UTF-8") from None
     except OSError as error:
-        raise BadKeys(f"--api-keys-file: {path} cannot be read: {error.strerror or error}") from None
+        raise BadKeys(f"--api-key-file: {path} cannot be read: {error.strerror or error}") from None
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
             key = _parsed(line.strip(), f"{path}:{number}")

@@ -14,22 +14,11 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, mo
 from ..errors import InvalidValue, from_validation, shown
 from ..http.body import Body, Strict, refused
 from . import limits
+from .chat_request import ChatCompletionRequest
 from .formats import Schema
-from .requests import (
-    INT32,
-    INT64,
-    AnswerTokens,
-    ChatCompletionRequest,
-    DecoderName,
-    DecoderParams,
-    Hint,
-    ModelName,
-    Salt,
-    Seconds,
-    Stops,
-)
+from .requests import INT32, INT64, AnswerTokens, DecoderName, DecoderParams, Hint, ModelName, Salt, Seconds, Stops
 from .tools import AnyObject, Name, Parameters
-from .unsupported import COUNT_TOKENS, MESSAGES, UNSUPPORTED
+from .unsupported import COUNT_TOKENS, ELSEWHERE, MESSAGES, UNSUPPORTED
 
 Json = dict[str, Any]
 ERROR = "Error: "  # before the text of a result that is one
@@ -51,7 +40,11 @@ class TextBlock(Strict):
 
 
 def _texts(value: object) -> object:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else [] if value is None else value
+    if value is None or isinstance(value, list):
+        return value or []
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    raise refused(None, f"must be a string or a list of blocks, not {shown(value)}")
 
 
 TextBlocks = Annotated[list[TextBlock], Field(fail_fast=True, max_length=limits.PARTS)]
@@ -293,6 +286,7 @@ class MessagesRequest(DecoderParams, MessageTokensRequest):
     """Anthropic's parameters, and ours for the decoder."""
 
     unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {**UNSUPPORTED[COUNT_TOKENS], **UNSUPPORTED[MESSAGES]}
+    elsewhere = ELSEWHERE[MESSAGES]
 
     max_tokens: AnswerTokens
     stop_sequences: Stops | None = None

@@ -15,15 +15,9 @@ from ..errors import ApiError, from_validation, shown
 from ..http.body import Strict, refused
 from ..structured.grammar import ANY_OBJECT, Wanted
 from . import limits
+from .chat_request import ChatCompletionRequest, Effort, TemplateVariables
 from .formats import Schema
-from .requests import (
-    AnswerTokens,
-    ChatCompletionRequest,
-    Effort,
-    GenerationRequest,
-    Ranks,
-    TemplateVariables,
-)
+from .requests import AnswerTokens, GenerationRequest, Ranks
 from .tools import CalledFunction, Choice, Function, Label, Name
 from .unsupported import ELSEWHERE, RESPONSES, UNSUPPORTED, unsupported_by
 

@@ -15,7 +15,7 @@ from ..text.logprobs import TokenLogprob
 from ..text.splitter import CallPart, Piece, Reasoning, Text
 from .requests import GenerationRequest
 from .response_input import ResponsesRequest
-from .responses import EventWriter, Finished, options_json, scored_token, usage_json
+from .responses import EventWriter, Finished, probabilities_json, scored_token, usage_json
 
 Json = dict[str, Any]
 
@@ -140,7 +140,7 @@ class ResponsesReply:
         for part in answer.parts:
             for _ in self._output.add(part):
                 pass
-        for _ in self._output.finish(answer.finish, answer.options):
+        for _ in self._output.finish(answer.finish, probabilities_json(answer.extras)):
             pass
         return self._ended(answer.finish, usage)
 
@@ -155,7 +155,7 @@ class ResponsesReply:
             yield from map(self._event, self._output.add(part))
         if delta.finish is not None:
             self._finish = delta.finish
-            yield from map(self._event, self._output.finish(delta.finish, options_json(delta.probabilities)))
+            yield from map(self._event, self._output.finish(delta.finish, probabilities_json(delta.extras)))
 
     def end(self) -> Iterator[bytes]:
         assert self._finish is not None  # every answer that ends has a reason

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from ..engine.messages import Delta, Finish, Usage
+from ..engine.messages import NO_EXTRAS, Delta, Extras, Finish, Usage
 from ..errors import ApiError, UnknownModel
 from ..http.sse import DONE, event
 from ..text.lanes import LaneEvent
@@ -60,7 +60,7 @@ class ModelCard:
 class Finished:
     """One complete choice. `scores` is None if no log-probabilities were requested. `calls` have everything of a call
     in one part; `parts` are all pieces in their order, where the answer was read in parts. `stop` is the stop string
-    that has ended the text. `gaps` are those of a template."""
+    that has ended the text."""
 
     text: str
     finish: Finish
@@ -70,35 +70,19 @@ class Finished:
     calls: tuple[CallPart, ...] = ()
     parts: tuple[Piece, ...] = ()
     stop: str | None = None
-    probabilities: tuple[tuple[str, float], ...] = ()
-    prompt_scores: Scores | None = None
-    gaps: tuple[tuple[str, int], ...] = ()
+    extras: Extras = NO_EXTRAS
 
     @classmethod
     def of(cls, text: str, scores: Scores, last: Delta) -> Finished:
         """The choice that ended with a `last` delta."""
         assert last.finish is not None
-        return cls(
-            text,
-            last.finish,
-            scores,
-            last.usage or Usage(),
-            stop=last.stop,
-            probabilities=last.probabilities,
-            prompt_scores=last.prompt_scores,
-            gaps=last.gaps,
-        )
-
-    @property
-    def options(self) -> Json:
-        return options_json(self.probabilities)
+        return cls(text, last.finish, scores, last.usage or Usage(), stop=last.stop, extras=last.extras)
 
     @property
     def prompt(self) -> Json:
         """The scores of the prompt's tokens, if they were requested, in vLLM's form. The first token has none."""
-        if self.prompt_scores is None:
-            return {}
-        return {"prompt_logprobs": [None, *map(_ranked_tokens, self.prompt_scores)]}
+        scores = self.extras.prompt_scores
+        return {} if scores is None else {"prompt_logprobs": [None, *map(_ranked_tokens, scores)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +234,7 @@ class ChatReply:
         return self._last(index, {}, last)
 
     def _last(self, index: int, said: Json, last: Delta) -> Json:
-        choice = {**_chat_choice(index, said, last.finish), **options_json(last.probabilities)}
+        choice = {**_chat_choice(index, said, last.finish), **probabilities_json(last.extras)}
         return self.envelope.wrap(CHAT_CHUNK, [choice])
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
@@ -260,7 +244,7 @@ class ChatReply:
                 "message": self._message(choice),
                 "logprobs": _chat_logprobs(choice.scores),
                 "finish_reason": choice.finish,
-                **choice.options,
+                **probabilities_json(choice.extras),
             }
             for index, choice in enumerate(choices)
         ]
@@ -307,12 +291,17 @@ class TextReply:
         return self._last(index, "", last)
 
     def _last(self, index: int, said: str, last: Delta) -> Json:
-        found = {**_text_choice(index, said, last.finish), **options_json(last.probabilities)}
-        return self._wrap({**found, **_gaps(last.gaps)})
+        found = {**_text_choice(index, said, last.finish), **probabilities_json(last.extras)}
+        return self._wrap({**found, **_gaps(last.extras)})
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
         shaped = [
-            {**_text_choice(index, one.text, one.finish, one.scores), **one.options, **one.prompt, **_gaps(one.gaps)}
+            {
+                **_text_choice(index, one.text, one.finish, one.scores),
+                **probabilities_json(one.extras),
+                **one.prompt,
+                **_gaps(one.extras),
+            }
             for index, one in enumerate(choices)
         ]
         return {**self._wrap(*shaped), "usage": usage}
@@ -321,9 +310,9 @@ class TextReply:
         return self.envelope.wrap("text_completion", list(choices))
 
 
-def options_json(probabilities: Sequence[tuple[str, float]]) -> Json:
+def probabilities_json(extras: Extras) -> Json:
     """The probabilities of the texts of which an answer is one, if they were requested."""
-    found = [{"choice": text, "probability": probability} for text, probability in probabilities]
+    found = [{"choice": text, "probability": probability} for text, probability in extras.probabilities]
     return {"choice_probabilities": found} if found else {}
 
 
@@ -345,8 +334,8 @@ def text_of(parts: Sequence[Piece]) -> str:
     return "".join(part.spaced for part in parts if isinstance(part, Text))
 
 
-def _gaps(gaps: Sequence[tuple[str, int]]) -> Json:
-    return {"gaps": [{"text": text, "tokens": tokens} for text, tokens in gaps]} if gaps else {}
+def _gaps(extras: Extras) -> Json:
+    return {"gaps": [{"text": text, "tokens": tokens} for text, tokens in extras.gaps]} if extras.gaps else {}
 
 
 def _call_delta(part: CallPart) -> Json:

@@ -107,7 +107,8 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "thinking": {"budget_tokens": (), "display": ()},
 }
 
-# By endpoint: the parameters that only the other one has, and its path.
+NAMES_OF_OTHERS = {"max_output_tokens": "max_tokens", "stop_sequences": "stop"}
+# By endpoint: the parameters that only another one has, with its path, and those that have another name here.
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     CHAT: dict.fromkeys(
         (
@@ -115,20 +116,27 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
             *("likelihood", "likelihood_samples", "likelihood_start", "template"),
         ),
         COMPLETIONS,
-    ),
+    )
+    | NAMES_OF_OTHERS,
     COMPLETIONS: dict.fromkeys(
         (
             *("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"),
             *("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort"),
         ),
         CHAT,
-    ),
+    )
+    | NAMES_OF_OTHERS,
     RESPONSES: {
         **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start", "template"), COMPLETIONS),
-        **dict.fromkeys(("n", "messages", "max_tokens", "max_completion_tokens", "response_format"), CHAT),
-        **dict.fromkeys(("logprobs", "prompt_logprobs", "reasoning_effort", "diffusing", "add_special_tokens"), CHAT),
+        **dict.fromkeys(("n", "prompt_logprobs", "diffusing", "add_special_tokens"), CHAT),
+        **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
         **dict.fromkeys(("best_of", "echo", "suffix"), COMPLETIONS),
+        "messages": "input",
+        "response_format": "text.format",
+        "reasoning_effort": "reasoning.effort",
+        "logprobs": 'include: ["message.output_text.logprobs"]',
     },
+    MESSAGES: {"stop": "stop_sequences", "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens"},
 }
 
 

@@ -205,12 +205,14 @@ class Walk:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Compiled:
-    """A compiled grammar before its first token. The end is `shortest` tokens away; None: there is none."""
+    """A compiled grammar before its first token. The end is `shortest` tokens away; None: there is none. `candidates`
+    are the tokens of a choice whose texts are one token each."""
 
     text: str
     start: Walk
     shortest: int | None
     bytes: int = 0
+    candidates: tuple[int, ...] = ()
 
 
 def grammar_text(
@@ -235,7 +237,7 @@ def grammar_text(
         return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /{ANY_TEXT}/ & ~/{ANY_TEXT}({found}){ANY_TEXT}/")
     if tokens:
         return LLMatcher.grammar_from_lark(_of_tokens(set(tokens), vocabulary.ends))
-    single = ",".join(map(str, _single_tokens(vocabulary, choice)))
+    single = ",".join(map(str, sorted(single_tokens(vocabulary, choice))))
     pattern = "|".join(map(_escaped, choice)) if choice else regex or ""
     try:
         return LLMatcher.grammar_from_lark(f"start: <[{single}]>" if single else f"start: /{_lark(pattern)}/")
@@ -243,16 +245,16 @@ def grammar_text(
         raise GrammarError(plain(str(error))) from None
 
 
-def _single_tokens(vocabulary: Vocabulary, choice: Sequence[str]) -> list[int]:
+def single_tokens(vocabulary: Vocabulary, choice: Sequence[str]) -> tuple[int, ...]:
     """Return the tokens of texts that are one token each: an answer then takes one forward, and is the likeliest of
     them. Empty if another text is among them."""
-    found = set[int]()
+    found = dict[int, None]()
     for text in choice:
         tokens = vocabulary.tokenizer.tokenize_str(text)
         if len(tokens) != 1 or vocabulary.text(tokens[0]) != text.encode():
-            return []
-        found.update(tokens)
-    return sorted(found)
+            return ()
+        found[tokens[0]] = None
+    return tuple(found)
 
 
 def _of_tokens(tokens: set[int], ends: Set[int]) -> str:

@@ -24,7 +24,7 @@ from ..engine import messages
 from ..errors import Draining, EngineFailure, InvalidValue, Overloaded
 from ..schema import limits
 from ..text.tokenizer import Tokenizer
-from .compiler import LONGEST_END, Compiled, Vocabulary, compiled, describe, grammar_text
+from .compiler import LONGEST_END, Compiled, Vocabulary, compiled, describe, grammar_text, single_tokens
 from .fair_worker import FairWorker
 from .grammar_errors import GrammarError
 from .trial import MEMORY, TIME, Trial, TrialEnded
@@ -112,7 +112,7 @@ class Grammars:
             raise InvalidValue(wanted.param, f"{wanted.param}: {reason}")
         submit = partial(self._submit, client, wanted.kind, wanted.job, wanted.plain)
         found = await self._result(wanted.param, wanted.job, submit)
-        return messages.Grammar(wanted.param.partition(".")[0], found.text, found.bytes)
+        return messages.Grammar(wanted.param.partition(".")[0], found.text, found.bytes, found.candidates)
 
     def has(self, grammar: messages.Grammar) -> bool:
         """Return whether `constraint` has a grammar now that is not worn."""
@@ -198,7 +198,9 @@ class Grammars:
             raise GrammarError(f"{kind} takes more than {self._memory_mb} MB to compile")
         if limit is not None:
             raise Overloaded(f"the machine is too busy to compile {kind}", retry_after_s=2)
-        return self._build(reply["text"], reply["bytes"])
+        found = self._build(reply["text"], reply["bytes"])
+        found.candidates = single_tokens(self._loaded(), job.get("choice", ()))
+        return found
 
     def _build(self, text: str, size_bytes: int) -> Compiled:
         found = compiled(self._loaded(), text)
@@ -206,7 +208,9 @@ class Grammars:
         return found
 
     def _compile(self, job: dict[str, Any]) -> Compiled:
-        return compiled(self._loaded(), grammar_text(self._loaded(), **job))
+        found = compiled(self._loaded(), grammar_text(self._loaded(), **job))
+        found.candidates = single_tokens(self._loaded(), job["choice"])
+        return found
 
     def _loaded(self) -> Vocabulary:
         with self._lock:

@@ -61,7 +61,7 @@ class LogprobReader:
         """Return the next of the answer's tokens `ids`, one for each of `places`. `scored` are the tokens of the last
         step."""
         if scored is not None:
-            given = repeat(0, len(scored.steps)) if scored.places is None else scored.places.tolist()
+            given = repeat(0, len(scored.steps)) if scored.token_ranks is None else scored.token_ranks.tolist()
             columns = [values.tolist() for values in scored[:4]]
             self._rows += zip(*columns, given, strict=True)
         start, self._read = self._read, self._read + len(places)

@@ -150,7 +150,7 @@ def test_a_gpu_weights_and_keys_are_where_the_server_looks(helm: str) -> None:
     keys = next(volume["secret"] for volume in spec["volumes"] if volume["name"] == "keys")
     assert keys["secretName"] == "clients"
     path = f"{mounts['/etc/asynclane']['mountPath']}/{keys['items'][0]['path']}"
-    assert variables(objects)["ASYNCLANE_API_KEYS_FILE"] == path
+    assert variables(objects)["ASYNCLANE_API_KEY_FILE"] == path
 
 
 def test_ranks_of_tensor_parallelism_have_a_gpu_each_and_shared_memory(helm: str) -> None:

@@ -134,7 +134,7 @@ def test_bad_arguments_end_serve_run_with_one_line(tmp_path: Any) -> None:
     for given, message in {
         "modle=tiny-llada": "modle is no argument: did you mean model?",
         "num_replicas=none": "num_replicas must be a whole number from 1 to 1048576, not 'none'",
-        "api_keys_file=/none": "--api-keys-file: /none cannot be read: No such file or directory",
+        "api_key_file=/none": "--api-key-file: /none cannot be read: No such file or directory",
         "max_queue=0": "--max-queue must be from 1 to 2147483648, not 0",
         "port=8000": "port is for servers without Ray, whose proxies have http_options instead",
     }.items():

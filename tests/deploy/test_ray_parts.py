@@ -53,7 +53,7 @@ def test_arguments_are_those_of_replicas_and_of_the_server() -> None:
         ({"device": "cuda"}, "device=cuda does not fit num_gpus=0"),
         ({"device": "cpu", "num_gpus": 1}, "device=cpu does not fit num_gpus=1"),
         ({"model": "tiny-none"}, "no model 'tiny-none': it is no directory here"),
-        ({"api_keys_file": "/none"}, "--api-keys-file: /none cannot be read: No such file or directory"),
+        ({"api_key_file": "/none"}, "--api-key-file: /none cannot be read: No such file or directory"),
         ({"drain_s": "long"}, "--drain-s must be a whole number, not 'long'"),
         ({"frontends": 2}, "frontends is for servers without Ray, whose proxies have http_options instead"),
     ],

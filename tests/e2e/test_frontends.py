@@ -169,7 +169,7 @@ def test_front_ends_may_be_killed_at_any_moment() -> None:
 def test_a_front_end_that_is_replaced_has_the_keys_of_the_others(tmp_path: Path, broken: str | None) -> None:
     file = tmp_path / "keys"
     file.write_text("ann:k1")
-    server = start_server("--frontends", "1", "--api-keys-file", str(file))
+    server = start_server("--frontends", "1", "--api-key-file", str(file))
 
     def status(key: str) -> int:
         return httpx.get(f"{server.url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code

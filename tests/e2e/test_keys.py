@@ -21,7 +21,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(file: Path) -> Iterator[Server]:
-    server = start_server("--api-keys-file", str(file), "--kv-cache-tokens", "2048")
+    server = start_server("--api-key-file", str(file), "--kv-cache-tokens", "2048")
     yield server
     stop_server(server)
 

@@ -279,6 +279,10 @@ def test_the_masks_after_what_is_scored_must_fit_the_context(client: openai.Open
         with pytest.raises(openai.BadRequestError, match="context") as raised:
             client.completions.create(model="tiny-llada", prompt=prompt, max_tokens=4, logprobs=0, extra_body=more)
         assert raised.value.param == next(iter(more))
+    long = {"guided_choice": ["x" * context]}
+    with pytest.raises(openai.BadRequestError, match=r"guided_choice: .* exceed the context") as raised:
+        client.completions.create(model="tiny-llada", prompt=[6], max_tokens=4, logprobs=0, extra_body=long)
+    assert raised.value.param == "guided_choice"
 
 
 def test_the_prompt_of_a_chat_is_scored_as_its_template_renders_it(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from asynclane.models.checkpoint.registry import EMBEDDED
-from asynclane.scheduler import Halving, Outcome, Preferences, Sampling, Scoring
+from asynclane.scheduler import Halving, Outcome, Preferences, Sampling
 
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec, full_logits
-from ..support.likelihood import BLOCK, Setting
+from ..support.likelihood import BLOCK, Setting, scoring
 from ..support.scale import ALL
 
 TEXTS = ["Tom has 12 eggs and finds 11 more.", "The capital of France is Paris.", "def f(x):\n    return x"]
@@ -25,7 +25,7 @@ def setting(request: pytest.FixtureRequest) -> Setting:
 
 def test_each_token_is_scored_given_those_before_it_with_all_later_ones_masked(setting: Setting) -> None:
     given = [setting.ids(text) for text in MANY]
-    updates, _ = setting.score([(ids[:1], Scoring((ids[1:],))) for ids in given])
+    updates, _ = setting.score([(ids[:1], scoring(ids[1:])) for ids in given])
     for ids, update in zip(given, updates, strict=True):
         assert update.tokens.tolist() == ids[1:].tolist()
         assert update.outcome is Outcome.LENGTH
@@ -36,10 +36,10 @@ def test_each_token_is_scored_given_those_before_it_with_all_later_ones_masked(s
 def test_a_chain_is_the_sum_of_its_parts(setting: Setting) -> None:
     """In the canvas of the whole: what is after a part is masked there, too."""
     given = [setting.ids(text) for text in MANY]
-    wholes, _ = setting.score([(ids[:1], Scoring((ids[1:],))) for ids in given])
+    wholes, _ = setting.score([(ids[:1], scoring(ids[1:])) for ids in given])
     # What comes first is scored the same before any other text of that length.
-    first, _ = setting.score([(ids[:1], Scoring((np.append(ids[1:5], ids[:-5]),))) for ids in given])
-    last, _ = setting.score([(ids[:5], Scoring((ids[5:],))) for ids in given])
+    first, _ = setting.score([(ids[:1], scoring(np.append(ids[1:5], ids[:-5]))) for ids in given])
+    last, _ = setting.score([(ids[:5], scoring(ids[5:])) for ids in given])
     for whole, *parts in zip(wholes, first, last, strict=True):
         assert whole.scores is not None
         scores = [part.scores.logprobs for part in parts if part.scores is not None]
@@ -49,7 +49,7 @@ def test_a_chain_is_the_sum_of_its_parts(setting: Setting) -> None:
 def test_prompts_of_equal_length_share_the_scores_of_what_they_begin_with(setting: Setting) -> None:
     ids = setting.ids(TEXTS[0])
     other = np.concatenate((ids[:6], ids[:0:-1]))[: len(ids)]
-    scores = [one.scores for one in setting.score([(text[:1], Scoring((text[1:],))) for text in (ids, other)])[0]]
+    scores = [one.scores for one in setting.score([(text[:1], scoring(text[1:])) for text in (ids, other)])[0]]
     assert scores[0] is not None
     assert scores[1] is not None
     np.testing.assert_array_equal(scores[0].logprobs[:5], scores[1].logprobs[:5])
@@ -59,7 +59,7 @@ def test_prompts_of_equal_length_share_the_scores_of_what_they_begin_with(settin
 @pytest.mark.parametrize("halving", [None, TWO_IN_FLIGHT])
 def test_scores_are_the_same_alone_and_batched_with_others(setting: Setting, halving: Halving | None) -> None:
     given = [setting.ids(text) for text in MANY]
-    requests = [(ids[:1], Scoring((ids[1:],))) for ids in given]
+    requests = [(ids[:1], scoring(ids[1:])) for ids in given]
     narrow = replace(LIMITS, slots=2)  # one row at a time
     alone = [setting.score([one], limits=narrow)[0][0] for one in requests]
     others = [Spec(ids.tolist(), 24) for ids in given[: len(TEXTS)]]
@@ -73,7 +73,7 @@ def test_scores_are_the_same_alone_and_batched_with_others(setting: Setting, hal
 
 def test_the_entry_after_the_prompt_is_the_networks_own_token(setting: Setting) -> None:
     ids = setting.ids(TEXTS[1])
-    ((update,), _) = setting.score([(ids[:1], Scoring((ids[1:],), proposes=True))], ranks=2)
+    ((update,), _) = setting.score([(ids[:1], scoring(ids[1:], proposes=True))], ranks=2)
     assert len(update.tokens) == len(ids)
     own = np.array([update.tokens[-1]], np.int32)
     assert update.scores is not None
@@ -83,16 +83,32 @@ def test_the_entry_after_the_prompt_is_the_networks_own_token(setting: Setting) 
     assert (update.outcome is Outcome.STOP) == (own[0] in setting.text.end_ids)
 
 
+def test_the_entry_after_the_prompt_is_drawn_at_the_temperature_given(setting: Setting) -> None:
+    ids = setting.ids(TEXTS[1])
+    requests = [(ids[:1], scoring(ids[1:], proposes=True))] * 2
+
+    def own(seed: int, **fields: float) -> list[int]:
+        sampling = Sampling(temperature=20.0, seed=seed, **fields)  # type: ignore[arg-type]
+        one, other = (int(update.tokens[-1]) for update in setting.score(requests, sampling=sampling)[0])
+        assert one == other
+        return [one]
+
+    assert len({*own(0), *own(1), *own(2), *own(3)}) > 1
+    assert own(1) == own(1)
+    greedy = setting.score(requests[:1])[0][0].tokens[-1]
+    assert own(1, top_k=1) == own(2, top_p=0.001) == [greedy]
+
+
 def test_options_of_one_token_take_one_row_and_long_ones_share_prefixes(setting: Setting) -> None:
     prompt, text = setting.ids(TEXTS[0])[:9], setting.ids(TEXTS[1])
     single = tuple(text[at : at + 1] for at in range(3))
-    ((update,), plans) = setting.score([(prompt, Scoring(single))])
+    ((update,), plans) = setting.score([(prompt, scoring(*single))])
     assert [len(plan.rows) for plan in plans] == [1]
     assert update.scores is not None
     for chain, logprob in zip(single, update.scores.logprobs, strict=True):
         assert logprob == pytest.approx(setting.direct(prompt, chain)[0], abs=1e-4)
     chains = text[:4], np.append(text[:3], text[0]).astype(np.int32), text[:2]
-    ((update,), plans) = setting.score([(prompt, Scoring(chains))])
+    ((update,), plans) = setting.score([(prompt, scoring(*chains))])
     assert sum(len(plan.rows) for plan in plans) == 4
     assert update.scores is not None
     parts = np.split(update.scores.logprobs, [4, 8])
@@ -102,7 +118,7 @@ def test_options_of_one_token_take_one_row_and_long_ones_share_prefixes(setting:
 
 def test_a_bias_is_a_part_of_the_scores(setting: Setting) -> None:
     prompt, text = setting.ids(TEXTS[0])[:9], setting.ids(TEXTS[1])
-    options = Scoring((text[:1], text[1:2]))
+    options = scoring(text[:1], text[1:2])
     plain, biased = (
         setting.score([(prompt, options)], preferences=Preferences(bias=bias))[0][0].scores
         for bias in ({}, {int(text[0]): 3.0})
@@ -118,7 +134,7 @@ def test_monte_carlo_is_the_mean_over_masks_and_its_seed_counts(setting: Setting
     prompt, chain = setting.ids(TEXTS[0])[:9], setting.ids(TEXTS[1])[:2]
 
     def scores(samples: int, seed: int) -> list[float]:
-        found = setting.score([(prompt, Scoring((chain,), samples=samples))], sampling=Sampling(seed=seed))[0][0].scores
+        found = setting.score([(prompt, scoring(chain, samples=samples))], sampling=Sampling(seed=seed))[0][0].scores
         assert found is not None
         return [float(logprob) for logprob in found.logprobs]
 
@@ -139,13 +155,13 @@ def test_monte_carlo_is_the_mean_over_masks_and_its_seed_counts(setting: Setting
 def test_scores_leave_room_for_answers(setting: Setting) -> None:
     """Beside a request that answers, the rows of all that score stay within a limit; alone, within half of a step."""
     ids = np.tile(setting.ids(TEXTS[0]), 3)
-    requests = [(ids[:1], Scoring((ids[1:],)))] * 2
+    requests = [(ids[:1], scoring(ids[1:]))] * 2
     _, alone = setting.score(requests)
     answer = Spec(ids.tolist(), 24, "llada")
     _, beside = setting.score(requests, [answer])
     row = len(ids) + BLOCK
-    scoring = [[one for one in plan.rows if one.scored is not None] for plan in beside]
-    answering = [rows for rows, plan in zip(scoring, beside, strict=True) if len(rows) < len(plan.rows)]
+    scored = [[one for one in plan.rows if one.scored is not None] for plan in beside]
+    answering = [rows for rows, plan in zip(scored, beside, strict=True) if len(rows) < len(plan.rows)]
     assert len(answering) > 12  # it goes on in every step
     assert all(sum(one.tokens for one in rows) <= 512 for rows in answering)
     assert max(plan.tokens for plan in alone) > 1024

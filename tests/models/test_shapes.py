@@ -13,6 +13,7 @@ from asynclane.bench.steps.shapes import SHAPES
 from asynclane.models.exec.pack import NO_INPUTS, OptionalInputs, Shape, pack_into, projected
 from asynclane.models.exec.shapes import (
     RARE,
+    ROOM,
     ShapeSet,
     checked_sizes,
     covers,
@@ -96,6 +97,24 @@ def test_rare_steps_have_no_graph_for_a_part_of_them() -> None:
     beyond = LLADA.fit(plan_of(row_of(4097, 1))).padding
     assert beyond.body is beyond.tail is None
     assert beyond.shape.tokens == rounded(4097)
+
+
+def test_a_step_with_more_biases_than_graphs_have_room_for_runs_without_one() -> None:
+    """A `repetition_penalty` counts each token of a prompt: together, requests may have any number of entries."""
+
+    def penalised(entries: int) -> Row:
+        tokens = np.arange(entries, dtype=np.int32)
+        factors = np.full(entries, 1.5, np.float32)
+        return row_of(40, 32, biases=(Bias(0, 40, tokens, np.zeros(entries, np.float32), factors),))
+
+    for rows in ((ROOM + 1,), (ROOM,) * 3, (30_000,)):
+        plan = plan_of(*map(penalised, rows))
+        padding = LLADA.fit(plan).padding
+        assert padding.tail is None
+        assert padding.body is not None
+        assert padding.shape.inputs.biases >= sum(rows)
+        pack_into(np.empty(padding.shape.words, np.int32), plan, padding.shape)
+    assert LLADA.fit(plan_of(penalised(ROOM))).padding.tail is not None
 
 
 def test_a_step_that_only_renews_keys_has_a_body_alone() -> None:

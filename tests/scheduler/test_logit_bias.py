@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
+import pytest
 
 from asynclane.scheduler.logit_bias import Biasing, Preferences
 
@@ -72,3 +74,35 @@ def test_what_was_given_within_the_canvas_is_not_the_answers() -> None:
     canvas = np.array([MASK, IDS["y"], MASK], np.int32)
     (bias,) = biasing(Preferences(frequency=1.0), canvas).at(ids("xyx"), 9)
     assert dict(zip(bias.tokens.tolist(), bias.deltas.tolist(), strict=True)) == {IDS["x"]: -2.0}
+
+
+@pytest.mark.parametrize("repetition", [1.0, 1.5])
+def test_the_tokens_of_a_prompt_are_sorted_once(repetition: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a long prompt sorts the tokens of its answer alone, and finds what a sum over all of them is."""
+    rng, first = np.random.default_rng(1), 1000
+    prompt, answer = (rng.integers(first, 6000, size).astype(np.int32) for size in (4000, 50))
+    bias = {int(token): 0.5 for token in rng.integers(first, 6000, 200)}
+    wanted = Preferences(presence=0.5, frequency=0.25, bias=bias, repetition=repetition)
+    biasing = Biasing(wanted, vocabulary(), prompt, np.full(60, MASK, np.int32), NONE)
+    sizes: list[int] = []
+    sort = np.unique
+
+    def counted(values: np.ndarray, **options: bool) -> object:
+        sizes.append(len(values))
+        return sort(values, **options)
+
+    monkeypatch.setattr(np, "unique", counted)
+    (found,) = biasing.at(np.append(answer, [MASK] * 10), 60)
+    assert sizes == [len(answer)]
+    times, repeated = Counter(answer.tolist()), {*prompt.tolist(), *answer.tolist()} if repetition != 1 else set()
+    expected = {
+        token: (
+            bias.get(token, 0.0) - 0.25 * (times[token] + 2 * (token in times)),
+            repetition if token in repeated else 1,
+        )
+        for token in {*bias, *times, *repeated}
+    }
+    factors = np.ones(len(found.tokens)) if found.factors is None else found.factors
+    pairs = zip(found.deltas.tolist(), factors.tolist(), strict=True)
+    assert dict(zip(found.tokens.tolist(), pairs, strict=True)) == expected
+    assert len(found.tokens) == len(expected)

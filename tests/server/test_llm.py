@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,53 @@ def test_lanes_and_logprobs_come_with_the_answer_if_requested(llm: LLM) -> None:
     assert answer.logprobs is not None
     assert "".join(each.token.text for each in answer.logprobs) == answer.text
     assert all(len(each.ranked) == 2 for each in answer.logprobs)
+
+
+@pytest.mark.parametrize(
+    "texts", [["7", "8", "9"], ["seven apples", "eight apples", "none"]], ids=["one token each", "several tokens"]
+)
+def test_a_choice_has_the_probabilities_of_all_its_texts(llm: LLM, texts: list[str]) -> None:
+    params = SamplingParams(structured_outputs={"choice": texts}, logprobs=0, n=2, max_tokens=32)
+    found, plain = (
+        llm.chat(QUESTION, each, use_tqdm=False)[0].outputs for each in (params, replace(params, logprobs=None))
+    )
+    assert [one.text for one in found] == [one.text for one in plain]
+    assert plain[0].choice_probabilities is None
+    assert found[0].choice_probabilities == found[1].choice_probabilities
+    assert found[0].choice_probabilities is not None
+    assert list(found[0].choice_probabilities) == texts
+    assert sum(found[0].choice_probabilities.values()) == pytest.approx(1)
+    more = [one.usage.stats.forwards - other.usage.stats.forwards for one, other in zip(found, plain, strict=True)]
+    assert (more[0] > 0, more[1]) == (len(texts[0]) > 1, 0)
+    if len(texts[0]) == 1:
+        assert found[0].text == max(texts, key=lambda text: (found[0].choice_probabilities or {})[text])
+
+
+def test_a_prompt_is_scored_beside_its_answer(llm: LLM) -> None:
+    prompts = ["The capital of France is Paris.", [20, 21, 22]]
+    params = SamplingParams(max_tokens=8, prompt_logprobs=2, lanes=True)
+    for found, plain in zip(
+        llm.generate(prompts, params, use_tqdm=False), llm.generate(prompts, SHORT, use_tqdm=False), strict=True
+    ):
+        assert plain.prompt_logprobs is None
+        assert found.prompt_logprobs is not None
+        first, *scores = found.prompt_logprobs
+        assert first is None
+        assert [score.token.id for score in scores if score is not None] == list(found.prompt_token_ids[1:])
+        assert all(score is not None and score.logprob < 0 and len(score.ranked) == 2 for score in scores)
+        assert found.outputs[0].lanes
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt_logprobs": 0}, "^prompt_logprobs: a stream has no probabilities of its prompt"),
+        ({"logprobs": 0, "structured_outputs": {"choice": ["a", "b"]}}, "^logprobs: a stream has no probabilities"),
+    ],
+)
+def test_a_stream_refuses_what_only_a_whole_answer_has(llm: LLM, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
+        next(llm.stream("Hello", SamplingParams(**given)))
 
 
 def test_an_answer_has_the_required_format(llm: LLM) -> None:

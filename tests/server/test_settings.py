@@ -69,7 +69,7 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
         ([], {"ASYNCLANE_API_KEY": ""}, "ASYNCLANE_API_KEY must not be empty"),
         ([], {"ASYNCLANE_API_KEY": " "}, "ASYNCLANE_API_KEY must not be empty"),
         (["--api-key", "\r\n"], {}, "--api-key must not be empty"),
-        (["--api-keys-file", " "], {}, "--api-keys-file must not be empty"),
+        (["--api-key-file", " "], {}, "--api-key-file must not be empty"),
         ([], {"ASYNCLANE_MAX_NUM_SEQS": "1.5"}, "ASYNCLANE_MAX_NUM_SEQS must be a whole number, not '1.5'"),
         (["--compile-cache", " "], {}, "--compile-cache must not be empty"),
         ([], {"ASYNCLANE_PORT": "tcp://10.0.0.1:8000"}, "enableServiceLinks: false"),

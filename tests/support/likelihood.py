@@ -33,6 +33,11 @@ from .driver import LIMITS, Spec, embedded_runner, full_logits
 BLOCK = 32  # masks after the tokens
 
 
+def scoring(*chains: np.ndarray, **fields: Any) -> Scoring:
+    """The scoring of some chains."""
+    return Scoring(np.concatenate(chains), np.array([*map(len, chains)]), **fields)
+
+
 class Setting:
     """A network with its tokenizer and its attention pattern."""
 

@@ -62,7 +62,7 @@ async def test_usage_and_metrics_tell_what_of_a_prompt_was_there_and_another_sal
 async def test_what_was_cached_tells_nothing_about_clients_with_another_key(served: Open, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("alice:k1\nbob:k2")
     found = []
-    async with served(api_keys_file=str(tmp_path / "keys")) as http:
+    async with served(api_key_file=str(tmp_path / "keys")) as http:
         for token, key in ((7, "k1"), (8, "k1"), (9, "k2"), (10, "k2")):
             http.headers["authorization"] = f"Bearer {key}"
             found.append(await complete(http, token))

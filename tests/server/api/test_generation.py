@@ -487,7 +487,7 @@ async def test_a_text_whose_client_leaves_before_its_turn_is_not_encoded() -> No
         return {"type": "http.disconnect"}
 
     encoding, encoded = OffLoop(short=0, at_once=1, max_waiting=1), Mock()
-    backend = Backend(Mock(), Mock(), Mock(), Mock(), Mock(), encoding, Mock())
+    backend = Backend(Mock(), Mock(), Mock(), Mock(), Mock(), encoding, encoding, Mock())
     opened = threading.Event()
     running = asyncio.create_task(encoding.run("another", 1, opened.wait))
     await asyncio.sleep(0)

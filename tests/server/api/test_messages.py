@@ -319,7 +319,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("top_k", {"top_k": -1}),
     ("colour", {"colour": 1}),
     ("n: unknown", {"n": 2}),
-    ("stop: unknown", {"stop": ["x"]}),
+    ("stop: this endpoint calls it stop_sequences", {"stop": ["x"]}),
     ("response_format: unknown", {"response_format": {"type": "text"}}),
     ("tools.0.function: unknown", {"tools": [{**NOW, "function": {}}]}),
     ("container", {"container": "c"}),

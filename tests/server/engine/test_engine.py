@@ -557,8 +557,8 @@ OPTIONS: dict[str, object] = {
     "watch": True,
     "diffusing": True,
     "template": ((3, (9, 10)), (3, ())),
-    "scoring": messages.GivenTokens(((9,), (10, 11)), samples=0),
-    "options": (9, 10),
+    "scoring": messages.GivenTokens(bytes(4), (1,)),
+    "candidates": (9, 10),
 }
 NOT_OF_THE_SCHEDULER = {"stop", "include_stop", "stop_ids", "timeout_s", "shown"}
 

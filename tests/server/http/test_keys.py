@@ -9,11 +9,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from asynclane.server.app import build_service
 from asynclane.server.http.keys import BadKeys, Key, Keys, RequireKey, client_of, read_keys
-from asynclane.server.settings import Settings
+from asynclane.server.settings import Settings, SettingsError, check_proxies
 
 from ...support.fake_engine import SCRIPT, FakeEngine
 from ...support.http import CHAT, error_of
@@ -88,7 +89,7 @@ def test_keys_are_read_before_the_model(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for name, message in (("none", "cannot be read: No such"), ("fifo", "is not a file"), (".", "is not a file")):
         with pytest.raises(BadKeys, match=message):
-            build_service(Settings(model="no-such-model", api_keys_file=str(tmp_path / name)))
+            build_service(Settings(model="no-such-model", api_key_file=str(tmp_path / name)))
 
 
 @pytest.mark.parametrize("broken", ["alice:", None])
@@ -114,7 +115,7 @@ def test_a_file_is_read_again_and_a_broken_one_changes_nothing(
 
 async def test_a_named_key_is_the_client_its_weight_and_the_root_of_its_salts(api: Any, file: Path) -> None:
     engine = FakeEngine()
-    async with api(engine, api_key="k3", api_keys_file=str(file)) as client:
+    async with api(engine, api_key="k3", api_key_file=str(file)) as client:
         for key, cache_salt in (("k1", None), ("k1", "s"), ("k:2=", "s"), ("k3", None), ("k3", "alice/")):
             response = await client.http.post(
                 "/v1/chat/completions", json={**CHAT, "cache_salt": cache_salt}, headers=bearer(key)
@@ -133,7 +134,7 @@ async def test_a_named_key_is_the_client_its_weight_and_the_root_of_its_salts(ap
 
 async def test_a_key_may_come_in_a_header_of_its_own(api: Any, file: Path) -> None:
     engine = FakeEngine()
-    async with api(engine, api_keys_file=str(file)) as client:
+    async with api(engine, api_key_file=str(file)) as client:
         for headers, status in (
             ({"x-api-key": "k1"}, 200),
             ({"x-api-key": " k1 ", "authorization": "Basic k:2="}, 200),
@@ -155,7 +156,7 @@ async def test_the_log_has_a_keys_name_and_never_the_key(
     api: Any, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with api(api_key="k3", api_keys_file=str(file)) as client:
+    async with api(api_key="k3", api_key_file=str(file)) as client:
         for key in ("k:2=", "k3", "k4"):
             await client.http.get("/v1/models", headers=bearer(key))
     fields = [vars(record)["fields"] for record in caplog.records if record.name == "asynclane.request"]
@@ -178,12 +179,35 @@ async def test_without_keys_the_address_is_the_client_and_all_share_a_salt(api: 
     ]
 
 
+@pytest.mark.parametrize(
+    ("proxies", "client"),
+    [
+        (None, "192.0.2.9"),
+        ("127.0.0.1", "192.0.2.9"),
+        ("10.0.0.7,127.0.0.0/8", "192.0.2.9"),
+        ("10.0.0.7", "127.0.0.1"),
+    ],
+)
+async def test_only_a_trusted_proxy_says_whose_a_request_is(live: Any, proxies: str | None, client: str) -> None:
+    engine = FakeEngine()
+    async with live(engine, trusted_proxies=proxies) as url, httpx.AsyncClient(base_url=url) as http:
+        response = await http.post("/v1/chat/completions", json=CHAT, headers={"x-forwarded-for": "192.0.2.9"})
+    assert response.status_code == 200
+    assert [options.client for options in engine.options] == [client]
+
+
+@pytest.mark.parametrize("proxies", ["proxy", "10.0.0.0/33", "10.0.0.1,", "10.0.0.1/8"])
+def test_a_proxy_is_an_address_or_a_network(proxies: str) -> None:
+    with pytest.raises(SettingsError, match=r"^--trusted-proxies: .* is no address and no network: give"):
+        check_proxies(proxies)
+
+
 async def test_a_key_has_no_more_requests_at_once_than_it_may(
     api: Any, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "asynclane.request")
     engine = FakeEngine([None], SCRIPT, SCRIPT)
-    async with api(engine, api_keys_file=str(file)) as client:
+    async with api(engine, api_key_file=str(file)) as client:
 
         async def chat(key: str) -> int:
             response = await client.http.post("/v1/chat/completions", json=CHAT, headers=bearer(key))

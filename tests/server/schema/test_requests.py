@@ -10,6 +10,7 @@ import pytest
 
 from asynclane.scheduler import ALL_PARAMS
 from asynclane.server.schema import limits
+from asynclane.server.schema.completion_request import CompletionRequest
 
 from ...support.fake_engine import FakeEngine
 from ...support.http import CHAT, error_of
@@ -188,6 +189,7 @@ ANSWERING: dict[str, Any] = {
     "bad_words": ["a"],
     "allowed_token_ids": [6],
 }
+DRAWING: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1}
 BAD_COMPLETIONS: Cases = [
     *((param, {param: value}) for param, values in BAD_COMPLETION_VALUES.items() for value in values),
     ("prompt", {"prompt": [[6], [10**30]]}),
@@ -205,7 +207,10 @@ BAD_COMPLETIONS: Cases = [
     ("likelihood", {"logprobs": 1, "echo": True, "max_tokens": 0, "likelihood": "exact"}),
     ("likelihood_start", {"likelihood_start": 1}),
     ("likelihood_start", {"logprobs": 1, "echo": True, "max_tokens": 0, "likelihood_start": 900}),
-    *((param, {"logprobs": 1, "echo": True, "max_tokens": 0, param: value}) for param, value in ANSWERING.items()),
+    *(
+        (param, {"logprobs": 1, "echo": True, "max_tokens": 0, param: value})
+        for param, value in {**ANSWERING, **DRAWING}.items()
+    ),
     ("best_of", {"n": 3, "best_of": 2}),
     ("best_of", {"best_of": 2, "stream": True}),
 ]
@@ -232,6 +237,13 @@ async def test_a_bad_value_is_refused_by_the_name_of_its_parameter(
     assert error["message"].count("must be") < 2, "it says once what is allowed"
     assert len(re.findall(r", not \S", error["message"])) < 2, "and once what was given"
     assert engine.prompts == [], "a refused request must not reach the engine"
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_tokens": 1}, {"max_tokens": 1, **DRAWING}], ids=ids)
+def test_a_prompt_that_is_scored_takes_what_evaluation_tools_send_and_what_draws_a_token(fields: Any) -> None:
+    """lm-evaluation-harness sends a temperature of 0 and a seed."""
+    sent = {"prompt": [5, 6], "logprobs": 1, "echo": True, "temperature": 0, "seed": 1234, **fields}
+    assert CompletionRequest.model_validate(sent).scores_prompt
 
 
 def function(name: str, **fields: Any) -> dict[str, Any]:

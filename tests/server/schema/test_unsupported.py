@@ -11,7 +11,9 @@ import pytest
 from asynclane.clients import calls
 from asynclane.scheduler.decoding.resolve import ALL_PARAMS
 from asynclane.server.api.tokenize import TextToTokens
-from asynclane.server.schema.requests import ChatCompletionRequest, CompletionRequest, DecoderParams
+from asynclane.server.schema.chat_request import ChatCompletionRequest
+from asynclane.server.schema.completion_request import CompletionRequest
+from asynclane.server.schema.requests import DecoderParams
 from asynclane.server.schema.unsupported import CHAT as CHAT_PATH
 from asynclane.server.schema.unsupported import COMPLETIONS, unsupported_by
 
@@ -73,6 +75,30 @@ async def test_whatever_is_not_supported_is_refused_by_name(api: Any, endpoint: 
         error = error_of(await getattr(client, endpoint)(**{name: {"some": ["value"]}}), 400)
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
     assert engine.prompts == []
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "hint"),
+    [
+        ("/v1/responses", "truncation", "auto", "leave it out"),
+        ("/v1/responses", "store", True, "give false, or leave it out"),
+        ("/v1/responses", "max_tokens", 5, "this endpoint calls it max_output_tokens"),
+        ("/v1/responses", "messages", [], "this endpoint calls it input"),
+        ("/v1/messages", "stop", "a", "this endpoint calls it stop_sequences"),
+        ("/v1/messages", "system", 5, "must be a string or a list of blocks, not 5"),
+        (CHAT_PATH, "max_output_tokens", 5, "this endpoint calls it max_tokens"),
+        (COMPLETIONS, "stop_sequences", ["a"], "this endpoint calls it stop"),
+        (CHAT_PATH, "service_tier", "flex", "leave it out"),
+    ],
+)
+async def test_a_refusal_says_what_to_send_instead(api: Any, path: str, name: str, value: Any, hint: str) -> None:
+    bodies = {"/v1/responses": {"input": "Hi"}, "/v1/messages": {**CHAT, "max_tokens": 8}, CHAT_PATH: CHAT}
+    async with api() as client:
+        response = await client.raw(path, json.dumps({**bodies.get(path, COMPLETION), name: value}))
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    assert message.startswith(f"{name}: ")
+    assert hint in message
 
 
 def only_in(one: Any, other: Any) -> list[str]:

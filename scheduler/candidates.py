@@ -15,9 +15,9 @@ from .layout.packed import NOTHING
 from .likelihood import OWN
 
 
-def with_options(row: Row, tokens: Ints) -> Row:
+def with_candidates(row: Row, tokens: Ints) -> Row:
     """`row` with the first position of its spans once more for each of `tokens` [n], after all others."""
-    first = row.spans[0].start  # nothing of the answer is forced: all its options are open
+    first = row.spans[0].start  # nothing of the answer is forced: all its candidates are open
     positions = sum([span.end - span.start for span in row.spans])
     scored = np.concatenate((np.full(positions, OWN, np.int32), tokens))
     added = (Span(first, first + 1, NOTHING, may_end=False),) * len(tokens)
@@ -31,8 +31,8 @@ def without(result: StepResult, parts: Sequence[slice]) -> StepResult:
         kept[part] = False
     scores, measured = result.scores, result.measured
     if scores is not None:
-        places = None if scores.places is None else scores.places[kept]
-        scores = Scores(scores.chosen[kept], scores.ranked[kept], scores.logprobs[kept], places)
+        token_ranks = None if scores.token_ranks is None else scores.token_ranks[kept]
+        scores = Scores(scores.chosen[kept], scores.ranked[kept], scores.logprobs[kept], token_ranks)
     return StepResult(
         result.tokens[kept],
         result.proposals[kept],

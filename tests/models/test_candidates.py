@@ -21,7 +21,8 @@ from ..support.likelihood import Setting
 PROMPT = "Tom has 12 eggs and finds 11 more. Say a letter."
 TEXTS = ("A", "B", "C")
 LENGTH = 32
-NOT_GUIDED = {"blockbatch", "fast-dllm-v2", "indel", "llada2", "saber", "tccf", "wedlm", "wino"}  # or for others
+# Those that do not choose among candidates, or are for other networks.
+NOT_GUIDED = {"blockbatch", "fast-dllm-v2", "indel", "llada2", "s2d2", "saber", "tccf", "wedlm", "wino"}
 CASES = [("tiny-llada", name) for name in DECODERS if name not in NOT_GUIDED]
 CASES += [(name, decoder) for name in ("tiny-sdar", "tiny-dream") for decoder in ("asynclane", "fast-dllm")]
 
@@ -37,7 +38,7 @@ class Choosing:
 
     def request(self, number: int, decoder: str, options: np.ndarray, seed: int = 0) -> Request:
         spec = Spec(self.prompt[seed:].tolist(), LENGTH, decoder, ranks=0, constraint=self.constraint)
-        return replace(spec.request(number, self.network.pattern), options=options)
+        return replace(spec.request(number, self.network.pattern), candidates=options)
 
     def run(self, requests: list[Request], halving: Halving | None = None) -> tuple[list[Update], list[StepPlan]]:
         """The last update of each request, and all steps."""
@@ -71,11 +72,11 @@ def test_the_first_forward_scores_them_as_the_network_does_and_the_answer_stays(
     ((plain,), _) = given.run([given.request(0, decoder, given.tokens[:0])])
     assert (found.tokens.tolist(), found.outcome, found.stats) == (plain.tokens.tolist(), plain.outcome, plain.stats)
     assert found.stats.forwards == 1
-    assert plain.option_logprobs is None
-    assert found.option_logprobs is not None
+    assert plain.candidate_logprobs is None
+    assert found.candidate_logprobs is not None
     after = first.rows[0].visible - len(given.prompt) - 1
     direct = [given.network.direct(given.prompt, given.tokens[at : at + 1], after)[0] for at in range(len(TEXTS))]
-    np.testing.assert_allclose(found.option_logprobs, direct, atol=1e-4)
+    np.testing.assert_allclose(found.candidate_logprobs, direct, atol=1e-4)
     assert found.tokens.tolist() == [given.tokens[np.argmax(direct)]]
 
 
@@ -90,10 +91,10 @@ def test_they_are_the_same_alone_and_batched_with_others(halving: Halving | None
     for request, other in zip(requests, together, strict=True):
         ((alone,), _) = chosen.run([replace(request, constraint=chosen.constraint())])
         assert alone.tokens.tolist() == other.tokens.tolist()
-        if len(request.options):
-            assert alone.option_logprobs is not None
-            assert other.option_logprobs is not None
-            np.testing.assert_array_equal(alone.option_logprobs, other.option_logprobs)
+        if len(request.candidates):
+            assert alone.candidate_logprobs is not None
+            assert other.candidate_logprobs is not None
+            np.testing.assert_array_equal(alone.candidate_logprobs, other.candidate_logprobs)
 
 
 def test_a_bias_is_a_part_of_their_scores() -> None:
@@ -102,7 +103,7 @@ def test_a_bias_is_a_part_of_their_scores() -> None:
     request = chosen.request(0, "asynclane", chosen.tokens)
     requests = [request, replace(request, id=1, preferences=biased, constraint=chosen.constraint())]
     (one, two), _ = chosen.run(requests)
-    assert one.option_logprobs is not None
-    assert two.option_logprobs is not None
-    shift = np.diff(one.option_logprobs) - np.diff(two.option_logprobs)
+    assert one.candidate_logprobs is not None
+    assert two.candidate_logprobs is not None
+    shift = np.diff(one.candidate_logprobs) - np.diff(two.candidate_logprobs)
     assert shift == pytest.approx([3.0, 0.0], abs=1e-3)
