@@ -63,8 +63,8 @@ UNSUITED_KNOWN_FIRST = {
     **dict.fromkeys(("indel", "llada2", "saber", "wino"), "reads this model's output at known tokens"),
     "blockbatch": "computes a block without the known tokens after it",
     "leap": "needs replicas that this model cannot have",
-    **dict.fromkeys(("fast-dllm-v2", "tccf"), "is for block-causal models"),
-    "window": "is for models that see the whole canvas",
+    **dict.fromkeys(("fast-dllm-v2", "s2d2", "tccf"), "is for block-causal models"),
+    **dict.fromkeys(("dsb", "window"), "is for models that see the whole canvas"),
 }
 BLOCKS_ONLY = [name for name, spec in DECODERS.items() if spec.for_blocks]
 # Parameters with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is predicted.
