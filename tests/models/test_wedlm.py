@@ -26,7 +26,6 @@ from asynclane.scheduler import (
     Preferences,
     Sampling,
     Scheduler,
-    Scoring,
     Vocabulary,
     resolve,
 )
@@ -36,7 +35,7 @@ from ..support.checkpoints import write_checkpoint
 from ..support.driver import LIMITS, Answer, Spec, full_logits, run, serve
 from ..support.fakes import END, MASK
 from ..support.golden import WHOLE
-from ..support.likelihood import Setting
+from ..support.likelihood import Setting, scoring
 from ..support.scale import part
 from ..support.small_network import small_runner
 from ..support.wedlm import FORMS, GOLDEN, write_golden_checkpoint
@@ -212,11 +211,11 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 def test_likelihoods_are_those_of_the_network(setting: Setting) -> None:
     """The chain's, one mask after what is known; Monte Carlo's, where tokens after a mask are known."""
     prompt, chain = setting.ids("Tom has 12 eggs"), setting.ids(" and finds 11")
-    (chained,), _ = setting.score([(prompt, Scoring((chain,)))])
+    (chained,), _ = setting.score([(prompt, scoring(chain))])
     assert chained.scores is not None
     np.testing.assert_allclose(chained.scores.logprobs, setting.direct(prompt, chain), atol=1e-4)
     pair = chain[:2]
-    (sampled,), _ = setting.score([(prompt, Scoring((pair,), samples=200))], sampling=Sampling(seed=1))
+    (sampled,), _ = setting.score([(prompt, scoring(pair, samples=200))], sampling=Sampling(seed=1))
     assert sampled.scores is not None
     shown = ([5, 5], 0), ([5, 5], 1), ([5, int(pair[1])], 0), ([int(pair[0]), 5], 1)
     found = [_logprob(setting.runner, [*prompt.tolist(), *tokens], at - 2, int(pair[at])) for tokens, at in shown]
