@@ -9,8 +9,10 @@ The problems of a checkpoint DIR with a file reserved.json (`quality.prose`) are
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -27,7 +29,8 @@ from ..quality.run import DTYPE, open_offline
 from ..quality.tally import Reply
 from ..report import RESULTS
 
-RECORDINGS = RESULTS / "recordings.json"
+RECORDINGS = RESULTS / "recordings.json.gz"
+PACKED = ".gz"  # the end of names of files that are compressed
 MODEL = "tiny-llada"
 GRADED = 800
 MAX_TOKENS = 256
@@ -98,10 +101,11 @@ def _watch(engine: Engine, prompt: list[int], options: AnswerOptions) -> tuple[C
 
 def load(path: Path) -> tuple[Recording, ...]:
     """Return recordings, shortest blocks first. Raises `ValueError` for another file, and `OSError`."""
+    data = path.read_bytes()
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = json.loads(gzip.decompress(data) if path.suffix == PACKED else data)
         found = tuple(_recording(entry) for entry in read["recordings"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path.name} is no file of recordings: {type(error).__name__} {error}") from None
     if not found or not found[0].answers or len({len(recording.answers) for recording in found}) > 1:
         raise ValueError(f"{path.name} must have the same answers at one block length or more")
@@ -174,7 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=MODEL, help="as in serving (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=11, help=f"below {SEEDS} (default: %(default)s)")
     parser.add_argument("--block-lengths", default=",".join(map(str, BLOCK_LENGTHS)), help="default: %(default)s")
-    parser.add_argument("--json", type=Path, metavar="FILE", help=f"where to write them (default for {MODEL}: results)")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help=f"to write, {PACKED}: compressed (default for {MODEL}: results)"
+    )
     options = parser.parse_args(argv)
     file = options.json or (RECORDINGS if options.model == MODEL else None)
     if file is None:
@@ -192,7 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             recordings.append(record(engine, block_length, messages, questions))
             print(f"block_length {block_length}: {_figures(recordings[-1])}", file=sys.stderr, flush=True)
     about = {"model": Path(options.model).name, "dtype": DTYPE, "seed": options.seed, "max_tokens": MAX_TOKENS}
-    file.write_text(dump(recordings, about), encoding="utf-8")
+    data = dump(recordings, about).encode()
+    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == PACKED else data)
     return 0
 
 

@@ -1,11 +1,12 @@
 """The outputs of the authors' own code on the embedded model, and the comparison with them.
 
-tests/golden/decoders.json names repository, revision and arguments of every entry. `make test` takes one of its
+tests/golden/decoders.json.gz names repository, revision and arguments of every entry. `make test` takes one of its
 twelve prompts, and of every decoder the shorter entries; `make test-golden` takes all.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from .driver import MODEL, Answer, Spec, run
 from .scale import ALL, part
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "decoders.json").read_text())
+GOLDEN = json.loads(gzip.decompress((Path(__file__).parents[1] / "golden" / "decoders.json.gz").read_bytes()))
 PROMPTS: list[list[int]] = [prompt["prompt_ids"] for prompt in GOLDEN["prompts"]]
 SOME = part(GOLDEN["prompts"], 12)
 END_ID = 1

@@ -1,6 +1,6 @@
 """The outputs of further methods' own code on the embedded models, and the comparison with them.
 
-tests/golden/methods.json has, by method and network, each prompt of decoders.json by its id: the distinct texts,
+tests/golden/methods.json has, by method and network, each prompt of decoders.json.gz by its id: the distinct texts,
 without the end tokens after them, and for each entry the number of its text and of its forwards.
 """
 
