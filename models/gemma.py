@@ -66,7 +66,7 @@ class Gemma(Transformer):
                 return Unfinished(queries, residual)
             x = paged_attention(
                 queries, keys, values, table, batch.row_starts, batch.visible, 1, positions, None,
-                self._plan(batch.attention, heads), self._window(batch, heads), 1.0,
+                self._plan(batch.attention, heads), window=self._window(batch, heads), scale=1.0,
             )  # fmt: skip
             residual = self._rest_of_layer(x, residual, block, kinds)
         raise ValueError("a network has a block at least")
@@ -80,7 +80,7 @@ class Gemma(Transformer):
         kinds = None if batch.denoised is None else (batch.denoised.temperatures > 0).int()
         x = paged_attention(
             queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, 1, batch.targets,
-            None, self._plan(batch.projected_attention, heads), self._window(batch, heads), 1.0,
+            None, self._plan(batch.projected_attention, heads), window=self._window(batch, heads), scale=1.0,
         )  # fmt: skip
         return rms_norm(self._rest_of_layer(x, residual, block, kinds), self.weights.norm, config.norm_eps)
 

@@ -236,8 +236,8 @@ class Scores:
 class StepResult:
     """The canvas after the step, at all n positions of spans in the order of the plan.
     `tokens` [n] are the mask id where still open, the likeliest ones where a row is `denoising`, `proposals` [n] the
-    network's, with their probabilities `confidence` [n]. `device_s` is the time of the device, in seconds. `scores` are there if a row has `ranks`, and `measured` [n],
-    the confidence by each rule's measure, if a rule is not `plain`."""
+    network's, with their probabilities `confidence` [n]. `device_s` is the time of the device, in seconds. `scores` are
+    there if a row has `ranks`, and `measured` [n], confidence by each rule's measure, if a rule is not `plain`."""
 
     tokens: Ints
     proposals: Ints

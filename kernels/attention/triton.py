@@ -270,8 +270,8 @@ def _attend_tile(
 @triton.jit
 def _turn(
     acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, from_key, scale, keys, values,
-    column, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, MASKS: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    column, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr,
+    MASKS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: the new (sum of values, maximum, sum of weights)."""
     key = turn * BLOCK_N + tl.arange(0, BLOCK_N)

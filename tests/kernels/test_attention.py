@@ -179,8 +179,8 @@ def test_attention_within_a_window(size: int, splits: int, canvases: bool) -> No
     window = tiles.AttentionWindow(size, torch.tensor(rows, dtype=torch.int32, device=DEVICE) if canvases else None)
     more = 1, case["positions"], None
     plan = plan_of(case, tiles.AttentionConfig(32, 16, 4, 2, splits))
-    want = reference.paged_attention(*given, *more, None, window, 1.0)[:real]
-    assert_near(device.paged_attention(*given, *more, plan, window, 1.0)[:real], want)
+    want = reference.paged_attention(*given, *more, None, window=window, scale=1.0)[:real]
+    assert_near(device.paged_attention(*given, *more, plan, window=window, scale=1.0)[:real], want)
     assert not torch.allclose(want, reference.paged_attention(*given, *more)[:real])  # its scale, at least
 
 
